@@ -1,0 +1,84 @@
+# make setup · quickstart · test · check · bench · sanitize · docs · clean
+# PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process.
+
+PYTHON ?= python3
+JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+PIP    := $(RUN) -m pip --disable-pip-version-check
+# Everything pip installs goes through the constraints: without them it may fetch another torch.
+INSTALL := $(PIP) install --constraint constraints.txt
+
+NATIVE_SOURCES := $(wildcard native/*.cpp)
+NATIVE_FILES   := $(wildcard native/*)
+INSTALLED := $(VENV)/.installed
+BENCH_INSTALLED := $(VENV)/.bench-installed
+
+.PHONY: setup quickstart test check bench sanitize docs clean
+.DEFAULT_GOAL := setup
+
+setup: $(INSTALLED)
+
+$(RUN):
+	$(PYTHON) -m venv $(VENV)
+
+# One install both fetches the packages and compiles native/ into src/groundup/_native.abi3.so.
+$(INSTALLED): pyproject.toml constraints.txt $(NATIVE_FILES) | $(RUN)
+	$(INSTALL) --quiet --editable '.[dev]'
+	@touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(INSTALL) --quiet --editable '.[bench]'
+	@touch $@
+
+quickstart: setup
+	$(RUN) -m groundup quickstart
+
+test: setup
+	$(RUN) -m pytest -n $(JOBS)
+
+check: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest -q tests/test_layering.py tests/test_docs.py
+
+bench: $(BENCH_INSTALLED)
+	$(RUN) benchmarks/tokenizer_training.py
+	$(RUN) benchmarks/tokenizer_encoding.py
+
+docs: setup
+	$(RUN) tools/generate_docs.py
+	$(RUN) -m pytest -q tests/test_docs.py
+
+# A copy of the package with the native core compiled under the sanitizers, tested through Python.
+# libstdc++ is preloaded beside libasan, which otherwise cannot find the function that throws.
+SANITIZE := build/sanitize
+SANITIZE_TESTS ?= tests/tokenizer tests/data
+SANITIZE_OBJECTS := $(NATIVE_SOURCES:native/%.cpp=$(SANITIZE)/%.o)
+SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZE_CXXFLAGS = -std=c++17 -O1 -g -fPIC -fno-omit-frame-pointer -fvisibility=hidden -pthread \
+	-Wall -Wextra -DPy_LIMITED_API=0x030B0000 $(SANITIZE_FLAGS) \
+	-I$(shell $(RUN) -c 'import sysconfig; print(sysconfig.get_path("include"))')
+SANITIZE_PRELOAD = $(shell $(CXX) -print-file-name=libasan.so):$(shell $(CXX) -print-file-name=libstdc++.so)
+
+sanitize: setup
+	mkdir -p $(SANITIZE)
+	rm -rf $(SANITIZE)/groundup
+	cp -R src/groundup $(SANITIZE)/groundup
+	rm -f $(SANITIZE)/groundup/*.so
+	$(MAKE) --jobs $(JOBS) $(SANITIZE)/groundup/_native.abi3.so
+	LD_PRELOAD=$(SANITIZE_PRELOAD) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=$(CURDIR)/$(SANITIZE) PYTHONMALLOC=malloc \
+	$(RUN) -m pytest -q --capture=sys -p no:xdist -p no:cacheprovider $(wildcard $(SANITIZE_TESTS))
+
+$(SANITIZE)/groundup/_native.abi3.so: $(SANITIZE_OBJECTS)
+	$(CXX) -shared $(SANITIZE_FLAGS) -pthread -o $@ $^
+
+$(SANITIZE)/%.o: native/%.cpp $(filter-out %.cpp,$(NATIVE_FILES))
+	$(CXX) $(SANITIZE_CXXFLAGS) -c -o $@ $<
+
+clean:
+	rm -rf build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f src/groundup/*.so $(INSTALLED) $(BENCH_INSTALLED)
+	find src tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,299 @@
+#include "encoder.h"
+
+#include <algorithm>
+
+#include "unicode.h"
+#include "word_cache.h"
+
+namespace groundup {
+
+// One pre-token's place in the batch being looked up.
+struct Lookup {
+    WordKey key;
+    uint64_t hash;
+};
+
+template <class Id>
+class WorkspaceOf final : public Workspace {
+public:
+    explicit WorkspaceOf(const Encoder& encoder) : encoder_(encoder), ends_(kMaxEnds) {
+        // Everything a stream of ordinary text needs is taken now, so that none of it is later.
+        prepare_long_words(encoder.merges_.num_merges(), kReadyWord);
+        ids_.resize(kReadyWord);
+    }
+
+    void encode(Span text, IdBuffer& out) {
+        SpecialTokens::Match match;
+        size_t at = 0;
+        while (encoder_.special_tokens_.find(text, at, match)) {
+            encode_ordinary({text.data + at, match.begin - at}, text.data + text.size, out);
+            Id id = static_cast<Id>(match.id);
+            std::memcpy(out.room(1), &id, sizeof(Id));
+            out.count++;
+            at = match.begin + match.size;
+        }
+        encode_ordinary({text.data + at, text.size - at}, text.data + text.size, out);
+    }
+
+    void encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) {
+        const Byte* const limit = text.data + text.size;
+        uint64_t base = 0;
+        for (size_t done = 0; done < count;) {
+            const size_t batch = std::min<size_t>(count - done, 1024);
+            size_t taken = 0;
+            while (taken < batch && ends[done + taken] - base <= UINT32_MAX) {
+                ends_[taken] = static_cast<uint32_t>(ends[done + taken] - base);
+                taken++;
+            }
+            if (!taken) throw InputError("a single pre-token is larger than 4 GB");
+            encode_words(text.data + base, taken, limit, out);
+            base = ends[done + taken - 1];
+            done += taken;
+        }
+    }
+
+private:
+    using Cache = WordCache<Id>;
+    using Entry = typename Cache::Entry;
+    static constexpr size_t kReadyWord = 4096;
+    static constexpr size_t kBatch = 64;
+    static constexpr size_t kSlack = Cache::kInlineIds;
+
+    // `limit` is the end of what may be read; text may end before it.
+    void encode_ordinary(Span text, const Byte* limit, IdBuffer& out) {
+        while (text.size) {
+            const size_t count = encoder_.scan_(text, ends_.data());
+            encode_words(text.data, count, limit, out);
+            const size_t done = ends_[count - 1];
+            text = {text.data + done, text.size - done};
+        }
+    }
+
+    // Encodes the words base[0..ends_[0]), base[ends_[0]..ends_[1]), …
+    void encode_words(const Byte* base, size_t count, const Byte* limit, IdBuffer& out) {
+        Id* const first = reinterpret_cast<Id*>(out.room(ends_[count - 1] + kSlack));
+        Id* next = first;
+        uint32_t begin = 0;
+        for (size_t done = 0; done < count; done += kBatch) {
+            const size_t batch = std::min(kBatch, count - done);
+            const uint32_t* const ends = ends_.data() + done;
+            Lookup lookups[kBatch];
+            uint32_t at = begin;
+            for (size_t i = 0; i < batch; i++) {
+                Lookup& lookup = lookups[i];
+                lookup.key = word_key(base + at, ends[i] - at, limit);
+                lookup.hash = hash_of(lookup.key);
+                __builtin_prefetch(cache_.line_of(lookup.hash));
+                at = ends[i];
+            }
+            for (size_t i = 0; i < batch; i++) {
+                const Lookup& lookup = lookups[i];
+                const Entry* entry = cache_.line_of(lookup.hash);
+                entry += !entry->matches(lookup.key);
+                const size_t num_ids = entry->num_ids();
+                if (__builtin_expect(entry->matches(lookup.key) && num_ids != Cache::kInArena, 1)) {
+                    std::memcpy(next, entry->ids, 16);
+                    next += num_ids;
+                } else {
+                    next += encode_rare(base + begin, ends[i] - begin, lookup, next);
+                }
+                begin = ends[i];
+            }
+        }
+        out.count += static_cast<size_t>(next - first);
+    }
+
+    // A word that is not in its line with its ids beside it.
+    __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size, const Lookup& lookup,
+                                                 Id* out) {
+        const Entry* line = cache_.line_of(lookup.hash);
+        for (const Entry* entry = line; entry < line + 2; entry++) {
+            if (!entry->matches(lookup.key)) continue;
+            size_t count;
+            if (const Id* ids = cache_.find_in_arena(*entry, word, size, count)) {
+                std::memcpy(out, ids, count * sizeof(Id));
+                return count;
+            }
+        }
+        if (ids_.size() < size) ids_.resize(size);
+        size_t count = 0;
+        if (!encoder_.unreachable_.empty()) {
+            const auto found = encoder_.unreachable_.find(
+                std::string(reinterpret_cast<const char*>(word), size));
+            if (found != encoder_.unreachable_.end()) ids_[count++] = found->second;
+        }
+        if (!count) count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
+        for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
+        cache_.insert(lookup.hash, lookup.key, word, size, ids_.data(), count);
+        return count;
+    }
+
+    void prepare_long_words(size_t num_merges, size_t size) {
+        LongWordSpace& s = long_words_;
+        s.first.assign(num_merges, 0);
+        s.last.assign(num_merges, 0);
+        s.ranks.assign(num_merges / 64 + 1, 0);
+        s.summary.assign(num_merges / 4096 + 1, 0);
+        for (auto* places : {&s.symbols, &s.rank, &s.next, &s.prev, &s.queue_next, &s.queue_prev})
+            places->resize(size);
+    }
+
+    const Encoder& encoder_;
+    Cache cache_;
+    std::vector<uint32_t> ends_;
+    std::vector<uint32_t> ids_;
+    LongWordSpace long_words_;
+};
+
+namespace {
+
+// Borrows a workspace for as long as it lives.
+class Borrowed {
+public:
+    explicit Borrowed(const Encoder& encoder) : encoder_(encoder), workspace_(encoder.acquire()) {}
+    ~Borrowed() { encoder_.release(std::move(workspace_)); }
+    Workspace& operator*() { return *workspace_; }
+
+private:
+    const Encoder& encoder_;
+    std::unique_ptr<Workspace> workspace_;
+};
+
+}  // namespace
+
+Encoder::Encoder(Vocabulary vocabulary, const Pattern* pattern)
+    : tokens_(std::move(vocabulary.tokens)),
+      merges_(tokens_, vocabulary.present, vocabulary.merges),
+      special_tokens_(vocabulary.special_tokens) {
+    if (pattern) scan_ = scanner_for(*pattern);
+    offsets_.reserve(2 * tokens_.size());
+    for (size_t id = 0; id < tokens_.size(); id++) {
+        offsets_.push_back(static_cast<uint32_t>(blob_.size()));
+        offsets_.push_back(vocabulary.present[id] ? static_cast<uint32_t>(tokens_[id].size()) : kNone);
+        blob_.insert(blob_.end(), tokens_[id].begin(), tokens_[id].end());
+    }
+    blob_.resize(blob_.size() + 16);
+    if (vocabulary.whole_words) {
+        std::unordered_map<uint32_t, bool> special;
+        for (const auto& token : vocabulary.special_tokens) special[token.second] = true;
+        LongWordSpace space;
+        std::vector<uint32_t> ids;
+        for (size_t id = 0; id < tokens_.size(); id++) {
+            const std::string& token = tokens_[id];
+            if (!vocabulary.present[id] || token.empty() || special.count(static_cast<uint32_t>(id)))
+                continue;
+            ids.resize(token.size());
+            const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
+            if (merges_.encode(bytes, token.size(), ids.data(), space) != 1)
+                unreachable_.emplace(token, static_cast<uint32_t>(id));
+        }
+    }
+    release(acquire());
+}
+
+Encoder::~Encoder() = default;
+
+std::unique_ptr<Workspace> Encoder::acquire() const {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!free_.empty()) {
+            std::unique_ptr<Workspace> workspace = std::move(free_.back());
+            free_.pop_back();
+            return workspace;
+        }
+    }
+    if (id_bytes() == 2) return std::make_unique<WorkspaceOf<uint16_t>>(*this);
+    return std::make_unique<WorkspaceOf<uint32_t>>(*this);
+}
+
+void Encoder::release(std::unique_ptr<Workspace> workspace) const {
+    constexpr size_t kKept = 64;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.size() < kKept) free_.push_back(std::move(workspace));
+}
+
+void Encoder::encode(Span text, IdBuffer& out, Workspace& workspace) const {
+    if (id_bytes() == 2) {
+        static_cast<WorkspaceOf<uint16_t>&>(workspace).encode(text, out);
+    } else {
+        static_cast<WorkspaceOf<uint32_t>&>(workspace).encode(text, out);
+    }
+}
+
+void Encoder::encode(Span text, IdBuffer& out) const {
+    Borrowed workspace(*this);
+    encode(text, out, *workspace);
+}
+
+void Encoder::encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) const {
+    Borrowed workspace(*this);
+    if (id_bytes() == 2) {
+        static_cast<WorkspaceOf<uint16_t>&>(*workspace).encode_pieces(text, ends, count, out);
+    } else {
+        static_cast<WorkspaceOf<uint32_t>&>(*workspace).encode_pieces(text, ends, count, out);
+    }
+}
+
+size_t Encoder::parallel_cut(Span text, size_t from) const {
+    size_t cut = find_safe_cut(text, from);
+    while (cut < text.size && special_tokens_.crosses(text, cut)) cut = find_safe_cut(text, cut + 1);
+    return cut;
+}
+
+size_t Encoder::stream_cut(Span text) const {
+    // A special token that is still arriving may begin anywhere in the last max_size - 1 bytes.
+    const size_t held = special_tokens_.empty() ? 0 : special_tokens_.max_size() - 1;
+    if (text.size <= held) return 0;
+    const size_t visible = text.size - held;
+    // The last safe cut is near the end of ordinary text: look in growing steps back from there.
+    for (size_t step = 64; step <= 4096; step *= 8) {
+        const size_t from = visible > step ? visible - step : 1;
+        size_t best = 0;
+        for (size_t cut = find_safe_cut(text, from); cut < visible;
+             cut = find_safe_cut(text, cut + 1)) {
+            if (!special_tokens_.crosses(text, cut)) best = cut;
+        }
+        if (best) return best;
+        if (from == 1) break;
+    }
+    // None: take the pre-tokens themselves. What follows can change the last three at most.
+    SpecialTokens::Match match;
+    size_t at = 0;
+    while (special_tokens_.find(text, at, match) && match.begin < visible) at = match.begin + match.size;
+    if (at >= visible) return at;
+    std::vector<uint32_t> ends(kMaxEnds);
+    size_t last[4] = {at, at, at, at};
+    for (size_t begin = at; begin < visible;) {
+        const size_t count = scan_({text.data + begin, text.size - begin}, ends.data());
+        for (size_t i = 0; i < count; i++) {
+            if (begin + ends[i] > visible) break;
+            last[0] = last[1];
+            last[1] = last[2];
+            last[2] = last[3];
+            last[3] = begin + ends[i];
+        }
+        begin += ends[count - 1];
+    }
+    return last[0];
+}
+
+size_t Encoder::decoded_size(const uint32_t* ids, size_t count) const {
+    size_t size = 0;
+    for (size_t i = 0; i < count; i++) size += offsets_[2 * size_t{ids[i]} + 1];
+    return size;
+}
+
+void Encoder::decode(const uint32_t* ids, size_t count, Byte* out) const {
+    for (size_t i = 0; i < count; i++) {
+        const Byte* token = blob_.data() + offsets_[2 * size_t{ids[i]}];
+        const size_t size = offsets_[2 * size_t{ids[i]} + 1];
+        if (size <= 16) {
+            std::memcpy(out, token, 16);
+        } else {
+            std::memcpy(out, token, size);
+        }
+        out += size;
+    }
+}
+
+}  // namespace groundup

@@ -1,0 +1,102 @@
+// Text to ids and back, for one vocabulary. Safe to use from many threads at once.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "memory.h"
+#include "merges.h"
+#include "pretokenizer.h"
+#include "special_tokens.h"
+
+namespace groundup {
+
+struct Vocabulary {
+    std::vector<std::string> tokens;  // by id
+    std::vector<bool> present;        // ids may leave gaps
+    std::vector<std::pair<std::string, std::string>> merges;
+    std::vector<std::pair<std::string, uint32_t>> special_tokens;
+    bool whole_words = false;  // a pre-token that is in the vocabulary is that token, merges or not
+};
+
+// Ids as they come out: two bytes each where the vocabulary allows, else four.
+class IdBuffer {
+public:
+    explicit IdBuffer(size_t id_bytes) : id_bytes_(id_bytes) {}
+    size_t id_bytes() const { return id_bytes_; }
+    size_t count = 0;
+
+    // Room for `more` ids behind those there are.
+    Byte* room(size_t more) {
+        block_.reserve((count + more) * id_bytes_);
+        return block_.data() + count * id_bytes_;
+    }
+    void reserve(size_t ids) {
+        if (ids * id_bytes_ > block_.capacity()) block_.resize(ids * id_bytes_);
+    }
+    void shrink() { block_.resize(count * id_bytes_); }
+    Byte* data() const { return block_.data(); }
+    GrowingBlock take() { return std::move(block_); }
+
+private:
+    size_t id_bytes_;
+    GrowingBlock block_;
+};
+
+// What one thread needs while it encodes: the word cache above all.
+class Workspace {
+public:
+    virtual ~Workspace() = default;
+};
+
+class Encoder {
+public:
+    // `pattern` may be null: then only encode_pieces can be used.
+    Encoder(Vocabulary vocabulary, const Pattern* pattern);
+    ~Encoder();
+
+    size_t vocab_size() const { return tokens_.size(); }
+    size_t id_bytes() const { return tokens_.size() <= 65536 ? 2 : 4; }
+    bool has_scanner() const { return scan_ != nullptr; }
+
+    void encode(Span text, IdBuffer& out) const;
+
+    // Text cut into pre-tokens elsewhere: ends[i] is where pre-token i ends. No special tokens.
+    void encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) const;
+
+    // Where a stream may be cut so that what comes later cannot change the ids before it; 0 when
+    // nowhere yet.
+    size_t stream_cut(Span text) const;
+
+    // A place at or after `from` to cut one long text for several threads.
+    size_t parallel_cut(Span text, size_t from) const;
+
+    size_t decoded_size(const uint32_t* ids, size_t count) const;
+    void decode(const uint32_t* ids, size_t count, Byte* out) const;  // 16 bytes behind out's end
+    bool knows(uint64_t id) const { return id < tokens_.size() && offsets_[2 * id + 1] != kNone; }
+
+    // Borrow and return a thread's workspace.
+    std::unique_ptr<Workspace> acquire() const;
+    void release(std::unique_ptr<Workspace> workspace) const;
+    void encode(Span text, IdBuffer& out, Workspace& workspace) const;
+
+private:
+    template <class Id>
+    friend class WorkspaceOf;
+
+    std::vector<std::string> tokens_;
+    std::vector<uint32_t> offsets_;  // begin and size in blob_ of every id
+    std::vector<Byte> blob_;
+    MergeTable merges_;
+    SpecialTokens special_tokens_;
+    std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
+    ScanFunction scan_ = nullptr;
+
+    mutable std::mutex mutex_;
+    mutable std::vector<std::unique_ptr<Workspace>> free_;
+};
+
+}  // namespace groundup

@@ -1,0 +1,53 @@
+// Finds special tokens in text: leftmost first, the longest where several start at one place.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "types.h"
+
+namespace groundup {
+
+class SpecialTokens {
+public:
+    struct Match {
+        size_t begin;
+        size_t size;
+        uint32_t id;
+    };
+
+    SpecialTokens() = default;
+    explicit SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>& tokens);
+
+    bool empty() const { return nodes_.empty(); }
+    size_t max_size() const { return max_size_; }
+
+    // The first match that begins at or after `from`; false when there is none.
+    bool find(Span text, size_t from, Match& match) const;
+
+    // Whether some special token's occurrence lies across `cut`.
+    bool crosses(Span text, size_t cut) const;
+
+private:
+    struct Edge {
+        uint64_t key;  // node * 256 + byte
+        uint32_t child;
+    };
+    struct Node {
+        uint32_t id = kNone;  // of the token that ends here
+    };
+
+    uint32_t child_of(uint32_t node, Byte byte) const;
+    bool longest_at(Span text, size_t at, Match& match) const;
+    void add(const std::string& token, uint32_t id);
+
+    std::vector<Node> nodes_;
+    std::vector<Edge> edges_;  // open addressing, a power of two
+    size_t edge_mask_ = 0;
+    size_t max_size_ = 0;
+    std::vector<uint64_t> pairs_;  // one bit for each two bytes a token can start with
+    bool starts_[256] = {};
+    int only_start_ = -1;  // the first byte, where all tokens share it
+};
+
+}  // namespace groundup

@@ -1,0 +1,339 @@
+// The words stand in one flat array of symbols, most frequent first, with a mark between them. A
+// symbol stands at its first and at its last byte's place, so both neighbours of a place are found
+// without links. Every pair knows its places; a place is checked when it is used. All
+// places of a pair arise during one merge (the one that makes its younger half), in order and never
+// later, so the lists are written once, and a pair's count only falls after that: a heap
+// of counts that are at worst too high is enough.
+#include "trainer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <queue>
+#include <string>
+#include <string_view>
+
+namespace groundup {
+
+namespace {
+
+struct Pair {
+    uint32_t left, right;
+    uint64_t count;
+    uint64_t first;      // its places in the arena
+    uint32_t num_places;
+};
+
+// Pair -> number, open addressing.
+class PairIndex {
+public:
+    PairIndex() : slots_(1 << 16, Slot{UINT64_MAX, 0}) {}
+
+    uint32_t find(uint32_t left, uint32_t right) const {
+        const uint64_t key = uint64_t{left} << 32 | right;
+        const size_t mask = slots_.size() - 1;
+        for (size_t i = mix(key ^ kSeedA, kSeedB) & mask;; i = (i + 1) & mask) {
+            if (slots_[i].key == key) return slots_[i].number;
+            if (slots_[i].key == UINT64_MAX) return kNone;
+        }
+    }
+    void insert(uint32_t left, uint32_t right, uint32_t number) {
+        if (++used_ * 3 > slots_.size() * 2) grow();
+        place({uint64_t{left} << 32 | right, number});
+    }
+
+private:
+    struct Slot {
+        uint64_t key;
+        uint32_t number;
+    };
+    void place(Slot slot) {
+        const size_t mask = slots_.size() - 1;
+        size_t i = mix(slot.key ^ kSeedA, kSeedB) & mask;
+        while (slots_[i].key != UINT64_MAX) i = (i + 1) & mask;
+        slots_[i] = slot;
+    }
+    void grow() {
+        std::vector<Slot> old(slots_.size() * 2, Slot{UINT64_MAX, 0});
+        old.swap(slots_);
+        for (const Slot& slot : old) {
+            if (slot.key != UINT64_MAX) place(slot);
+        }
+    }
+    std::vector<Slot> slots_;
+    size_t used_ = 0;
+};
+
+// How often the word at a place occurs: words of equal counts stand together.
+class Weights {
+public:
+    void add(uint64_t begin, uint64_t count) {
+        if (counts_.empty() || counts_.back() != count) {
+            begins_.push_back(begin);
+            counts_.push_back(count);
+        }
+    }
+    void finish(uint64_t size) {
+        begins_.push_back(UINT64_MAX);
+        size_t run = 0;
+        for (uint64_t place = 0; place <= size; place += kStep) {
+            while (begins_[run + 1] <= place) run++;
+            run_at_.push_back(static_cast<uint32_t>(run));
+        }
+    }
+    uint64_t at(uint64_t place) const {
+        size_t run = run_at_[place / kStep];
+        while (begins_[run + 1] <= place) run++;
+        return counts_[run];
+    }
+
+private:
+    static constexpr uint64_t kStep = 16;
+    std::vector<uint64_t> begins_, counts_;
+    std::vector<uint32_t> run_at_;
+};
+
+// Symbol is uint16_t or uint32_t; Place is uint32_t or uint64_t.
+template <class Symbol, class Place>
+class Trainer {
+public:
+    Trainer(WordList words, size_t num_merges) : num_merges_(num_merges) { lay_out(words); }
+
+    Training run(const std::function<void(size_t)>& progress) {
+        for (int b = 0; b < 256; b++) tokens_.emplace_back(1, static_cast<char>(b));
+        sizes_.assign(256, 1);
+        left_group_.assign(256 + num_merges_, kNone);
+        right_group_.assign(256 + num_merges_, kNone);
+        index_byte_pairs();
+        Training training;
+        training.num_bytes = num_symbols_;
+        while (training.merges.size() < num_merges_ && !heap_.empty()) {
+            const Ranked top = heap_.top();
+            heap_.pop();
+            Pair& pair = pairs_[top.pair];
+            if (pair.count != top.count) {
+                if (pair.count) heap_.push(rank(top.pair));
+                continue;
+            }
+            training.merges.emplace_back(pair.left, pair.right);
+            merge(top.pair);
+            if (progress && training.merges.size() % 256 == 0) progress(training.merges.size());
+        }
+        training.num_symbols = num_symbols_;
+        return training;
+    }
+
+private:
+    static constexpr Symbol kMark = static_cast<Symbol>(-1);  // between words
+    static constexpr Symbol kGone = static_cast<Symbol>(-2);  // was the first byte of a right half
+
+    struct Ranked {
+        uint64_t count;
+        uint64_t prefix;  // first bytes of the left token, to settle most ties
+        uint32_t pair;
+    };
+    struct Later {
+        const Trainer* trainer;
+        bool operator()(const Ranked& a, const Ranked& b) const {
+            if (a.count != b.count) return a.count < b.count;
+            if (a.prefix != b.prefix) return a.prefix < b.prefix;
+            const Pair& x = trainer->pairs_[a.pair];
+            const Pair& y = trainer->pairs_[b.pair];
+            if (x.left != y.left) return trainer->tokens_[x.left] < trainer->tokens_[y.left];
+            return trainer->tokens_[x.right] < trainer->tokens_[y.right];
+        }
+    };
+    // The places of one new pair, while the merge that makes it runs.
+    struct Group {
+        uint32_t other;
+        bool other_is_left;
+        uint64_t lost;    // weight taken from the pair this one replaces
+        uint64_t gained;
+        uint32_t num_places;
+        uint64_t first;
+    };
+    struct Found {
+        uint32_t group;
+        Place place;
+    };
+
+    void lay_out(const WordList& words) {
+        std::vector<uint32_t> order(words.sizes.size());
+        std::vector<uint64_t> begins(words.sizes.size());
+        uint64_t begin = 0, size = 1;
+        for (size_t i = 0; i < order.size(); i++) {
+            order[i] = static_cast<uint32_t>(i);
+            begins[i] = begin;
+            begin += words.sizes[i];
+            num_symbols_ += words.counts[i] * words.sizes[i];
+            if (words.sizes[i] > 1) size += words.sizes[i] + 1;
+        }
+        std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+            return words.counts[a] > words.counts[b];
+        });
+        symbols_.reserve(size);
+        symbols_.push_back(kMark);
+        for (const uint32_t i : order) {
+            if (words.sizes[i] < 2) continue;
+            weights_.add(symbols_.size(), words.counts[i]);
+            for (uint32_t k = 0; k < words.sizes[i]; k++)
+                symbols_.push_back(words.bytes[begins[i] + k]);
+            symbols_.push_back(kMark);
+        }
+        weights_.finish(symbols_.size());
+    }
+
+    void index_byte_pairs() {
+        std::vector<uint64_t> counts(65536, 0);
+        std::vector<uint32_t> places(65536, 0);
+        const auto each_pair = [this](auto visit) {
+            for (size_t i = 0; i + 1 < symbols_.size(); i++) {
+                if (symbols_[i] != kMark && symbols_[i + 1] != kMark)
+                    visit(i, size_t{symbols_[i]} << 8 | symbols_[i + 1]);
+            }
+        };
+        each_pair([&](size_t i, size_t key) {
+            counts[key] += weights_.at(i);
+            places[key]++;
+        });
+        std::vector<uint64_t> next(65536, 0);
+        uint64_t total = 0;
+        for (size_t key = 0; key < 65536; key++) {
+            if (!places[key]) continue;
+            const uint32_t left = static_cast<uint32_t>(key >> 8), right = key & 255;
+            index_.insert(left, right, static_cast<uint32_t>(pairs_.size()));
+            pairs_.push_back({left, right, counts[key], total, places[key]});
+            next[key] = total;
+            total += places[key];
+        }
+        arena_.resize(total);
+        each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Place>(i); });
+        for (size_t i = 0; i < pairs_.size(); i++) heap_.push(rank(static_cast<uint32_t>(i)));
+    }
+
+    Ranked rank(uint32_t number) const {
+        const Pair& pair = pairs_[number];
+        const std::string& left = tokens_[pair.left];
+        uint64_t prefix = 0;
+        for (size_t i = 0; i < 8; i++)
+            prefix = prefix << 8 | (i < left.size() ? static_cast<Byte>(left[i]) : 0);
+        return {pair.count, prefix, number};
+    }
+
+    // The group of the new pair with `other`, made on first use.
+    uint32_t group_of(uint32_t other, bool other_is_left) {
+        uint32_t& number = (other_is_left ? left_group_ : right_group_)[other];
+        if (number == kNone) {
+            number = static_cast<uint32_t>(groups_.size());
+            groups_.push_back({other, other_is_left, 0, 0, 0, 0});
+        }
+        return number;
+    }
+
+    void gain(uint32_t other, bool other_is_left, uint64_t weight, Place place) {
+        const uint32_t number = group_of(other, other_is_left);
+        groups_[number].gained += weight;
+        groups_[number].num_places++;
+        found_.push_back({number, place});
+    }
+
+    void merge(uint32_t number) {
+        const Pair pair = pairs_[number];
+        const uint32_t made = static_cast<uint32_t>(tokens_.size());
+        const uint32_t left_size = sizes_[pair.left], size = left_size + sizes_[pair.right];
+        tokens_.push_back(tokens_[pair.left] + tokens_[pair.right]);
+        sizes_.push_back(size);
+        pairs_[number].count = 0;
+        groups_.clear();
+        found_.clear();
+
+        Symbol* const symbols = symbols_.data();
+        constexpr uint32_t kAhead = 8;
+        for (uint32_t i = 0; i < pair.num_places; i++) {
+            if (i + kAhead < pair.num_places)
+                __builtin_prefetch(&symbols[arena_[pair.first + i + kAhead]]);
+            const Place at = arena_[pair.first + i];
+            const Place middle = static_cast<Place>(at + left_size);
+            if (symbols[at] != pair.left || symbols[middle] != pair.right) continue;
+            const uint64_t weight = weights_.at(at);
+            num_symbols_ -= weight;
+            symbols[middle] = kGone;
+            symbols[at] = static_cast<Symbol>(made);
+            symbols[at + size - 1] = static_cast<Symbol>(made);
+            const Symbol before = symbols[at - 1], behind = symbols[at + size];
+            if (before != kMark) {
+                if (before == made) {
+                    // The pair (made, left) came into being a moment ago and is gone already.
+                    groups_[group_of(pair.left, false)].gained -= weight;
+                } else {
+                    groups_[group_of(before, true)].lost += weight;
+                }
+                gain(before, true, weight, static_cast<Place>(at - sizes_[before]));
+            }
+            if (behind != kMark) {
+                groups_[group_of(behind, false)].lost += weight;
+                gain(behind, false, weight, at);
+            }
+        }
+        settle(pair, made);
+    }
+
+    // Takes from the old pairs what they lost and files the new ones.
+    void settle(const Pair& merged, uint32_t made) {
+        uint64_t end = arena_.size();
+        for (Group& group : groups_) {
+            (group.other_is_left ? left_group_ : right_group_)[group.other] = kNone;
+            if (group.lost) {
+                const uint32_t old = group.other_is_left ? index_.find(group.other, merged.left)
+                                                         : index_.find(merged.right, group.other);
+                // The merged pair itself (in runs of one symbol) has its count set already.
+                if (old != kNone && pairs_[old].count) pairs_[old].count -= group.lost;
+            }
+            group.first = end;
+            if (group.gained) end += group.num_places;
+        }
+        arena_.resize(end);
+        for (const Group& group : groups_) {
+            if (!group.gained) continue;
+            const uint32_t left = group.other_is_left ? group.other : made;
+            const uint32_t right = group.other_is_left ? made : group.other;
+            const uint32_t number = static_cast<uint32_t>(pairs_.size());
+            pairs_.push_back({left, right, group.gained, group.first, group.num_places});
+            index_.insert(left, right, number);
+            heap_.push(rank(number));
+        }
+        for (const Found& found : found_) {
+            Group& group = groups_[found.group];
+            if (group.gained) arena_[group.first++] = found.place;
+        }
+    }
+
+    size_t num_merges_;
+    std::vector<Symbol> symbols_;
+    Weights weights_;
+    uint64_t num_symbols_ = 0;
+    std::vector<std::string> tokens_;
+    std::vector<uint32_t> sizes_;
+    std::vector<Pair> pairs_;
+    PairIndex index_;
+    std::vector<Place> arena_;
+    std::priority_queue<Ranked, std::vector<Ranked>, Later> heap_{Later{this}};
+    std::vector<uint32_t> left_group_, right_group_;  // by symbol; kNone outside a merge
+    std::vector<Group> groups_;
+    std::vector<Found> found_;
+};
+
+}  // namespace
+
+Training train(WordList words, size_t num_merges, const std::function<void(size_t)>& progress) {
+    if (words.sizes.size() >= kNone) throw InputError("more than four billion distinct words");
+    uint64_t size = 1;
+    for (const uint32_t word : words.sizes) size += word + 1;
+    const bool narrow = num_merges + 256 < 65534;
+    if (size < UINT32_MAX) {
+        if (narrow) return Trainer<uint16_t, uint32_t>(std::move(words), num_merges).run(progress);
+        return Trainer<uint32_t, uint32_t>(std::move(words), num_merges).run(progress);
+    }
+    return Trainer<uint32_t, uint64_t>(std::move(words), num_merges).run(progress);
+}
+
+}  // namespace groundup

@@ -1,0 +1,272 @@
+#include "word_counts.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <queue>
+
+#include "parallel.h"
+
+namespace groundup {
+
+namespace {
+constexpr size_t kFirstCapacity = size_t{1} << 16;
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kBatch = 64;
+}  // namespace
+
+WordCounts::WordCounts()
+    : table_(std::make_unique<ZeroedBlock>(kFirstCapacity * sizeof(Entry))), mask_(kFirstCapacity - 1) {}
+
+const Byte* WordCounts::word_of(const Entry& entry) const {
+    return entry.high >> 56 ? reinterpret_cast<const Byte*>(&entry) : arena_.data() + entry.place + 4;
+}
+
+size_t WordCounts::size_of(const Entry& entry) const {
+    if (entry.high >> 56) return entry.high >> 56;
+    uint32_t size;
+    std::memcpy(&size, arena_.data() + entry.place, 4);
+    return size;
+}
+
+void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, size_t size,
+                         uint64_t count) {
+    for (size_t i = hash & mask_;; i = (i + 1) & mask_) {
+        Entry& entry = entries()[i];
+        if (entry.low == key.low && entry.high == key.high && entry.count &&
+            (size <= kInlineWord ||
+             (size_of(entry) == size && std::memcmp(word_of(entry), word, size) == 0))) {
+            entry.count += count;
+            return;
+        }
+        if (entry.count) continue;
+        entry = {key.low, key.high, count, 0};
+        if (size > kInlineWord) {
+            if (size > UINT32_MAX) throw InputError("a single pre-token is larger than 4 GB");
+            const uint32_t stored = static_cast<uint32_t>(size);
+            entry.place = arena_.size();
+            const Byte* stored_bytes = reinterpret_cast<const Byte*>(&stored);
+            arena_.insert(arena_.end(), stored_bytes, stored_bytes + 4);
+            arena_.insert(arena_.end(), word, word + size);
+        }
+        if (++used_ * 4 > mask_ * 3) grow();
+        return;
+    }
+}
+
+void WordCounts::grow() {
+    const std::unique_ptr<ZeroedBlock> old = std::move(table_);
+    const size_t old_capacity = mask_ + 1;
+    table_ = std::make_unique<ZeroedBlock>(2 * old_capacity * sizeof(Entry));
+    mask_ = 2 * old_capacity - 1;
+    const Entry* from = reinterpret_cast<const Entry*>(old->data());
+    for (size_t k = 0; k < old_capacity; k++) {
+        if (!from[k].count) continue;
+        size_t i = hash_of({from[k].low, from[k].high}) & mask_;
+        while (entries()[i].count) i = (i + 1) & mask_;
+        entries()[i] = from[k];
+    }
+}
+
+void WordCounts::clear() {
+    table_ = std::make_unique<ZeroedBlock>(kFirstCapacity * sizeof(Entry));
+    mask_ = kFirstCapacity - 1;
+    used_ = 0;
+    arena_ = {};
+}
+
+void WordCounts::add(const Byte* word, size_t size, uint64_t count, const Byte* limit) {
+    if (!size || !count) return;
+    const WordKey key = word_key(word, size, limit);
+    add_key(key, hash_of(key), word, size, count);
+}
+
+void WordCounts::count_words(const Byte* base, const uint32_t* ends, size_t count,
+                             const Byte* limit) {
+    uint32_t begin = 0;
+    for (size_t done = 0; done < count; done += kBatch) {
+        const size_t batch = std::min(kBatch, count - done);
+        WordKey keys[kBatch];
+        uint64_t hashes[kBatch];
+        uint32_t at = begin;
+        for (size_t i = 0; i < batch; i++) {
+            keys[i] = word_key(base + at, ends[done + i] - at, limit);
+            hashes[i] = hash_of(keys[i]);
+            __builtin_prefetch(&entries()[hashes[i] & mask_], 1);
+            at = ends[done + i];
+        }
+        for (size_t i = 0; i < batch; i++) {
+            Entry& entry = entries()[hashes[i] & mask_];
+            if (__builtin_expect(entry.low == keys[i].low && entry.high == keys[i].high &&
+                                     is_inline(keys[i]), 1)) {
+                entry.count++;
+            } else {
+                add_key(keys[i], hashes[i], base + begin, ends[done + i] - begin, 1);
+            }
+            begin = ends[done + i];
+        }
+    }
+}
+
+void WordCounts::add_text(Span text, ScanFunction scan, const SpecialTokens& special_tokens) {
+    const Byte* const limit = text.data + text.size;
+    std::vector<uint32_t> ends(kMaxEnds);
+    size_t at = 0;
+    while (at < text.size) {
+        SpecialTokens::Match match{text.size, 0, 0};
+        special_tokens.find(text, at, match);
+        Span ordinary{text.data + at, match.begin - at};
+        while (ordinary.size) {
+            const size_t count = scan(ordinary, ends.data());
+            count_words(ordinary.data, ends.data(), count, limit);
+            ordinary = {ordinary.data + ends[count - 1], ordinary.size - ends[count - 1]};
+        }
+        at = match.begin + match.size;
+    }
+}
+
+void WordCounts::add_all(const WordCounts& other) {
+    other.for_each([this](const Byte* word, size_t size, uint64_t count) {
+        // An inline word stands in its 32-byte entry, so 16 bytes can be read there.
+        add(word, size, count, size <= kInlineWord ? word + 16 : word + size);
+    });
+}
+
+WordList WordCounts::list() const {
+    WordList words;
+    words.sizes.reserve(used_);
+    words.counts.reserve(used_);
+    for_each([&](const Byte* word, size_t size, uint64_t count) { words.add(word, size, count); });
+    return words;
+}
+
+namespace {
+
+// A position in a run file.
+class RunReader {
+public:
+    explicit RunReader(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "rb")) {
+        if (!file_) throw InputError("cannot read the spilled run " + path);
+        advance();
+    }
+    ~RunReader() {
+        if (file_) std::fclose(file_);
+    }
+    RunReader(const RunReader&) = delete;
+    RunReader& operator=(const RunReader&) = delete;
+
+    void advance() {
+        uint32_t size;
+        if (std::fread(&size, 4, 1, file_) != 1) {
+            done = true;
+            return;
+        }
+        word.resize(size);
+        if (std::fread(&count, 8, 1, file_) != 1 || std::fread(word.data(), 1, size, file_) != size)
+            throw InputError("the spilled run " + path_ + " is cut short");
+    }
+
+    std::string word;
+    uint64_t count = 0;
+    bool done = false;
+
+private:
+    std::string path_;
+    std::FILE* file_;
+};
+
+}  // namespace
+
+void WordCounts::spill(const std::string& path) {
+    struct Item {
+        const Byte* word;
+        size_t size;
+        uint64_t count;
+    };
+    std::vector<Item> items;
+    items.reserve(used_);
+    for_each([&](const Byte* word, size_t size, uint64_t count) { items.push_back({word, size, count}); });
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+        const int order = std::memcmp(a.word, b.word, std::min(a.size, b.size));
+        return order ? order < 0 : a.size < b.size;
+    });
+    std::FILE* file = std::fopen(path.c_str(), "wb");
+    if (!file) throw InputError("cannot write the run " + path);
+    bool ok = true;
+    for (const Item& item : items) {
+        const uint32_t size = static_cast<uint32_t>(item.size);
+        ok = ok && std::fwrite(&size, 4, 1, file) == 1 && std::fwrite(&item.count, 8, 1, file) == 1 &&
+             std::fwrite(item.word, 1, size, file) == size;
+    }
+    if (std::fclose(file) != 0 || !ok)
+        throw InputError("cannot write the run " + path + ": is the disk full?");
+    clear();
+}
+
+WordList merge_runs(const std::vector<std::string>& paths) {
+    std::vector<std::unique_ptr<RunReader>> runs;
+    for (const std::string& path : paths) {
+        runs.push_back(std::make_unique<RunReader>(path));
+        if (runs.back()->done) runs.pop_back();
+    }
+    const auto later = [&](size_t a, size_t b) { return runs[a]->word > runs[b]->word; };
+    std::priority_queue<size_t, std::vector<size_t>, decltype(later)> queue(later);
+    for (size_t i = 0; i < runs.size(); i++) queue.push(i);
+    WordList words;
+    std::string word;
+    uint64_t count = 0;
+    const auto flush = [&] {
+        if (count) words.add(reinterpret_cast<const Byte*>(word.data()), word.size(), count);
+    };
+    while (!queue.empty()) {
+        const size_t i = queue.top();
+        queue.pop();
+        if (count && runs[i]->word == word) {
+            count += runs[i]->count;
+        } else {
+            flush();
+            word = runs[i]->word;
+            count = runs[i]->count;
+        }
+        runs[i]->advance();
+        if (!runs[i]->done) queue.push(i);
+    }
+    flush();
+    return words;
+}
+
+void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
+                 std::vector<WordCounts>& tables) {
+    std::mutex mutex;
+    size_t next = 0;
+    run_threads(tables.size(), [&](size_t thread) {
+        while (true) {
+            Span piece;
+            {
+                // Pieces are cut one after another, so that each cut is found once.
+                std::lock_guard<std::mutex> lock(mutex);
+                if (next >= text.size) return;
+                const Span rest{text.data + next, text.size - next};
+                size_t cut = rest.size;
+                if (rest.size > 2 * kPieceBytes) {
+                    cut = find_safe_cut(rest, kPieceBytes);
+                    while (cut < rest.size && special_tokens.crosses(rest, cut))
+                        cut = find_safe_cut(rest, cut + 1);
+                }
+                piece = {rest.data, cut};
+                next += cut;
+            }
+            tables[thread].add_text(piece, scan, special_tokens);
+        }
+    });
+}
+
+WordList join(std::vector<WordCounts>& tables) {
+    for (size_t i = 1; i < tables.size(); i++) {
+        tables[0].add_all(tables[i]);
+        tables[i].clear();
+    }
+    return tables[0].list();
+}
+
+}  // namespace groundup

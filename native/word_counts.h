@@ -1,0 +1,88 @@
+// Counts pre-tokens. What the trainer works on is never the text, only its distinct words.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory.h"
+#include "pretokenizer.h"
+#include "special_tokens.h"
+#include "word_key.h"
+
+namespace groundup {
+
+// Distinct words and how often each occurs, in no particular order.
+struct WordList {
+    std::vector<Byte> bytes;
+    std::vector<uint32_t> sizes;
+    std::vector<uint64_t> counts;
+
+    void add(const Byte* word, size_t size, uint64_t count) {
+        bytes.insert(bytes.end(), word, word + size);
+        sizes.push_back(static_cast<uint32_t>(size));
+        counts.push_back(count);
+    }
+};
+
+// A hash table of words; not shared between threads.
+class WordCounts {
+public:
+    WordCounts();
+
+    size_t size() const { return used_; }
+    size_t memory_bytes() const { return table_bytes() + arena_.capacity(); }
+
+    void add(const Byte* word, size_t size, uint64_t count, const Byte* limit);
+    void add_text(Span text, ScanFunction scan, const SpecialTokens& special_tokens);
+    void add_all(const WordCounts& other);
+    void clear();
+
+    template <class Visit>
+    void for_each(Visit visit) const {
+        for (size_t i = 0; i <= mask_; i++) {
+            const Entry& entry = entries()[i];
+            if (!entry.count) continue;
+            const Byte* word = word_of(entry);
+            visit(word, size_of(entry), entry.count);
+        }
+    }
+
+    WordList list() const;
+
+    // Writes the words in byte order, for merge_runs, and forgets them.
+    void spill(const std::string& path);
+
+private:
+    struct Entry {
+        uint64_t low, high;  // as in WordKey
+        uint64_t count;      // 0: free
+        uint64_t place;      // of a long word in the arena: its size, then its bytes
+    };
+    static_assert(sizeof(Entry) == 32);
+
+    Entry* entries() const { return reinterpret_cast<Entry*>(table_.get()->data()); }
+    size_t table_bytes() const { return (mask_ + 1) * sizeof(Entry); }
+    const Byte* word_of(const Entry& entry) const;
+    size_t size_of(const Entry& entry) const;
+    void count_words(const Byte* base, const uint32_t* ends, size_t count, const Byte* limit);
+    void add_key(const WordKey& key, uint64_t hash, const Byte* word, size_t size, uint64_t count);
+    void grow();
+
+    std::unique_ptr<ZeroedBlock> table_;
+    size_t mask_;
+    size_t used_ = 0;
+    std::vector<Byte> arena_;
+};
+
+// Counts the words of a text on several threads; tables[i] belongs to thread i.
+void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
+                 std::vector<WordCounts>& tables);
+
+// The words of all tables together.
+WordList join(std::vector<WordCounts>& tables);
+
+// The words of spilled runs together. Each run is read once, in order.
+WordList merge_runs(const std::vector<std::string>& paths);
+
+}  // namespace groundup

@@ -1,0 +1,137 @@
+"""Flags to a verb's Arguments, by tyro, with tyro's error boxes turned into our one-line errors.
+
+tyro reports mistakes as boxes drawn for a terminal; a rejected command line is therefore parsed
+once more into a stream of known shape (UTF-8, no colour, very wide), whose rows are easy to read.
+"""
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import pydantic
+import tyro
+
+from groundup.config import describe_validation_error
+from groundup.errors import ConfigError, nearest_name
+
+ArgumentsType = TypeVar("ArgumentsType")
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
+
+
+def parse_arguments(
+    arguments_type: type[ArgumentsType], prog: str, argv: Sequence[str]
+) -> ArgumentsType | None:
+    """The parsed arguments, or None when `--help` was asked for and has been printed.
+
+    Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
+    """
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return _parse(arguments_type, prog, argv)
+    except SystemExit as stop:
+        if not stop.code:
+            return None
+        finding = _validation_error_behind(stop)
+    flags = known_flags(arguments_type, prog)
+    if finding is not None:
+        raise ConfigError(_with_flags(describe_validation_error(finding), flags))
+    unknown = _first_unknown_flag(argv, flags)
+    if unknown is not None:
+        nearest = nearest_name(unknown, [flag for flag in flags if flag.startswith("--")])
+        hint = f"did you mean {nearest}?" if nearest else f"see {prog} --help"
+        raise ConfigError(f"{prog} has no option {unknown}: {hint}")
+    raise ConfigError(_explain(_boxes(arguments_type, prog, argv), prog))
+
+
+def known_flags(arguments_type: type[Any], prog: str) -> list[str]:
+    """Every flag that `--help` shows, long and short."""
+    flags: list[str] = []
+    for row in _rows(_boxes(arguments_type, prog, ["--help"])):
+        # Two spaces end the flags of a row; what follows is prose, which may name other flags.
+        if row.startswith("-"):
+            flags += _FLAG.findall(row.split("  ")[0])
+    return list(dict.fromkeys(flags))
+
+
+def _parse(arguments_type: type[ArgumentsType], prog: str, argv: Sequence[str]) -> ArgumentsType:
+    markers = (tyro.conf.PositionalMetavarFromFieldName,)
+    return tyro.cli(arguments_type, prog=prog, args=list(argv), config=markers)
+
+
+def _boxes(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> str:
+    """What tyro prints for these words, on either stream, drawn without a line break inside."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "10000"
+    try:
+        with (
+            contextlib.redirect_stdout(stream),
+            contextlib.redirect_stderr(stream),
+            contextlib.suppress(SystemExit),
+        ):
+            _parse(arguments_type, prog, argv)
+    finally:
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+    stream.seek(0)
+    return _ESCAPES.sub("", stream.read())
+
+
+def _rows(boxes: str) -> Iterator[str]:
+    """The text inside boxes, a row at a time, indentation kept."""
+    for line in boxes.splitlines():
+        if line.startswith("│ "):
+            yield line[2:].rstrip("│ ")
+
+
+def _first_unknown_flag(argv: Sequence[str], flags: Sequence[str]) -> str | None:
+    spellings = {flag.replace("_", "-") for flag in flags}
+    for word in argv:
+        if word == "--":
+            return None
+        name = word.split("=", 1)[0]
+        if _FLAG.fullmatch(name) and name.replace("_", "-") not in spellings:
+            return name
+    return None
+
+
+def _explain(boxes: str, prog: str) -> str:
+    section: list[str] = []
+    for row in _rows(boxes):
+        if row.startswith("─"):
+            break
+        section.append(row)
+    text = " ".join(row.strip() for row in section)
+    if text.startswith("Missing from"):
+        # Rows indented by four are the arguments; deeper ones explain them.
+        missing = [row.strip() for row in section if re.match(r" {4}\S", row)]
+        return f"{prog} needs {' and '.join(missing)}: see {prog} --help"
+    text = re.sub(r"^Unrecognized options: ", f"{prog} has no use for ", text)
+    text = re.sub(r"^Error parsing (Arguments: )?", "", text)
+    return text.rstrip(".") or f"{prog} cannot use these arguments: see {prog} --help"
+
+
+def _with_flags(text: str, flags: Sequence[str]) -> str:
+    """Spell the settings that a message's clauses begin with as the flags the user typed."""
+
+    def spell(match: re.Match[str]) -> str:
+        flag = "--" + match[1].replace("_", "-")
+        return flag if flag in flags else match[1]
+
+    return re.sub(r"(?:^|(?<=; ))([\w.]+)(?= is )", spell, text)
+
+
+def _validation_error_behind(stop: SystemExit) -> pydantic.ValidationError | None:
+    cause: BaseException | None = stop
+    while cause is not None:
+        if isinstance(cause, pydantic.ValidationError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -1,0 +1,122 @@
+"""A progress bar for work that takes longer than two seconds, and silence everywhere else.
+
+Library functions report (done, total) as often as they like; throttling happens here.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, Task, TaskID
+
+ProgressCallback = Callable[[int, int | None], None]
+
+DELAY_SECONDS = 2.0
+_REDRAW_SECONDS = 0.05
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, unit: str = "B") -> Iterator[ProgressCallback]:
+    """Yield a callback that draws `label`, the rate and the time left on stderr.
+
+    `unit` "B" counts bytes; any other is a word for the things counted ("documents").
+    """
+    if not sys.stderr.isatty():
+        yield _ignore
+        return
+    bar = _Bar(label, unit)
+    try:
+        yield bar.update
+    finally:
+        bar.close()
+
+
+class _Bar:
+    """Holds off until the delay has passed, then draws at most twenty times a second."""
+
+    def __init__(self, label: str, unit: str) -> None:
+        self._label = label
+        self._unit = unit
+        self._started = time.monotonic()
+        self._drawn = self._started
+        self._latest: tuple[int, int | None] = (0, None)
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def update(self, done: int, total: int | None) -> None:
+        self._latest = (done, total)
+        now = time.monotonic()
+        waiting = DELAY_SECONDS if self._shown is None else now - self._drawn
+        if self._shown is None and now - self._started < waiting:
+            return
+        if self._shown is not None and waiting < _REDRAW_SECONDS:
+            return
+        self._drawn = now
+        self._draw()
+
+    def close(self) -> None:
+        if self._shown is not None:
+            self._draw()
+            self._shown[0].stop()
+
+    def _draw(self) -> None:
+        done, total = self._latest
+        if self._shown is None:
+            self._shown = _start(self._label, self._unit, self._started)
+        progress, task = self._shown
+        progress.update(task, completed=done, total=total, refresh=True)
+
+
+def _ignore(done: int, total: int | None) -> None:
+    pass
+
+
+def _start(label: str, unit: str, started: float) -> "tuple[Progress, TaskID]":
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
+
+    class Figures(ProgressColumn):
+        def render(self, task: "Task") -> Text:
+            seconds = time.monotonic() - started
+            done, total = int(task.completed), None if task.total is None else int(task.total)
+            return Text(describe(done, total, seconds, unit))
+
+    progress = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=30),
+        Figures(),
+        console=Console(file=sys.stderr),
+        auto_refresh=False,
+        transient=True,
+    )
+    task = progress.add_task(label, total=None)
+    progress.start()
+    return progress, task
+
+
+def describe(done: int, total: int | None, seconds: float, unit: str) -> str:
+    """The figures beside the bar: how much, how fast, how long still."""
+    rate = done / seconds if seconds > 0 else 0.0
+    of_total = "" if total is None else f" of {_amount(total, unit)}"
+    text = f"{_amount(done, unit)}{of_total}, {_amount(rate, unit)}/s"
+    if total is not None and rate > 0:
+        text += f", {_duration(max(0.0, (total - done) / rate))} left"
+    return text
+
+
+def _amount(count: float, unit: str) -> str:
+    if unit != "B":
+        return f"{count:,.0f} {unit}"
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {prefix}B"
+    return f"{count:.0f} B"
+
+
+def _duration(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

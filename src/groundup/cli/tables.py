@@ -1,0 +1,70 @@
+"""Figures on the screen: a table with rich on a terminal, aligned plain lines everywhere else."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of text; the first column is left-aligned, the others right."""
+    show = _print_rich if sys.stdout.isatty() else _print_plain
+    show(title, headers, [list(row) for row in rows])
+
+
+def print_figures(title: str, figures: Iterable[tuple[str, str]]) -> None:
+    """Print named values, one a line."""
+    print_table(title, (), figures)
+
+
+def show_token(token: bytes) -> str:
+    """A token for the eye: its text in quotes, or its bytes where they are no text."""
+    try:
+        return repr(token.decode())
+    except UnicodeDecodeError:
+        return repr(token)
+
+
+def show_amount(num_bytes: float) -> str:
+    """A number of bytes with its unit, in steps of a thousand."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes:,.0f} B"
+
+
+def show_duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", show_header=bool(headers), box=None)
+    num_columns = len(headers) or max((len(row) for row in rows), default=0)
+    for column in range(num_columns):
+        table.add_column(
+            headers[column] if headers else "",
+            justify="right" if column and headers else "left",
+            style="" if column else "cyan",
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def _print_plain(title: str, headers: Sequence[str], rows: list[list[str]]) -> None:
+    print(title)
+    lines = [list(headers), *rows] if headers else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
+    for line in lines:
+        cells = [line[0].ljust(widths[0])]
+        for cell, width in zip(line[1:], widths[1:], strict=True):
+            cells.append(cell.rjust(width) if headers else cell)
+        print(("  " + "  ".join(cells)).rstrip())

@@ -1,0 +1,72 @@
+"""`groundup tokenizer compare`: two tokenizers side by side on each text."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+from groundup.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Set two tokenizers side by side on the same texts."""
+
+    first: Positional[Path]
+    """A tokenizer file, of any known format."""
+
+    second: Positional[Path]
+    """The tokenizer file to set beside it."""
+
+    files: Positional[tuple[str, ...]]
+    """The texts: files, folders or globs, measured one by one."""
+
+    field: str = "text"
+    """The field of a JSON-lines record that holds the text."""
+
+    column: str = "text"
+    """The column of a Parquet file that holds the text."""
+
+    errors: Literal["strict", "replace", "skip"] = "strict"
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
+
+
+def run(arguments: Arguments) -> None:
+    """Measure both on each text and print one table."""
+    from groundup.cli.tables import print_table, show_amount
+    from groundup.cli.tokenizer_stats import read_texts
+    from groundup.tokenizer import Tokenizer
+    from groundup.tokenizer.inspection import compare
+
+    if not arguments.files:
+        raise ConfigError("groundup tokenizer compare needs at least one file to compare on")
+    names = _tell_apart(arguments.first, arguments.second)
+    paths = (arguments.first, arguments.second)
+    tokenizers = {name: Tokenizer.load(path) for name, path in zip(names, paths, strict=True)}
+    rows = []
+    for file in arguments.files:
+        texts = read_texts(
+            (file,), field=arguments.field, column=arguments.column, errors=arguments.errors
+        )
+        for name, result in compare(tokenizers, {file: texts})[file].items():
+            rows.append(
+                [
+                    file,
+                    name,
+                    show_amount(result.num_bytes),
+                    f"{result.num_tokens:,}",
+                    f"{result.bytes_per_token:.3f}",
+                    f"{result.tokens_per_word:.3f}",
+                    f"{result.vocabulary_use:.1%}",
+                    f"{result.bytes_per_second / 1e6:,.1f}",
+                ]
+            )
+    headers = ("text", "tokenizer", "size", "tokens", "bytes/token", "tokens/word", "use", "MB/s")
+    print_table(f"{names[0]} beside {names[1]}", headers, rows)
+
+
+def _tell_apart(first: Path, second: Path) -> tuple[str, str]:
+    if first.name != second.name:
+        return first.name, second.name
+    return (str(first), str(second)) if first != second else (f"{first} (1)", f"{second} (2)")

@@ -1,0 +1,95 @@
+"""`groundup tokenizer encode`: text to ids, as text or as an array file."""
+
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Turn text into ids."""
+
+    file: Positional[str] = "-"
+    """The text to encode; - is standard input."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """The tokenizer file, of any known format."""
+
+    text: str | None = None
+    """Encode this text instead of a file."""
+
+    out: Path | None = None
+    """Write the ids here, as .npy, .bin (uint16 or uint32) or text, instead of printing them."""
+
+    pattern: str | None = None
+    """The split pattern, for tokenizer files that do not say theirs."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A special token besides the tokenizer's own; repeat for more."""
+
+
+def run(arguments: Arguments) -> None:
+    """Encode and write."""
+    from groundup.tokenizer import Tokenizer
+
+    if arguments.text is not None and arguments.file != "-":
+        raise ConfigError(f"give either --text or the file {arguments.file}, not both")
+    tokenizer = Tokenizer.load(
+        arguments.tokenizer,
+        pattern=arguments.pattern,
+        special_tokens=list(arguments.special_token) or None,
+    )
+    text = arguments.text if arguments.text is not None else read_text(arguments.file)
+    ids = tokenizer.encode_to_numpy(text)
+    if arguments.out is None:
+        sys.stdout.write(_as_text(ids))
+    else:
+        _write(ids, arguments.out)
+
+
+def read_text(file: str) -> str:
+    """The text of a file or of standard input; a byte that is not UTF-8 is a DataError."""
+    data = sys.stdin.buffer.read() if file == "-" else _read_bytes(Path(file))
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        name = "standard input" if file == "-" else file
+        raise DataError(
+            f"{name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02X}; convert it to "
+            f"UTF-8 first"
+        ) from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder; name a file to encode") from None
+
+
+def _as_text(ids: "numpy.ndarray") -> str:
+    return " ".join(map(str, ids.tolist())) + "\n"
+
+
+def _write(ids: "numpy.ndarray", path: Path) -> None:
+    from groundup.files import write_bytes_atomic
+
+    if path.suffix == ".npy":
+        import numpy
+
+        buffer = io.BytesIO()
+        numpy.save(buffer, ids, allow_pickle=False)
+        write_bytes_atomic(path, buffer.getvalue())
+    elif path.suffix == ".bin":
+        write_bytes_atomic(path, ids.astype(ids.dtype.newbyteorder("<"), copy=False).tobytes())
+    else:
+        write_bytes_atomic(path, _as_text(ids).encode())

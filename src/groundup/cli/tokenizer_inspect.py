@@ -1,0 +1,120 @@
+"""`groundup tokenizer inspect`: how a text becomes ids, step by step and in colour."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional, UseAppendAction
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from groundup.tokenizer.inspection import Explanation, PreToken
+
+# Neighbouring tokens take neighbouring colours, so that each boundary shows.
+_COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Show how a text becomes ids: code points, UTF-8 bytes, pre-tokens, the merges that fired."""
+
+    text: Positional[str]
+    """The text to follow."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """The tokenizer file, of any known format."""
+
+    pattern: str | None = None
+    """The split pattern, for tokenizer files that do not say theirs."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A special token besides the tokenizer's own; repeat for more."""
+
+    max_characters: int = 200
+    """Show the code points of at most this many characters."""
+
+
+def run(arguments: Arguments) -> None:
+    """Explain and print."""
+    from rich.console import Console
+
+    from groundup.tokenizer.formats import read_definition
+    from groundup.tokenizer.inspection import explain_definition
+
+    definition = read_definition(
+        arguments.tokenizer,
+        pattern=arguments.pattern,
+        special_tokens=list(arguments.special_token) or None,
+    )
+    explanation = explain_definition(definition, arguments.text)
+    # Off a terminal a line is never wrapped: it may be read by another program.
+    width = None if sys.stdout.isatty() else 1_000_000
+    console = Console(highlight=False, width=width, soft_wrap=True)
+    for line in _lines(explanation, arguments.max_characters):
+        console.print(line, soft_wrap=True)
+
+
+def _lines(explanation: "Explanation", max_characters: int) -> "list[Text]":
+    from rich.text import Text
+
+    lines = [Text("code points", style="bold")]
+    for point in explanation.code_points[:max_characters]:
+        line = Text(f"  {point.number:<9} ", style="cyan")
+        line.append(f"{point.utf8.hex(' '):<12} ", style="dim")
+        line.append(f"{_visible(point.character)}  {point.name}", style="default")
+        lines.append(line)
+    if len(explanation.code_points) > max_characters:
+        lines.append(Text(f"  … and {len(explanation.code_points) - max_characters:,} more"))
+    lines.append(Text(f"pre-tokens ({len(explanation.pre_tokens)})", style="bold"))
+    for pre_token in explanation.pre_tokens:
+        lines.extend(_pre_token_lines(pre_token))
+    lines.append(Text("tokens", style="bold"))
+    tokens = [token for pre_token in explanation.pre_tokens for token in pre_token.tokens]
+    lines.append(Text("  ").append_text(_coloured(tokens)))
+    lines.append(Text(f"ids ({len(explanation.ids)})", style="bold"))
+    lines.append(Text("  " + " ".join(map(str, explanation.ids))))
+    return lines
+
+
+def _pre_token_lines(pre_token: "PreToken") -> "list[Text]":
+    from rich.text import Text
+
+    head = Text(f"  {pre_token.text!r}")
+    if pre_token.is_special:
+        head.append("  special token", style="red")
+    if pre_token.is_whole_word:
+        head.append("  a vocabulary entry as a whole", style="red")
+    lines = [head]
+    if not pre_token.is_special and not pre_token.is_whole_word:
+        lines.append(Text("    bytes       ").append_text(_coloured(pre_token.start)))
+    for step in pre_token.steps:
+        line = Text(f"    merge {step.rank:<5} ", style="dim").append_text(_coloured(step.symbols))
+        lines.append(line)
+    ids = " ".join(map(str, pre_token.ids))
+    lines.append(Text(f"    ids         {ids}", style="green"))
+    return lines
+
+
+def _coloured(tokens: "list[bytes] | tuple[bytes, ...]") -> "Text":
+    from rich.text import Text
+
+    from groundup.tokenizer.byte_spelling import spell_bytes
+
+    line = Text()
+    for place, token in enumerate(tokens):
+        try:
+            shown = "".join(map(_visible, token.decode()))
+        except UnicodeDecodeError:
+            shown = spell_bytes(token)
+        if place:
+            line.append(" " if sys.stdout.isatty() else " | ")
+        line.append(shown, style=_COLOURS[place % len(_COLOURS)])
+    return line
+
+
+def _visible(character: str) -> str:
+    if character == " ":
+        return "␠"
+    return character if character.isprintable() else repr(character)[1:-1]

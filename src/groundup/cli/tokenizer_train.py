@@ -1,0 +1,112 @@
+"""`groundup tokenizer train`: learn a vocabulary from text and write it as one JSON file."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundup.tokenizer.training import TrainingSummary
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
+
+    files: Positional[tuple[str, ...]]
+    """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
+
+    vocab_size: int = 10_000
+    """Tokens in all: the 256 bytes, the merges and the special tokens."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A text kept whole that nothing merges across; repeat for more. Without any: <|endoftext|>."""
+
+    out: Path = Path("tokenizer.json")
+    """The tokenizer file to write."""
+
+    pattern: str = "gpt2"
+    """The split into pre-tokens: gpt2, cl100k, o200k, llama3, qwen2, deepseek or any regex."""
+
+    max_memory: str | None = None
+    """Bound on memory, such as 2GB; counts beyond it go to disk. The result is the same."""
+
+    num_threads: int | None = None
+    """Threads; all cores if not given. The result is the same."""
+
+    field: str = "text"
+    """The field of a JSON-lines record that holds the text."""
+
+    column: str = "text"
+    """The column of a Parquet file that holds the text."""
+
+    errors: Literal["strict", "replace", "skip"] = "strict"
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
+
+
+def run(arguments: Arguments) -> None:
+    """Train, write the file, print the summary."""
+    from groundup.cli.progress import progress_bar
+    from groundup.data.documents import read_text_blocks
+    from groundup.tokenizer.patterns import find_pattern
+    from groundup.tokenizer.training import train_tokenizer
+
+    if not arguments.files:
+        raise ConfigError("groundup tokenizer train needs at least one file to learn from")
+    if arguments.out.is_dir():
+        raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
+    special_tokens = list(arguments.special_token) or ["<|endoftext|>"]
+    max_memory_bytes = parse_memory(arguments.max_memory) if arguments.max_memory else None
+    pattern = find_pattern(arguments.pattern)
+    with progress_bar("learning the vocabulary") as progress:
+        blocks = read_text_blocks(
+            arguments.files,
+            field=arguments.field,
+            column=arguments.column,
+            errors=arguments.errors,
+        )
+        tokenizer, summary = train_tokenizer(
+            blocks,
+            arguments.vocab_size,
+            special_tokens,
+            pattern=pattern,
+            num_threads=arguments.num_threads,
+            max_memory_bytes=max_memory_bytes,
+            progress=progress,
+        )
+    tokenizer.save(arguments.out)
+    _print_summary(summary, arguments.out)
+
+
+def parse_memory(text: str) -> int:
+    """Read 2GB, 512 MB, 1.5GiB or a plain number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?\s*", text.lower())
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"--max-memory {text} is no amount of memory; write it like 2GB or 512MB")
+    step = 1024 if match[3] else 1000
+    power = " kmgt".index(match[2]) if match[2] else 0
+    return int(float(match[1]) * step**power)
+
+
+def _print_summary(summary: "TrainingSummary", out: Path) -> None:
+    from groundup.cli.tables import print_figures, show_amount, show_duration, show_token
+
+    reached = f"{summary.vocab_size_reached:,}"
+    if summary.ran_out_of_pairs:
+        reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
+    figures = [
+        ("text", show_amount(summary.num_bytes)),
+        ("distinct pre-tokens", f"{summary.num_words:,}"),
+        ("vocabulary", reached),
+        ("bytes per token", f"{summary.bytes_per_token:.3f}"),
+        ("longest tokens", ", ".join(map(show_token, summary.longest_tokens[:8]))),
+    ]
+    figures += [
+        (name, f"{show_duration(seconds)}, peak memory {show_amount(peak)}")
+        for name, seconds, peak in summary.phases
+    ]
+    print_figures(f"wrote {out}", figures)

@@ -1,0 +1,41 @@
+"""The table of verbs: what each is called, what it does in a line, where it lives.
+
+Nothing here imports a verb; `main` does that once it knows which one is wanted.
+"""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """One command: `groundup` followed by `name`, run by the module `module`."""
+
+    name: str
+    summary: str
+
+    @property
+    def module(self) -> str:
+        return "groundup.cli." + self.name.replace(" ", "_")
+
+
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb("quickstart", "walk from a built-in corpus to encoded shards, explaining each step"),
+        Verb("tokenizer train", "learn a vocabulary from text"),
+        Verb("tokenizer encode", "turn text into ids"),
+        Verb("tokenizer decode", "turn ids back into text"),
+        Verb("tokenizer inspect", "show how a text becomes ids: bytes, pre-tokens, merges"),
+        Verb("tokenizer stats", "measure bytes per token, speed and vocabulary use on text"),
+        Verb("tokenizer compare", "set two tokenizers side by side on the same texts"),
+        Verb("tokenizer convert", "rewrite a tokenizer file in another format"),
+        Verb("data sample", "write the built-in corpus of little stories"),
+        Verb("data download", "fetch a public corpus"),
+        Verb("data prepare", "encode a corpus into shards"),
+        Verb("data verify", "check shards against their index and tokenizer"),
+    )
+}
+
+GROUPS = {
+    "tokenizer": "text to ids and back",
+    "data": "corpora and shards",
+}

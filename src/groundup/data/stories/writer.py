@@ -1,0 +1,101 @@
+"""Writes one story after another: picks a shape and a cast, expands, and sets the paragraphs."""
+
+from collections.abc import Iterator
+from functools import cache
+from random import Random
+
+from groundup.data.stories import (
+    animal_in_need,
+    bedtime,
+    broken_thing,
+    fear,
+    gift,
+    greed,
+    growing,
+    honesty,
+    lost_thing,
+    lost_way,
+    new_friend,
+    phrases,
+    quarrel,
+    race,
+    rainy_day,
+    skill,
+    strange_noise,
+    warning,
+    wish,
+    words,
+)
+from groundup.data.stories.cast import bind_cast
+from groundup.data.stories.grammar import Grammar, Scene
+from groundup.data.stories.shape import Shape
+
+_SHAPE_MODULES = (
+    animal_in_need,
+    bedtime,
+    broken_thing,
+    fear,
+    gift,
+    greed,
+    growing,
+    honesty,
+    lost_thing,
+    lost_way,
+    new_friend,
+    quarrel,
+    race,
+    rainy_day,
+    skill,
+    strange_noise,
+    warning,
+    wish,
+)
+
+# One story in this many is set as a single paragraph.
+_SINGLE_PARAGRAPH_SHARE = 0.12
+
+_FIRST_MENTION = {
+    "friend": "{his} friend {friend}",
+    "elder": "{his_elder}",
+    "parent": "{his_parent}",
+}
+_SETTING = {"near": "{near}", "home": "{home}", "homely": "{homely}"}
+
+
+def endless_stories(seed: int) -> Iterator[str]:
+    """Stories without end, the same for the same seed on every machine and Python."""
+    random = Random(seed)
+    scene = Scene(_load_grammar(), random)
+    plans = [(module.SHAPE, kind) for module in _SHAPE_MODULES for kind in module.SHAPE.kinds]
+    while True:
+        shape, kind = plans[scene.index(len(plans))]
+        _bind_story(scene, shape, kind)
+        paragraphs = scene[f"{shape.name}_story"].split("¶")
+        single = random.random() < _SINGLE_PARAGRAPH_SHARE
+        yield (" " if single else "\n\n").join(
+            [" ".join(paragraph.split()) for paragraph in paragraphs]
+        ).strip()
+
+
+def _bind_story(scene: Scene, shape: Shape, kind: str) -> None:
+    scene.start(kind)
+    bind_cast(scene, kind)
+    helper = shape.helpers[scene.index(len(shape.helpers))]
+    scene.bind({"helper": f"{{{helper}}}", "the_helper": _FIRST_MENTION[helper]})
+    scene.bind(_SETTING)
+    scene.bind(shape.words)
+    for table in shape.tables:
+        scene.bind_row(table)
+    scene.bind({"moral": f"{{{shape.name}_moral}}"})
+
+
+@cache
+def _load_grammar() -> Grammar:
+    grammar = Grammar()
+    grammar.add_rules(words.WORDS)
+    grammar.add_rules(phrases.PHRASES)
+    for module in _SHAPE_MODULES:
+        grammar.add_rules(module.RULES)
+        for table in module.TABLES:
+            grammar.add_table(table)
+    return grammar

@@ -1,0 +1,216 @@
+"""Files that are either whole or absent: atomic writes, JSON lines, content hashes.
+
+A file is written beside its destination, synced and renamed over it, so a kill at any instant
+leaves the old content or the new, never half of one. What the content means is left to others.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from groundup.errors import DataError
+
+_TEMPORARY_MARK = ".groundup-"
+_TEMPORARY_SUFFIX = ".tmp"
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary sibling of `path` to write to; it becomes `path` if the block succeeds.
+
+    Missing parent folders are made. If the block raises, the temporary is removed and `path` is
+    as it was. A link is followed; a device or pipe is written to as it stands.
+    """
+    destination = Path(os.path.realpath(path))
+    if destination.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(destination))
+    if destination.exists() and not destination.is_file():
+        yield destination
+        return
+    temporary, lock = _create_temporary(destination)
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, destination)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(lock)
+    _sync(destination.parent)
+
+
+def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace the content of `path` by `data`."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:
+    """Replace the content of `path` by `text` in UTF-8, line ends as given."""
+    write_bytes_atomic(path, text.encode("utf-8"))
+
+
+def write_json_atomic(path: str | os.PathLike[str], value: Any) -> None:
+    """Replace the content of `path` by `value` as indented JSON with a last line end."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_text_atomic(path, text + "\n")
+
+
+def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+    """Add `value` as one line; NaN and infinities, which JSON lacks, become null.
+
+    A torn last line left by a kill is cut off first, and a write that fails leaves no tear.
+    """
+    line = json.dumps(_without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = _cut_torn_line(file)
+        if size > 0 and os.pread(file, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        try:
+            _write_all(file, line)
+        except BaseException:
+            os.ftruncate(file, size)
+            raise
+    finally:
+        os.close(file)
+
+
+def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON-lines file; a torn last line is dropped and logged."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            value = _parse_object(line)
+            if value is not None:
+                yield value
+            elif line.endswith(b"\n"):
+                raise DataError(
+                    f"{path} line {number} is not a JSON object: {_excerpt(line)}; "
+                    f"mend or delete that line"
+                )
+            else:
+                _log.warning("%s: dropped the unfinished last line %d", path, number)
+
+
+def hash_file(path: str | os.PathLike[str]) -> str:
+    """The content id of a file: "sha256:" and 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def hash_bytes(data: bytes | bytearray | memoryview) -> str:
+    """The content id of bytes, as `hash_file` gives it for a file that holds them."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def remove_stale_temporaries(folder: str | os.PathLike[str]) -> list[Path]:
+    """Delete what killed writers left directly in `folder`; return the paths removed.
+
+    A writer holds a lock on its temporary while it lives, so files being written are kept.
+    """
+    removed = []
+    for temporary in sorted(Path(folder).glob(f".*{_TEMPORARY_MARK}*{_TEMPORARY_SUFFIX}")):
+        try:
+            file = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink(missing_ok=True)
+            removed.append(temporary)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(file)
+    return removed
+
+
+def _create_temporary(destination: Path) -> tuple[Path, int]:
+    """Create and lock a sibling; errors name the destination, which is what the user knows."""
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            # Names may be 255 bytes long; the mark and the random part need room.
+            stem = os.fsdecode(os.fsencode(destination.name)[:200])
+            name = f".{stem}{_TEMPORARY_MARK}{secrets.token_hex(6)}{_TEMPORARY_SUFFIX}"
+            temporary = destination.with_name(name)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            file = os.open(temporary, flags, 0o666)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Between the open and the lock a cleaner may have taken the file for a stale one.
+            if temporary.exists():
+                return temporary, file
+            os.close(file)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        # Some file systems cannot sync folders; the rename itself is still atomic there.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _cut_torn_line(file: int) -> int:
+    """Cut an unfinished last line off; return the size. A whole object merely lacks its "\\n"."""
+    size = os.fstat(file).st_size
+    end, tail = size, b""
+    while end > 0 and b"\n" not in tail:
+        begin = max(0, end - 65536)
+        tail = os.pread(file, end - begin, begin) + tail
+        end = begin
+    last_line = tail[tail.rfind(b"\n") + 1 :]
+    if last_line and _parse_object(last_line) is None:
+        size -= len(last_line)
+        os.ftruncate(file, size)
+    return size
+
+
+def _parse_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _without_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_non_finite(item) for item in value]
+    return value
+
+
+def _excerpt(line: bytes) -> str:
+    text = line.strip().decode("utf-8", "replace")
+    return repr(text if len(text) <= 60 else text[:57] + "...")

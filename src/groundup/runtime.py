@@ -1,0 +1,75 @@
+"""What the process runs on: logging, seeds, cores and memory.
+
+torch is imported inside the functions that need it, so that tools without tensors start fast.
+"""
+
+import logging
+import os
+import random
+import sys
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever sys.stderr is at the time, so that redirections are honoured."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> object:
+        return sys.stderr
+
+
+class _Formatter(logging.Formatter):
+    """Plain text for what went as meant, `warning: …` and `error: …` for what did not."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if record.levelno < logging.WARNING:
+            return text
+        return f"{record.levelname.lower()}: {text}"
+
+
+def set_up_logging(level: int = logging.INFO) -> None:
+    """Send groundup's log records to stderr; calling it again only changes the level."""
+    logger = logging.getLogger("groundup")
+    logger.setLevel(level)
+    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+        handler = _StderrHandler()
+        handler.setFormatter(_Formatter())
+        logger.addHandler(handler)
+
+
+def num_cores() -> int:
+    """How many cores this process may use: its affinity where the system has one."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def peak_memory_bytes() -> int:
+    """The most resident memory this process has had so far.
+
+    Linux's own high-water mark comes first: getrusage there starts from the parent's peak.
+    """
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def set_seed(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)

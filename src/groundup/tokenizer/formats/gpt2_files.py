@@ -1,0 +1,109 @@
+"""GPT-2's pair of files: a vocabulary {token: id} as JSON and the merges as lines of two tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groundup.errors import TokenizerError
+from groundup.files import write_text_atomic
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats.parts import (
+    describe_source,
+    parse_json,
+    read_file,
+    resolve_special_tokens,
+    with_special_tokens,
+)
+from groundup.tokenizer.formats.spelled import (
+    check_merges_are_spelled,
+    read_spelled_merges,
+    read_spelled_vocab,
+    spell_merges,
+    spell_vocab,
+)
+from groundup.tokenizer.patterns import GPT2, Pattern
+
+_HEADER = "#version"
+
+
+def recognise(value: dict[str, Any]) -> bool:
+    """Whether a JSON object maps tokens to numbers and nothing else."""
+    return len(value) > 0 and set(map(type, value.values())) == {int}
+
+
+def find_merges(vocab_path: Path) -> Path:
+    """The merges file that lies beside a vocabulary."""
+    for name in ("merges.txt", "vocab.bpe"):
+        if vocab_path.with_name(name).is_file():
+            return vocab_path.with_name(name)
+    raise TokenizerError(
+        f"{vocab_path} is a vocabulary without merges, and no merges.txt lies beside it; give both "
+        f"files to Tokenizer.from_files, or put merges.txt there"
+    )
+
+
+def read_gpt2_files(
+    vocab_path: str | os.PathLike[str],
+    merges_path: str | os.PathLike[str],
+    special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+    *,
+    pattern: Pattern | None = None,
+) -> TokenizerDefinition:
+    """Read the pair; special tokens that the vocabulary lacks are appended to it."""
+    vocab_path, merges_path = Path(vocab_path), Path(merges_path)
+    vocab_data, merges_data = read_file(vocab_path), read_file(merges_path)
+    spelled = parse_json(vocab_data, vocab_path)
+    if not isinstance(special_tokens, Mapping):
+        special_tokens = list(special_tokens or ())
+    vocab, token_of = read_spelled_vocab(spelled, vocab_path, plain_texts=special_tokens)
+    special_ids = resolve_special_tokens(vocab, special_tokens)
+    return TokenizerDefinition(
+        vocab=with_special_tokens(vocab, special_ids),
+        merges=_read_merges(merges_data, merges_path, token_of),
+        special_tokens=special_ids,
+        pattern=pattern or GPT2,
+        lineage=describe_source("gpt2", vocab_path, vocab_data),
+    ).validate()
+
+
+def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
+    """Write vocab.json and merges.txt into a folder, or beside each other under this path."""
+    if definition.pattern != GPT2:
+        raise TokenizerError(
+            f"GPT-2's files imply the gpt2 split pattern, and this tokenizer has "
+            f"{definition.pattern.name}; convert to huggingface or groundup instead"
+        )
+    if definition.whole_words:
+        raise TokenizerError(
+            "GPT-2's files cannot say that pre-tokens in the vocabulary are kept whole, as this "
+            "tokenizer does; convert to huggingface or groundup instead"
+        )
+    vocab_path = path if path.suffix == ".json" else path / "vocab.json"
+    merges_path = vocab_path.with_name("merges.txt")
+    vocabulary, merges = spell_vocab(definition, "GPT-2's"), spell_merges(definition)
+    check_merges_are_spelled(merges, vocabulary, "GPT-2's")
+    write_text_atomic(merges_path, "\n".join(["#version: 0.2", *merges]) + "\n")
+    write_text_atomic(vocab_path, json.dumps(vocabulary, ensure_ascii=False))
+    return [vocab_path, merges_path]
+
+
+def _read_merges(
+    data: bytes, path: Path, token_of: Mapping[str, bytes]
+) -> list[tuple[bytes, bytes]]:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"the merges file {path} is not UTF-8 at byte {error.start}; it is damaged, fetch it "
+            f"again"
+        ) from None
+    # Not splitlines: a spelled token may hold U+0085 and its like.
+    lines = text.replace("\r\n", "\n").split("\n")
+    num_header_lines = 1 if lines[0].startswith(_HEADER) else 0
+    while lines and not lines[-1]:
+        lines.pop()
+    return read_spelled_merges(lines[num_header_lines:], token_of, path, num_header_lines + 1)

@@ -1,0 +1,223 @@
+"""Hugging Face's tokenizer.json, as far as it is byte-level BPE.
+
+What would change the ids of a text and cannot be honoured here is refused by name. Padding,
+truncation and the tokens a post-processor puts around a text dress the ids up afterwards; they are
+the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from groundup.errors import TokenizerError
+from groundup.files import write_text_atomic
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats.parts import require, with_special_tokens
+from groundup.tokenizer.formats.spelled import (
+    check_merges_are_spelled,
+    read_spelled_merges,
+    read_spelled_vocab,
+    spell_merges,
+    spell_vocab,
+)
+from groundup.tokenizer.patterns import GPT2, Pattern, find_staged_pattern
+
+# These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats)
+# and another to Python's `regex`, so only published patterns may hold them.
+_DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<![\[\\])\^|\(\?P")
+
+
+def recognise(value: dict[str, Any]) -> bool:
+    """Whether a JSON object is a tokenizer.json."""
+    return isinstance(value.get("model"), dict)
+
+
+def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
+    """Read a tokenizer.json."""
+    model = value["model"]
+    _check_model(model, path)
+    _check_normalizer(value.get("normalizer"), path)
+    special_tokens = _read_added_tokens(value.get("added_tokens") or [], path)
+    vocabulary = require(model, "vocab", dict, path)
+    for text, id in special_tokens.items():
+        if text in vocabulary and vocabulary[text] != id:
+            raise TokenizerError(
+                f"the added token {text!r} in {path} has id {id}, and {vocabulary[text]!r} in the "
+                f"vocabulary; the two must agree"
+            )
+    vocab, token_of = read_spelled_vocab(vocabulary, path, plain_texts=special_tokens)
+    return TokenizerDefinition(
+        vocab=with_special_tokens(vocab, special_tokens),
+        merges=read_spelled_merges(require(model, "merges", list, path), token_of, path),
+        special_tokens=special_tokens,
+        pattern=_read_pattern(value.get("pre_tokenizer"), path),
+        whole_words=bool(model.get("ignore_merges", False)),
+        lineage={"source": {"format": "huggingface", "file": path.name}},
+    ).validate()
+
+
+def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
+    """Write a tokenizer.json."""
+    vocabulary, merges = spell_vocab(definition, "Hugging Face"), spell_merges(definition)
+    check_merges_are_spelled(merges, vocabulary, "Hugging Face")
+    added_tokens = [
+        {
+            "id": id,
+            "content": text,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for text, id in sorted(definition.special_tokens.items(), key=lambda item: item[1])
+    ]
+    value = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added_tokens,
+        "normalizer": None,
+        "pre_tokenizer": _express_pattern(definition.pattern),
+        "post_processor": None,
+        "decoder": _byte_level(use_regex=True),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": definition.whole_words,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+    write_text_atomic(path, json.dumps(value, ensure_ascii=False, separators=(",\n", ": ")))
+    return [path]
+
+
+def _refuse(what: str, path: Path) -> TokenizerError:
+    return TokenizerError(
+        f"the tokenizer file {path} has {what}, which groundup cannot honour: it would give other "
+        f"ids; only plain byte-level BPE can be read"
+    )
+
+
+def _check_model(model: dict[str, Any], path: Path) -> None:
+    # Early files name no type; merges then tell BPE apart.
+    kind = model.get("type") or ("BPE" if "merges" in model else "unknown")
+    if kind != "BPE":
+        raise _refuse(f"a model of type {kind}", path)
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(key):
+            raise _refuse(f"{key} {model[key]!r}", path)
+
+
+def _check_normalizer(normalizer: dict[str, Any] | None, path: Path) -> None:
+    if normalizer is None:
+        return
+    if normalizer.get("type") == "Sequence":
+        for part in normalizer.get("normalizers", []):
+            _check_normalizer(part, path)
+        return
+    raise _refuse(f"the normalizer {normalizer.get('type')}", path)
+
+
+def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
+    special_tokens: dict[str, int] = {}
+    for token in added_tokens:
+        if not isinstance(token, dict):
+            raise TokenizerError(f"an added token in {path} is {token!r}; it should be an object")
+        text, id = require(token, "content", str, path), require(token, "id", int, path)
+        for flag in ("single_word", "lstrip", "rstrip"):
+            if token.get(flag):
+                raise _refuse(f"{flag} set for the added token {text!r}", path)
+        if text in special_tokens:
+            raise TokenizerError(
+                f"the added token {text!r} stands twice in {path}; it may stand once"
+            )
+        special_tokens[text] = id
+    return special_tokens
+
+
+def _read_pattern(pre_tokenizer: dict[str, Any] | None, path: Path) -> Pattern:
+    """The stages of a pre-tokenizer, whose last step must be the byte-level one."""
+    if pre_tokenizer is None:
+        raise _refuse("no pre-tokenizer, so no byte-level step", path)
+    steps = [pre_tokenizer]
+    if pre_tokenizer.get("type") == "Sequence":
+        steps = require(pre_tokenizer, "pretokenizers", list, path)
+    stages: list[str] = []
+    for place, step in enumerate(steps):
+        kind = step.get("type")
+        if kind == "ByteLevel" and place == len(steps) - 1:
+            if step.get("add_prefix_space", True):
+                raise _refuse("add_prefix_space in its ByteLevel pre-tokenizer", path)
+            if step.get("use_regex", True):
+                stages.extend(GPT2.stages)
+        elif kind == "Split":
+            stages.append(_read_split(step, path))
+        elif kind == "Digits":
+            stages.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
+        else:
+            raise _refuse(f"the pre-tokenizer {kind} at place {place + 1} of {len(steps)}", path)
+    if not steps or steps[-1].get("type") != "ByteLevel":
+        raise _refuse("no ByteLevel pre-tokenizer at the end", path)
+    if not stages:
+        # Without any pattern the whole text is one pre-token.
+        return Pattern("custom", (r"(?s:.+)",))
+    pattern = find_staged_pattern(tuple(stages))
+    if (found := _find_dialect(pattern)) is not None:
+        raise _refuse(f"{found!r} in its split pattern, read differently there", path)
+    return pattern
+
+
+def _read_split(step: dict[str, Any], path: Path) -> str:
+    pattern = require(step, "pattern", dict, path)
+    if "Regex" in pattern:
+        stage: str = require(pattern, "Regex", str, path)
+    else:
+        stage = re.escape(require(pattern, "String", str, path))
+    behaviour, invert = step.get("behavior"), bool(step.get("invert", False))
+    if behaviour == "Isolated":
+        return stage
+    # Keeping the matches and dropping the rest is the same where no rest can be, as in these.
+    if behaviour == "Removed" and invert and find_staged_pattern((stage,)).name != "custom":
+        return stage
+    raise _refuse(f"a Split with behavior {behaviour} and invert {invert}", path)
+
+
+def _find_dialect(pattern: Pattern) -> str | None:
+    for stage in pattern.stages if pattern.name == "custom" else ():
+        if stage not in GPT2.stages and (found := _DIALECT.search(stage)) is not None:
+            return found.group()
+    return None
+
+
+def _express_pattern(pattern: Pattern) -> dict[str, Any]:
+    if pattern == GPT2:
+        return _byte_level(use_regex=True)
+    if (found := _find_dialect(pattern)) is not None:
+        raise TokenizerError(
+            f"Hugging Face files cannot hold the split pattern {pattern.stages!r}: {found!r} means "
+            f"something else there; convert to groundup instead"
+        )
+    splits = [
+        {"type": "Split", "pattern": {"Regex": stage}, "behavior": "Isolated", "invert": False}
+        for stage in pattern.stages
+    ]
+    return {"type": "Sequence", "pretokenizers": [*splits, _byte_level(use_regex=False)]}
+
+
+def _byte_level(use_regex: bool) -> dict[str, Any]:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }

@@ -1,0 +1,202 @@
+"""Looking into a tokenizer: how a text becomes ids step by step, and what they are worth.
+
+Gives figures as small dataclasses; printing them is the command line's work.
+"""
+
+from __future__ import annotations
+
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.reference import Pair, split_into_bytes, split_special_tokens
+
+if TYPE_CHECKING:
+    from groundup.tokenizer.tokenizer import Tokenizer
+
+# The Pile: the corpus whose encoding time makes a rate easy to picture.
+LARGE_CORPUS_BYTES = 825 * 10**9
+
+
+@dataclass(frozen=True)
+class CodePoint:
+    """One character of a text."""
+
+    character: str
+    number: str
+    name: str
+    utf8: bytes
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """One merge that fired: its rank, its two parts, and the symbols of the pre-token after it."""
+
+    rank: int
+    left: bytes
+    right: bytes
+    symbols: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class PreToken:
+    """A pre-token on its way from bytes to ids; a special token is one too, with no merges."""
+
+    text: str
+    start: tuple[bytes, ...]
+    steps: tuple[MergeStep, ...]
+    tokens: tuple[bytes, ...]
+    ids: tuple[int, ...]
+    is_special: bool = False
+    is_whole_word: bool = False
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All that happens between a text and its ids."""
+
+    text: str
+    code_points: tuple[CodePoint, ...]
+    pre_tokens: tuple[PreToken, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the whole text."""
+        return [id for pre_token in self.pre_tokens for id in pre_token.ids]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a tokenizer makes of some texts."""
+
+    num_bytes: int
+    num_characters: int
+    num_words: int
+    num_tokens: int
+    num_distinct_tokens: int
+    vocab_size: int
+    longest_tokens: tuple[bytes, ...]
+    bytes_per_second: float
+
+    @property
+    def bytes_per_token(self) -> float:
+        """How much text one id stands for."""
+        return self.num_bytes / self.num_tokens if self.num_tokens else 0.0
+
+    @property
+    def tokens_per_word(self) -> float:
+        """How many ids a word between white space takes."""
+        return self.num_tokens / self.num_words if self.num_words else 0.0
+
+    @property
+    def vocabulary_use(self) -> float:
+        """The part of the vocabulary that occurs, between 0 and 1."""
+        return self.num_distinct_tokens / self.vocab_size if self.vocab_size else 0.0
+
+    @property
+    def large_corpus_seconds(self) -> float:
+        """How long 825 GB would take at this rate."""
+        return LARGE_CORPUS_BYTES / self.bytes_per_second if self.bytes_per_second else 0.0
+
+
+def explain(tokenizer: Tokenizer, text: str) -> Explanation:
+    """Follow a text through code points, UTF-8, pre-tokens and merges to its ids."""
+    return explain_definition(tokenizer.definition, text)
+
+
+def explain_definition(definition: TokenizerDefinition, text: str) -> Explanation:
+    """As `explain`, for a definition from which no tokenizer was made."""
+    ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
+    ids_by_token = definition.ids_by_token()
+    pre_tokens: list[PreToken] = []
+    for piece, special_id in split_special_tokens(text, definition.special_tokens):
+        if special_id is not None:
+            token = (piece.encode(),)
+            pre_tokens.append(PreToken(piece, token, (), token, (special_id,), is_special=True))
+            continue
+        for pre_token in definition.pattern.split(piece):
+            whole = definition.whole_words and pre_token.encode() in ids_by_token
+            pre_tokens.append(_explain_pre_token(pre_token, ranks, ids_by_token, whole))
+    return Explanation(text, tuple(map(describe_code_point, text)), tuple(pre_tokens))
+
+
+def describe_code_point(character: str) -> CodePoint:
+    """The number, name and bytes of one character."""
+    name = unicodedata.name(character, "") or f"<{unicodedata.category(character)}>"
+    return CodePoint(character, f"U+{ord(character):04X}", name, character.encode())
+
+
+def measure(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    num_passes: int = 3,
+    num_threads: int | None = None,
+) -> Measurement:
+    """Encode the texts and count; the rate is that of the fastest pass."""
+    import numpy
+
+    num_bytes = sum(len(text.encode()) for text in texts)
+    best_seconds = float("inf")
+    for _ in range(max(1, num_passes)):
+        begin = time.perf_counter()
+        ids, _ = tokenizer.encode_batch(texts, num_threads=num_threads)
+        best_seconds = min(best_seconds, time.perf_counter() - begin)
+    distinct = numpy.unique(numpy.asarray(ids)).tolist()
+    vocab = tokenizer.vocab
+    ordinary = set(distinct) - set(tokenizer.special_tokens.values())
+    return Measurement(
+        num_bytes=num_bytes,
+        num_characters=sum(map(len, texts)),
+        num_words=sum(len(text.split()) for text in texts),
+        num_tokens=len(ids),
+        num_distinct_tokens=len(distinct),
+        vocab_size=len(vocab),
+        longest_tokens=find_longest_tokens(vocab[id] for id in ordinary),
+        bytes_per_second=num_bytes / best_seconds if num_bytes and best_seconds else 0.0,
+    )
+
+
+def compare(
+    tokenizers: Mapping[str, Tokenizer], texts: Mapping[str, Sequence[str]], *, num_passes: int = 3
+) -> dict[str, dict[str, Measurement]]:
+    """Measure each tokenizer on each named text: the result is by text, then by tokenizer."""
+    return {
+        text_name: {
+            tokenizer_name: measure(tokenizer, documents, num_passes=num_passes)
+            for tokenizer_name, tokenizer in tokenizers.items()
+        }
+        for text_name, documents in texts.items()
+    }
+
+
+def find_longest_tokens(tokens: Iterable[bytes], count: int = 10) -> tuple[bytes, ...]:
+    """The longest tokens, the longest first and equal ones in the order of their bytes."""
+    return tuple(sorted(tokens, key=lambda token: (-len(token), token))[:count])
+
+
+def _explain_pre_token(
+    text: str, ranks: Mapping[Pair, int], ids_by_token: Mapping[bytes, int], is_whole_word: bool
+) -> PreToken:
+    data = text.encode()
+    start = split_into_bytes(data)
+    if is_whole_word:
+        return PreToken(text, start, (), (data,), (ids_by_token[data],), is_whole_word=True)
+    symbols = list(start)
+    steps: list[MergeStep] = []
+    while True:
+        places = [
+            (ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks
+        ]
+        if not places:
+            break
+        rank, place = min(places)
+        left, right = symbols[place : place + 2]
+        symbols[place : place + 2] = [left + right]
+        steps.append(MergeStep(rank, left, right, tuple(symbols)))
+    ids = tuple(ids_by_token[symbol] for symbol in symbols)
+    return PreToken(text, start, tuple(steps), tuple(symbols), ids)

@@ -1,0 +1,185 @@
+"""Byte-level BPE in plain Python: the definition, written to be read, and the oracle of the tests.
+
+Nothing here is fast. The native core gives the same merges and the same ids; this file says which
+those are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer.definition import TokenizerDefinition, check_special_token_texts
+from groundup.tokenizer.patterns import GPT2, Pattern
+
+Pair = tuple[bytes, bytes]
+
+
+def train_bpe_reference(
+    text_or_documents: str | Iterable[str],
+    vocab_size: int,
+    special_tokens: Sequence[str] = (),
+    pattern: Pattern = GPT2,
+) -> tuple[dict[int, bytes], list[Pair]]:
+    """Learn merges: again and again, join the pair of neighbours that occurs most often.
+
+    Ids: the 256 bytes, then one token for each merge, then the special tokens.
+    """
+    special_tokens = check_special_token_texts(special_tokens)
+    num_merges = vocab_size - 256 - len(special_tokens)
+    if num_merges < 0:
+        raise TokenizerError(
+            f"a vocabulary of {vocab_size} cannot hold the 256 bytes and {len(special_tokens)} "
+            f"special tokens; ask for at least {256 + len(special_tokens)}"
+        )
+    documents = [text_or_documents] if isinstance(text_or_documents, str) else text_or_documents
+    words = count_words(documents, special_tokens, pattern)
+
+    merges: list[Pair] = []
+    while len(merges) < num_merges:
+        pair_counts: Counter[Pair] = Counter()
+        for symbols, count in words.items():
+            for pair in pairwise(symbols):
+                pair_counts[pair] += count
+        if not pair_counts:
+            break
+        # Among equally frequent pairs, the lexicographically greater pair of byte strings.
+        best = max(pair_counts, key=lambda pair: (pair_counts[pair], pair))
+        merges.append(best)
+        merged_words: Counter[tuple[bytes, ...]] = Counter()
+        for symbols, count in words.items():
+            merged_words[merge_pair(symbols, best)] += count
+        words = merged_words
+
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += [left + right for left, right in merges]
+    tokens += [text.encode() for text in special_tokens]
+    return dict(enumerate(tokens)), merges
+
+
+def count_words(
+    documents: Iterable[str], special_tokens: Sequence[str], pattern: Pattern
+) -> Counter[tuple[bytes, ...]]:
+    """Count the pre-tokens of the documents, each as the sequence of its bytes."""
+    words: Counter[tuple[bytes, ...]] = Counter()
+    special_ids = {text: number for number, text in enumerate(special_tokens)}
+    for document in documents:
+        for piece, special_id in split_special_tokens(document, special_ids):
+            if special_id is None:
+                for pre_token in pattern.split(piece):
+                    words[split_into_bytes(pre_token.encode())] += 1
+    return words
+
+
+def split_into_bytes(data: bytes) -> tuple[bytes, ...]:
+    """Cut bytes into single ones, the symbols every merge starts from."""
+    return tuple(bytes([byte]) for byte in data)
+
+
+def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
+    """Join each occurrence of the pair, from left to right."""
+    merged: list[bytes] = []
+    place = 0
+    while place < len(symbols):
+        if symbols[place : place + 2] == pair:
+            merged.append(pair[0] + pair[1])
+            place += 2
+        else:
+            merged.append(symbols[place])
+            place += 1
+    return tuple(merged)
+
+
+def split_special_tokens(
+    text: str, special_tokens: Mapping[str, int]
+) -> list[tuple[str, int | None]]:
+    """Cut text at its special tokens, leftmost first and there the longest: (piece, id or None)."""
+    longest_first = sorted(special_tokens, key=len, reverse=True)
+    if not longest_first:
+        return [(text, None)] if text else []
+    # A capturing group makes `split` return the separators too, at the odd places.
+    separator = "(" + "|".join(map(re.escape, longest_first)) + ")"
+    return [
+        (piece, special_tokens[piece] if place % 2 else None)
+        for place, piece in enumerate(re.split(separator, text))
+        if piece
+    ]
+
+
+def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
+    """Text to ids: special tokens stay whole, each pre-token is merged on its own."""
+    ids_by_token = definition.ids_by_token()
+    ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
+    ids: list[int] = []
+    for piece, special_id in split_special_tokens(text, definition.special_tokens):
+        if special_id is not None:
+            ids.append(special_id)
+            continue
+        for pre_token in definition.pattern.split(piece):
+            data = pre_token.encode()
+            if definition.whole_words and data in ids_by_token:
+                ids.append(ids_by_token[data])
+            else:
+                ids.extend(ids_by_token[symbol] for symbol in apply_merges(data, ranks))
+    return ids
+
+
+def apply_merges(data: bytes, ranks: dict[Pair, int]) -> tuple[bytes, ...]:
+    """Merge the bytes of one pre-token: the earliest merge first, its leftmost place first."""
+    symbols = list(split_into_bytes(data))
+    while True:
+        places = [
+            (ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks
+        ]
+        if not places:
+            return tuple(symbols)
+        _, place = min(places)
+        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+
+
+def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str:
+    """Ids to text; bytes that are not UTF-8 become U+FFFD."""
+    tokens: list[bytes] = []
+    for id in ids:
+        if id not in definition.vocab:
+            raise TokenizerError(
+                f"id {id} at place {len(tokens)} is not in the vocabulary of "
+                f"{definition.vocab_size}; were these ids made by another tokenizer?"
+            )
+        tokens.append(definition.vocab[id])
+    return b"".join(tokens).decode("utf-8", errors="replace")
+
+
+def recover_merges_reference(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
+    """For each token in the order of ranks, the two tokens whose merge makes it, or (-1, -1).
+
+    A list of ranks says which tokens there are, not how they are put together: any two neighbours
+    that together are a token may merge, the lowest rank first. The bytes of a token go through one
+    sequence of such merges, alone or inside a longer word, so the two parts it ends in are its only
+    pair.
+    """
+    rank_of = {token: rank for rank, token in enumerate(tokens)}
+    pairs: list[tuple[int, int]] = []
+    for token in tokens:
+        parts = split_by_ranks(token, rank_of)
+        pairs.append((rank_of[parts[0]], rank_of[parts[1]]) if len(parts) == 2 else (-1, -1))
+    return pairs
+
+
+def split_by_ranks(token: bytes, rank_of: dict[bytes, int]) -> list[bytes]:
+    """Merge the bytes of a token by ranks until two parts are left, or nothing merges any more."""
+    symbols = list(split_into_bytes(token))
+    while len(symbols) > 2:
+        places = []
+        for place in range(len(symbols) - 1):
+            rank = rank_of.get(symbols[place] + symbols[place + 1])
+            if rank is not None:
+                places.append((rank, place))
+        if not places:
+            break
+        _, place = min(places)
+        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+    return symbols

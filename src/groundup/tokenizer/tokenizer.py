@@ -1,0 +1,359 @@
+"""The tokenizer a person holds: text to ids and back.
+
+The work is done by the native core; what a tokenizer is made of is a `TokenizerDefinition`, and
+reading and writing files is `formats`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.errors import TokenizerError
+from groundup.runtime import num_cores
+from groundup.tokenizer.definition import TokenizerDefinition, assign_special_tokens
+from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
+from groundup.tokenizer.native import Encoder
+from groundup.tokenizer.patterns import GPT2, Pattern
+from groundup.tokenizer.reference import split_special_tokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from groundup.tokenizer.formats import FormatName
+
+# Below this much text a second thread costs more than it saves.
+_BYTES_PER_THREAD = 1 << 16
+
+
+class Tokenizer:
+    """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged.
+
+    Special tokens given here are kept whole, the longest first where they overlap; ones missing from
+    the vocabulary are appended to it. A special token that is not given is ordinary text. Safe
+    to use from many threads.
+    """
+
+    def __init__(
+        self,
+        vocab: dict[int, bytes],
+        merges: list[tuple[bytes, bytes]],
+        special_tokens: list[str] | None = None,
+    ) -> None:
+        ids = assign_special_tokens(vocab, special_tokens or [])
+        whole = {**vocab, **{id: text.encode() for text, id in ids.items()}}
+        self._set_up(TokenizerDefinition(whole, list(merges), ids, GPT2))
+
+    @classmethod
+    def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
+        """A tokenizer with any pattern and any ids."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._set_up(definition)
+        return tokenizer
+
+    @classmethod
+    def from_files(
+        cls,
+        vocab_filepath: str | os.PathLike[str],
+        merges_filepath: str | os.PathLike[str],
+        special_tokens: list[str] | None = None,
+    ) -> Tokenizer:
+        """Read GPT-2's pair of files, `vocab.json` and `merges.txt`."""
+        return cls.from_definition(read_gpt2_files(vocab_filepath, merges_filepath, special_tokens))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        pattern: str | Pattern | None = None,
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+    ) -> Tokenizer:
+        """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content."""
+        return cls.from_definition(
+            read_definition(path, pattern=pattern, special_tokens=special_tokens)
+        )
+
+    @classmethod
+    def train(
+        cls,
+        input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        vocab_size: int,
+        special_tokens: Sequence[str] = ("<|endoftext|>",),
+        **options: Any,
+    ) -> Tokenizer:
+        """Learn a vocabulary from text files; the options are those of `train_bpe`."""
+        from groundup.tokenizer.training import train_from_files
+
+        return train_from_files(input_path, vocab_size, special_tokens, **options)[0]
+
+    def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
+        """Write the tokenizer, as our one JSON file unless another format is named."""
+        write_definition(self.definition, path, format)
+
+    def _set_up(self, definition: TokenizerDefinition) -> None:
+        definition.validate()
+        self.definition = definition
+        size = definition.vocab_size
+        vocab = definition.vocab
+        tokens = list(map(vocab.get, range(size)))
+        special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
+        pattern = definition.pattern
+        self._is_native = pattern.native
+        try:
+            self._encoder = Encoder(
+                tokens,
+                definition.merges,
+                special,
+                pattern.name if pattern.native else None,
+                definition.whole_words,
+            )
+        except ValueError as error:
+            raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
+        self._id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
+        self._token_sizes = np.array([len(token or b"") for token in tokens], dtype=np.int64)
+
+    @property
+    def vocab(self) -> dict[int, bytes]:
+        return self.definition.vocab
+
+    @property
+    def merges(self) -> list[tuple[bytes, bytes]]:
+        return self.definition.merges
+
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        return self.definition.special_tokens
+
+    @property
+    def pattern(self) -> Pattern:
+        return self.definition.pattern
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the greatest id."""
+        return len(self._token_sizes)
+
+    @property
+    def id(self) -> str:
+        """The content id: equal for tokenizers that give every text the same ids."""
+        return self.definition.content_id()
+
+    @property
+    def id_type(self) -> np.dtype[Any]:
+        """uint16 where the vocabulary allows, else uint32."""
+        return self._id_type
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        if not self._is_native:
+            return self._encode_by_regex(text).tolist()
+        try:
+            return self._encoder.encode(text)
+        except UnicodeEncodeError:
+            return self._encoder.encode(_without_lone_surrogates(text))
+
+    def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
+        """The ids of a text as an array of uint16 or uint32."""
+        if not self._is_native:
+            return self._encode_by_regex(text)
+        try:
+            ids = self._encoder.encode_array(text)
+        except UnicodeEncodeError:
+            ids = self._encoder.encode_array(_without_lone_surrogates(text))
+        return np.frombuffer(ids, self._id_type)
+
+    def encode_batch(
+        self, texts: Sequence[str], num_threads: int | None = None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
+        texts = texts if isinstance(texts, list | tuple) else list(texts)
+        if not self._is_native:
+            return self._join([self._encode_by_regex(text) for text in texts])
+        threads = self._num_threads(num_threads, sum(map(len, texts)))
+        try:
+            ids, offsets = self._encoder.encode_batch(texts, threads, -1)
+        except UnicodeEncodeError:
+            cleaned = [_without_lone_surrogates(text) for text in texts]
+            ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
+        return np.frombuffer(ids, self._id_type), np.frombuffer(offsets, np.int64)
+
+    def encode_documents(
+        self,
+        data: Buffer,
+        bounds: npt.NDArray[np.int64],
+        num_threads: int | None = None,
+        end_id: int | None = None,
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        """The same for documents that lie in one buffer of UTF-8, `bounds` giving begin and end of each.
+
+        Special tokens inside a document are kept whole. `end_id` is put behind every document.
+        """
+        end = -1 if end_id is None else end_id
+        bounds = np.ascontiguousarray(bounds, dtype=np.int64)
+        if not self._is_native:
+            view = memoryview(data)
+            tail = np.array([] if end_id is None else [end_id], dtype=self._id_type)
+            parts = [
+                np.concatenate([self._encode_by_regex(str(view[begin:stop], "utf-8")), tail])
+                for begin, stop in bounds.tolist()
+            ]
+            return self._join(parts)
+        total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
+        threads = self._num_threads(num_threads, total)
+        ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
+        return np.frombuffer(ids, self._id_type), np.frombuffer(offsets, np.int64)
+
+    def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
+        """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
+
+        They are the ids of the joined text: what a later piece could still change is held back. (A
+        pattern without a native scanner is the exception: there each piece is encoded by itself.)
+        """
+        if not self._is_native:
+            for piece in iterable:
+                yield from self.encode(piece)
+            return
+        pending = b""
+        searched = 0
+        for piece in iterable:
+            pending += piece.encode("utf-8", "surrogatepass")
+            # Where no cut was found, look again only when the text has doubled.
+            if len(pending) < 2 * searched:
+                continue
+            ids, used = self._encoder.encode_stream(_without_surrogate_bytes(pending))
+            yield from ids
+            searched = 0 if used else len(pending)
+            pending = pending[used:]
+        yield from self._encoder.encode(_without_surrogate_bytes(pending))
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
+        """The ids, and for each the characters it stands for: an array of (begin, end).
+
+        Tokens that share the bytes of one character all name that character.
+        """
+        ids = self.encode_to_numpy(text)
+        ends = np.cumsum(self._token_sizes[ids])
+        begins = ends - self._token_sizes[ids]
+        data = np.frombuffer(_without_lone_surrogates(text).encode(), np.uint8)
+        # characters[i]: the character that byte i belongs to.
+        characters = np.cumsum((data & 0xC0) != 0x80) - 1
+        offsets = np.empty((len(ids), 2), dtype=np.int64)
+        if len(ids):
+            offsets[:, 0] = characters[begins]
+            offsets[:, 1] = characters[ends - 1] + 1
+        return ids.tolist(), offsets
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
+        try:
+            return self._encoder.decode(_as_sequence(ids))
+        except KeyError as error:
+            raise self._unknown_id(error) from None
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of some ids, as they are."""
+        try:
+            return self._encoder.decode_bytes(_as_sequence(ids))
+        except KeyError as error:
+            raise self._unknown_id(error) from None
+
+    def decode_stream(self) -> StreamingDecoder:
+        """A decoder that takes one id at a time and never gives out half a character."""
+        return StreamingDecoder(self)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        special = len(self.special_tokens)
+        return f"Tokenizer({self.vocab_size} tokens, {special} special, {self.pattern.name} pattern)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.from_definition, (self.definition,)
+
+    def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
+        parts: list[npt.NDArray[Any]] = []
+        text = _without_lone_surrogates(text)
+        for piece, is_special in split_special_tokens(text, self.special_tokens):
+            if is_special:
+                parts.append(np.array([self.special_tokens[piece]], dtype=self._id_type))
+                continue
+            data = [word.encode() for word in self.pattern.split(piece)]
+            ends = np.cumsum([len(word) for word in data], dtype=np.uint64)
+            ids = self._encoder.encode_pieces(piece, ends)
+            parts.append(np.frombuffer(ids, self._id_type))
+        return np.concatenate(parts) if parts else np.empty(0, self._id_type)
+
+    def _join(
+        self, parts: list[npt.NDArray[Any]]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        ids = np.concatenate(parts) if parts else np.empty(0, self._id_type)
+        return ids, offsets
+
+    def _num_threads(self, wanted: int | None, num_bytes: int) -> int:
+        if wanted is not None and wanted < 1:
+            raise TokenizerError(f"num_threads is {wanted}; it must be at least 1")
+        threads = num_cores() if wanted is None else wanted
+        return max(1, min(threads, num_bytes // _BYTES_PER_THREAD))
+
+    def _unknown_id(self, error: KeyError) -> TokenizerError:
+        return TokenizerError(
+            f"cannot decode: {error.args[0]} (ids 0 to {self.vocab_size - 1}); was the text encoded "
+            f"with another tokenizer?"
+        )
+
+
+class StreamingDecoder:
+    """Turns ids into text as they come; a character appears once its last byte is there."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, *ids: int) -> str:
+        """Take some ids, give the text that is complete now (often less than they stand for)."""
+        return self._decoder.decode(self._tokenizer.decode_bytes(ids))
+
+    def finish(self) -> str:
+        """Give what is left: U+FFFD for a character that never became complete."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
+    if isinstance(ids, list | tuple):
+        return ids
+    if isinstance(ids, np.ndarray) or hasattr(ids, "__array__"):
+        array = np.asarray(ids)
+        if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+            raise TokenizerError(
+                f"cannot decode an array of {array.ndim} dimensions and type {array.dtype}; ids are "
+                f"a 1-D array of integers"
+            )
+        return np.ascontiguousarray(array)
+    return list(ids)
+
+
+def _without_lone_surrogates(text: str) -> str:
+    """Halves of surrogate pairs, which no text file can hold, become U+FFFD; whole pairs characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _without_surrogate_bytes(data: bytes) -> bytes:
+    if b"\xed" not in data:
+        return data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return _without_lone_surrogates(data.decode("utf-8", "surrogatepass")).encode()
+    return data

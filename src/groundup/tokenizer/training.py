@@ -1,0 +1,229 @@
+"""Learning a vocabulary: count the pre-tokens of the text, then merge pairs, most frequent first.
+
+Takes text as blocks of UTF-8; finding and opening files is `text_files`. The counting and merging is
+the native core's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from groundup.errors import TokenizerError
+from groundup.runtime import num_cores, peak_memory_bytes
+from groundup.tokenizer.definition import (
+    TokenizerDefinition,
+    check_special_token_texts,
+    encode_special_token,
+)
+from groundup.tokenizer.native import WordCounter
+from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
+from groundup.tokenizer.reference import split_special_tokens
+from groundup.tokenizer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Progress = Callable[[int, int | None], None]
+
+# How much text is counted between two looks at the memory, the clock and the keyboard.
+_STEP_BYTES = 64 << 20
+_BOUNDED_STEP_BYTES = 4 << 20
+
+# Bytes that merging takes for each byte of the distinct pre-tokens: symbols, places, pairs.
+_MERGING_BYTES_PER_WORD_BYTE = 24
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What training did, for the reader of its last lines."""
+
+    num_bytes: int
+    num_words: int
+    vocab_size_requested: int
+    vocab_size_reached: int
+    phases: list[tuple[str, float, int]]
+    longest_tokens: list[bytes]
+    bytes_per_token: float
+
+    @property
+    def ran_out_of_pairs(self) -> bool:
+        return self.vocab_size_reached < self.vocab_size_requested
+
+
+def train_bpe(
+    input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    **options: Any,
+) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    """Learn a byte-level BPE vocabulary; returns the tokens by id and the merges in order.
+
+    The 256 bytes, the merges and the special tokens make up `vocab_size`. The most frequent pair is
+    merged, ties go to the lexicographically greater pair of byte strings; nothing merges
+    across pre-tokens or special tokens. The result is the same for any number of threads. Options:
+    `pattern`, `num_threads`, `max_memory_bytes`, `progress`, and those of `read_text_blocks`.
+    """
+    tokenizer, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
+    return tokenizer.vocab, tokenizer.merges
+
+
+def train_from_files(
+    input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    *,
+    pattern: str | Pattern = GPT2,
+    num_threads: int | None = None,
+    max_memory_bytes: int | None = None,
+    progress: Progress | None = None,
+    **reading: Any,
+) -> tuple[Tokenizer, TrainingSummary]:
+    """Train on files, folders or globs; `reading` goes to `read_text_blocks`."""
+    from groundup.text_files import read_text_blocks
+
+    inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
+    return train_tokenizer(
+        read_text_blocks(inputs, **reading),
+        vocab_size,
+        special_tokens,
+        pattern=pattern if isinstance(pattern, Pattern) else find_pattern(pattern),
+        num_threads=num_threads,
+        max_memory_bytes=max_memory_bytes,
+        progress=progress,
+    )
+
+
+def train_tokenizer(
+    blocks: Iterable[Buffer],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    *,
+    pattern: Pattern = GPT2,
+    num_threads: int | None = None,
+    max_memory_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tokenizer, TrainingSummary]:
+    """Train on blocks of UTF-8 text, each ending where a document ends.
+
+    With `max_memory_bytes` the counts go to sorted runs on disk whenever they outgrow their share of
+    it, and are merged back at the end; the result does not change.
+    """
+    texts = check_special_token_texts(special_tokens)
+    smallest = 256 + len(texts)
+    if vocab_size < smallest:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is too small: the 256 bytes and {len(texts)} special tokens "
+            f"alone take {smallest}"
+        )
+    if num_threads is not None and num_threads < 1:
+        raise TokenizerError(f"num_threads is {num_threads}; it must be at least 1")
+    threads = num_threads or num_cores()
+    phases: list[tuple[str, float, int]] = []
+    with tempfile.TemporaryDirectory(prefix="groundup-counts-") as folder:
+        started = time.perf_counter()
+        counting = _Counting(pattern, texts, threads, max_memory_bytes, Path(folder))
+        for block in blocks:
+            counting.add(block, progress)
+        runs = counting.finish()
+        phases.append(("counting", time.perf_counter() - started, peak_memory_bytes()))
+        started = time.perf_counter()
+        packed, num_bytes, num_symbols, num_words = counting.counter.train(
+            vocab_size - smallest, runs, None
+        )
+    tokens = [bytes([byte]) for byte in range(256)]
+    merges: list[tuple[bytes, bytes]] = []
+    for left, right in np.frombuffer(packed, np.uint32).reshape(-1, 2).tolist():
+        merges.append((tokens[left], tokens[right]))
+        tokens.append(tokens[left] + tokens[right])
+    phases.append(("merging", time.perf_counter() - started, peak_memory_bytes()))
+    longest = sorted(tokens, key=len, reverse=True)[:10]
+    ids = {text: len(tokens) + place for place, text in enumerate(texts)}
+    tokens += map(encode_special_token, texts)
+    lineage = {"trained_on": {"num_bytes": counting.num_bytes, "num_words": num_words}}
+    definition = TokenizerDefinition(
+        dict(enumerate(tokens)), merges, ids, pattern, lineage=lineage
+    )
+    summary = TrainingSummary(
+        num_bytes=counting.num_bytes,
+        num_words=num_words,
+        vocab_size_requested=vocab_size,
+        vocab_size_reached=len(tokens),
+        phases=phases,
+        longest_tokens=longest,
+        bytes_per_token=num_bytes / num_symbols if num_symbols else 0.0,
+    )
+    return Tokenizer.from_definition(definition), summary
+
+
+class _Counting:
+    """The counting phase: feeds the native counter and keeps it within its memory."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        special_tokens: list[str],
+        threads: int,
+        max_memory_bytes: int | None,
+        folder: Path,
+    ) -> None:
+        self._pattern = pattern
+        self._special_tokens = special_tokens
+        self._max_memory_bytes = max_memory_bytes
+        self._folder = folder
+        self._runs: list[str] = []
+        self.num_bytes = 0
+        name = pattern.name if pattern.native else None
+        self.counter = WordCounter(name, [encode_special_token(t) for t in special_tokens], threads)
+
+    def add(self, block: Buffer, progress: Progress | None) -> None:
+        view = memoryview(block).cast("B")
+        step = _STEP_BYTES if self._max_memory_bytes is None else _BOUNDED_STEP_BYTES
+        begin = 0
+        while begin < len(view):
+            rest = view[begin:]
+            cut = self.counter.find_cut(rest, step) if len(rest) > 2 * step else len(rest)
+            self._count(rest[:cut])
+            begin += cut
+            self.num_bytes += cut
+            self._spill_if_large()
+            if progress:
+                progress(self.num_bytes, None)
+
+    def finish(self) -> list[str]:
+        if self._runs:
+            self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+            self._check_merging_fits(sum(os.path.getsize(run) for run in self._runs))
+        return self._runs
+
+    def _count(self, text: memoryview) -> None:
+        if self._pattern.native:
+            self.counter.add_text(text)
+            return
+        words: Counter[str] = Counter()
+        for piece, is_special in split_special_tokens(str(text, "utf-8"), self._special_tokens):
+            if not is_special:
+                words.update(self._pattern.split(piece))
+        self.counter.add_words([word.encode() for word in words], list(words.values()))
+
+    def _spill_if_large(self) -> None:
+        # A table that grows stands beside its successor for a moment: leave room for that.
+        if self._max_memory_bytes and self.counter.memory_bytes * 2 > self._max_memory_bytes:
+            self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+
+    def _check_merging_fits(self, run_bytes: int) -> None:
+        # Runs repeat words, so this is the most there can be; a fifth of it is the usual case.
+        needed = run_bytes * _MERGING_BYTES_PER_WORD_BYTE // 10
+        if self._max_memory_bytes and needed > self._max_memory_bytes:
+            raise TokenizerError(
+                f"merging the distinct pre-tokens of this text takes about {needed / 1e6:.0f} MB, "
+                f"more than the {self._max_memory_bytes / 1e6:.0f} MB allowed; raise --max-memory"
+            )

@@ -1,0 +1,297 @@
+"""The command line's frame: finding verbs, reading flags, exit statuses, one-line errors."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+import pytest
+import tyro
+
+from groundup import __version__
+from groundup.cli import verbs
+from groundup.cli.main import main
+from groundup.errors import DataError
+
+
+class Arguments(pydantic.BaseModel):
+    """Write a corpus."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    files: tyro.conf.Positional[tuple[str, ...]] = ()
+    """What to read."""
+    out: Path = Path("corpus.txt")
+    """Where the corpus goes."""
+    megabytes: Annotated[float, pydantic.Field(gt=0)] = 20.0
+    """How much text; unlike --kilobytes elsewhere."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What invalid text gets."""
+    quiet: bool = False
+    """Say less."""
+
+
+class NeedyArguments(pydantic.BaseModel):
+    """Needs two values."""
+
+    tokenizer: Path
+    """The tokenizer file to use, whatever its format may be: a description long enough to wrap."""
+    out_folder: Path
+    """Where the shards go."""
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """`groundup try it`, whose Arguments and run a test may replace."""
+    module = types.ModuleType("groundup.cli.try_it")
+    module.Arguments = Arguments  # type: ignore[attr-defined]
+    module.run = lambda arguments: print(arguments)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(verbs.VERBS, "try it", verbs.Verb("try it", "a verb of the tests"))
+    monkeypatch.setitem(verbs.GROUPS, "try", "things of the tests")
+    return module
+
+
+def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> str:
+    """Run, expect the status and exactly one `error:` line, and return it."""
+    assert main(argv) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), captured.err
+    return lines[0].removeprefix("error: ")
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_lists_every_verb(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    for verb in verbs.VERBS.values():
+        assert f"  {verb.name} " in text and verb.summary in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"groundup {__version__}\n"
+
+
+@pytest.mark.parametrize("group", verbs.GROUPS)
+def test_a_group_lists_its_verbs_only(capsys: pytest.CaptureFixture[str], group: str) -> None:
+    for argv in ([group], [group, "--help"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        for name in verbs.VERBS:
+            assert (f"  {name} " in text) == (name.split()[0] == group)
+
+
+LIGHT_COMMANDS = [[], ["--help"], ["--version"], ["tokenizer", "--help"], ["data"], ["tokeniser"]]
+
+
+@pytest.mark.parametrize("argv", LIGHT_COMMANDS)
+def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
+    script = (
+        "import sys\n"
+        "from groundup.cli.main import main\n"
+        "main(sys.argv[1:])\n"
+        "heavy = {'torch', 'numpy', 'tyro', 'pydantic', 'rich', 'yaml', 'regex'}\n"
+        "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["tokeniser"], "there is no groundup tokeniser: did you mean tokenizer?"),
+        (["tokenizer", "trian"], "no groundup tokenizer trian: did you mean tokenizer train?"),
+        (["prepare"], "there is no groundup prepare: did you mean data prepare?"),
+        (["quikstart"], "there is no groundup quikstart: did you mean quickstart?"),
+        (["--verison"], "groundup has no option --verison: did you mean --version?"),
+        (["data", "--sample"], "did you mean data sample?"),
+        (["xyz"], "there is no groundup xyz: known are"),
+    ],
+)
+def test_an_unknown_verb_offers_the_nearest(
+    capsys: pytest.CaptureFixture[str], argv: list[str], complaint: str
+) -> None:
+    assert complaint in fails(capsys, *argv)
+
+
+def test_arguments_reach_the_verb(
+    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
+) -> None:
+    assert main(["try", "it", "a", "b", "--megabytes", "3", "--out=x", "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert "files=('a', 'b')" in text and "megabytes=3.0" in text and "quiet=True" in text
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (True, 1)])
+def test_a_verb_decides_its_exit_status(
+    verb: types.ModuleType, returned: int | None, status: int
+) -> None:
+    verb.run = lambda arguments: returned  # type: ignore[attr-defined]
+    assert main(["try", "it"]) == status
+
+
+def test_help_of_a_verb_shows_every_default(
+    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
+) -> None:
+    assert main(["try", "it", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: groundup try it ")
+    for default in ("corpus.txt", "20.0", "strict", "False"):
+        assert f"(default: {default})" in text
+    assert "FILES" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (
+            ["--megabites", "3"],
+            "groundup try it has no option --megabites: did you mean --megabytes?",
+        ),
+        (["--mega_bites=3"], "has no option --mega_bites: did you mean --megabytes?"),
+        (["--kilobytes", "1"], "has no option --kilobytes"),
+        (["--zzz"], "groundup try it has no option --zzz: see groundup try it --help"),
+        (["-x"], "groundup try it has no option -x"),
+        (["--megabytes", "many"], "--megabytes: could not convert string to float: 'many'"),
+        (["--megabytes", "-3"], "--megabytes is -3.0, but input should be greater than 0"),
+        (["--errors", "ignore"], "invalid choice 'ignore' for argument '--errors'"),
+        (["--out"], "Missing value for argument '--out'"),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(
+    capsys: pytest.CaptureFixture[str],
+    verb: types.ModuleType,
+    argv: list[str],
+    complaint: str,
+) -> None:
+    assert complaint in fails(capsys, "try", "it", *argv)
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "300"])
+def test_missing_arguments_are_named_at_any_width(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    verb: types.ModuleType,
+    columns: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    verb.Arguments = NeedyArguments  # type: ignore[attr-defined]
+    message = fails(capsys, "try", "it")
+    assert message == (
+        "groundup try it needs --tokenizer PATH and --out-folder PATH: see groundup try it --help"
+    )
+    message = fails(capsys, "try", "it", "--tokenizer", "t", "--out-folder", "o", "a", "b")
+    assert message == "groundup try it has no use for a, b"
+    message = fails(capsys, "try", "it", "--out-foldr", "x")
+    assert message == "groundup try it has no option --out-foldr: did you mean --out-folder?"
+
+
+def test_colours_are_not_part_of_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: types.ModuleType
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in fails(capsys, "try", "it", "--errors", "ignore")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (DataError("a.txt is empty:\n use another"), 2, "a.txt is empty: use another"),
+        (FileNotFoundError(2, "No such file or directory", "a\x1b[2J"), 2, None),
+        (PermissionError(13, "Permission denied", "a"), 2, "a: permission denied"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            2,
+            "no space left on device; free some space and run the same command again",
+        ),
+        (OSError(errno.EIO, "Input/output error", "a"), 1, "a: input/output error"),
+        (OSError("odd"), 1, "odd"),
+        (MemoryError(), 1, "out of memory: close other programs or work on less at once"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_a_status(
+    capsys: pytest.CaptureFixture[str],
+    verb: types.ModuleType,
+    error: Exception,
+    status: int,
+    line: str | None,
+) -> None:
+    def run(arguments: Arguments) -> None:
+        raise error
+
+    verb.run = run  # type: ignore[attr-defined]
+    message = fails(capsys, "try", "it", status=status)
+    assert message.isprintable()
+    if line is not None:
+        assert message == line
+
+
+def test_a_bug_of_ours_is_not_dressed_up(verb: types.ModuleType) -> None:
+    def run(arguments: Arguments) -> None:
+        raise ZeroDivisionError
+
+    verb.run = run  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        main(["try", "it"])
+
+
+def test_a_verb_without_its_module_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(verbs.VERBS, "later", verbs.Verb("later", "not written yet"))
+    assert "groundup later is not part of this version" in fails(capsys, "later")
+
+
+INTERRUPTED = """
+import dataclasses, sys, time, types
+from groundup.cli import verbs
+from groundup.cli.main import main
+module = types.ModuleType("groundup.cli.hang")
+@dataclasses.dataclass
+class Arguments:
+    seconds: int = 60
+def run(arguments):
+    print("hanging", flush=True)
+    time.sleep(arguments.seconds)
+module.Arguments, module.run = Arguments, run
+sys.modules[module.__name__] = module
+verbs.VERBS["hang"] = verbs.Verb("hang", "")
+sys.exit(main(["hang"]))
+"""
+
+
+def test_an_interrupt_is_one_word_and_status_130() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "hanging\n"
+        child.send_signal(signal.SIGINT)
+        _, stderr = child.communicate()
+    assert (child.returncode, stderr) == (130, "interrupted\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "groundup", "--help"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_the_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "groundup", "tokenizer", "trian"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")

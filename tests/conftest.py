@@ -1,0 +1,59 @@
+"""Fixtures for all tests: the real text beside the repository, and a hypothesis profile."""
+
+import fcntl
+import lzma
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+
+# A deadline would be a measurement of time; sanitizer builds and busy machines are slow.
+hypothesis.settings.register_profile("groundup", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("groundup")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real corpora and tokenizer files; tests that need it skip without it."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip("no ../shared/data beside the repository: real corpora are not tested")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def unpack(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`unpack("stories.txt")` is the path of that file, unpacked once for all test processes."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / "unpacked"
+    folder.mkdir(exist_ok=True)
+
+    def unpacked(name: str) -> Path:
+        packed = shared_data / f"{name}.xz"
+        if not packed.is_file():
+            pytest.skip(f"no {name}.xz in ../shared/data")
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{target}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                partial = Path(f"{target}.partial")
+                with lzma.open(packed) as source, open(partial, "wb") as sink:
+                    shutil.copyfileobj(source, sink, 1 << 20)
+                partial.rename(target)
+        return target
+
+    return unpacked

@@ -1,0 +1,153 @@
+"""Settings: strictness, merge order, and the sentences that name a mistake's place."""
+
+from pathlib import Path
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.config import Settings, load_settings, load_yaml, save_yaml
+from groundup.errors import ConfigError
+
+
+class ModelSettings(Settings):
+    d_model: int = pydantic.Field(default=512, gt=0)
+    d_ff: int = 1344
+    name: str = "small"
+
+
+class RunSettings(Settings):
+    seed: int = 0
+    learning_rate: float = 1e-3
+    model: ModelSettings = ModelSettings()
+    teacher: ModelSettings | None = None
+    files: tuple[str, ...] = ()
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, "seed: 1\nmodel:\n  d_model: 64\n  d_ff: 128\n")
+    settings = load_settings(RunSettings, path, {"model.d_ff": 256, "model": {"name": "tiny"}})
+    assert settings.seed == 1
+    assert settings.learning_rate == 1e-3
+    assert settings.model == ModelSettings(d_model=64, d_ff=256, name="tiny")
+
+
+def test_no_file_and_no_overrides_are_the_defaults(tmp_path: Path) -> None:
+    assert load_settings(RunSettings) == RunSettings()
+    assert load_settings(RunSettings, write(tmp_path, "# nothing yet\n")) == RunSettings()
+
+
+def test_overrides_reach_into_an_optional_part() -> None:
+    settings = load_settings(RunSettings, None, {"teacher.d_model": 8})
+    assert settings.teacher == ModelSettings(d_model=8)
+
+
+def test_scientific_notation_without_a_point_is_a_number(tmp_path: Path) -> None:
+    assert load_settings(RunSettings, write(tmp_path, "learning_rate: 3e-4")).learning_rate == 3e-4
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(pydantic.ValidationError):
+        RunSettings().seed = 1  # type: ignore[misc]
+
+
+def test_an_unknown_key_is_named_with_its_line_and_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, "seed: 1\nmodel:\n  d_modle: 64\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(RunSettings, path)
+    assert str(caught.value) == (
+        f"unknown setting model.d_modle in {path} line 3: did you mean d_model?"
+    )
+
+
+def test_an_unknown_override_is_named_as_one() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting sede in the overrides: .*seed\?"):
+        load_settings(RunSettings, None, {"sede": 1})
+
+
+def test_an_unknown_key_in_an_optional_part_is_an_error_too() -> None:
+    with pytest.raises(ConfigError, match=r"unknown setting teacher\.dff .*d_ff\?"):
+        load_settings(RunSettings, None, {"teacher": {"dff": 1}})
+
+
+def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "model:\n  d_model: -4\nfiles: [a, 7]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(RunSettings, path, {"seed": "many"})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"model.d_model is -4, but input should be greater than 0 (in {path} line 2)" in message
+    assert f"files.1 is 7, but input should be a valid string (in {path} line 3)" in message
+    assert "seed is 'many', but input should be a valid integer" in message
+    assert "(in the overrides)" in message
+
+
+def test_a_missing_value_is_asked_for() -> None:
+    class Needs(Settings):
+        out: str
+
+    with pytest.raises(ConfigError, match="out is missing and has no default"):
+        load_settings(Needs)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("seed: 1\nmodel: [1, 2\n", r"line 3 is not valid YAML"),
+        ("- a\n- b\n", "holds a sequence"),
+        ("seed: 1\nseed: 2\n", "sets seed twice, on lines 1 and 2"),
+        ("model:\n  d_ff: 1\n  d_ff: 2\n", r"sets model\.d_ff twice, on lines 2 and 3"),
+        ("seed: !!python/object/apply:os.getcwd []\n", "line 1 is not plain YAML"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_line(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load_settings(RunSettings, write(tmp_path, text))
+    assert "run.yaml" in str(caught.value)
+
+
+def test_a_missing_or_unreadable_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml does not exist"):
+        load_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_yaml(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xff\n")
+    with pytest.raises(ConfigError, match=r"not UTF-8 text \(byte 6\)"):
+        load_yaml(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\x85", "a\u2028b", "a\r\nb\n", "  x ", "no", "1e3", "\ufeff"]
+)
+def test_awkward_text_survives_yaml(tmp_path: Path, text: str) -> None:
+    save_yaml(tmp_path / "run.yaml", ModelSettings(name=text))
+    assert load_settings(ModelSettings, tmp_path / "run.yaml").name == text
+
+
+@given(
+    seed=st.integers(),
+    rate=st.floats(allow_nan=False),
+    name=st.text(),
+    names=st.lists(st.text(), max_size=3),
+)
+def test_what_is_saved_loads_equal(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, rate: float, name: str, names: list[str]
+) -> None:
+    settings = RunSettings(
+        seed=seed, learning_rate=rate, model=ModelSettings(name=name), files=tuple(names)
+    )
+    path = tmp_path_factory.mktemp("settings") / "run.yaml"
+    save_yaml(path, settings)
+    assert load_settings(RunSettings, path) == settings
+
+
+def test_saving_writes_the_defaults_too(tmp_path: Path) -> None:
+    save_yaml(tmp_path / "run.yaml", RunSettings())
+    assert load_yaml(tmp_path / "run.yaml")["model"]["d_ff"] == 1344

@@ -1,0 +1,175 @@
+"""The documents tell the truth: commands exist, the tree is the folder, pages equal `--help`.
+
+A block marked `sh` is a promise that its lines can be typed; other blocks are not.
+"""
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from groundup.cli.main import main
+from groundup.cli.verbs import GROUPS, VERBS, Verb
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    pattern = rf"^```{language}\n(.*?)^```$"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def exists(verb: Verb) -> bool:
+    return importlib.util.find_spec(verb.module) is not None
+
+
+ALL_COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
+MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+EXISTING_VERBS = [verb for verb in VERBS.values() if exists(verb)]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    ALL_COMMANDS,
+    ids=[f"{page_name(page)}: {shlex.join(words)}" for page, words in ALL_COMMANDS],
+)
+def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
+    if words[0] == "make":
+        assert re.search(rf"^{re.escape(words[1])}:", MAKEFILE, re.MULTILINE)
+    elif words[0] == "groundup":
+        length = 2 if words[1] in GROUPS else 1
+        verb = VERBS[" ".join(words[1 : 1 + length])]
+        if not exists(verb):
+            pytest.skip(f"groundup {verb.name} is not written yet")
+        flags = {word.split("=")[0] for word in words[1 + length :] if word.startswith("--")}
+        assert flags <= set(flags_of(verb))
+    else:
+        assert words[0] in {"pip", ".", "source"}, f"{page_name(page)} runs {words[0]}"
+
+
+def flags_of(verb: Verb) -> list[str]:
+    from groundup.cli.parsing import known_flags
+
+    arguments_type = importlib.import_module(verb.module).Arguments
+    return known_flags(arguments_type, f"groundup {verb.name}")
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    assert commands(REPOSITORY / "README.md")[:2] == [["make", "quickstart"], ["make", "test"]]
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    script = REPOSITORY / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert "make test" in script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", EXISTING_VERBS, ids=lambda verb: verb.name)
+def test_every_verb_answers_help(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb.name.split(), "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: groundup {verb.name}")
+
+
+@pytest.mark.parametrize("verb", EXISTING_VERBS, ids=lambda verb: verb.name)
+def test_help_of_a_verb_costs_no_torch(verb: Verb) -> None:
+    script = (
+        "import sys\nfrom groundup.cli.main import main\n"
+        "status = main(sys.argv[1:])\n"
+        "sys.exit(status or ('torch was imported' if 'torch' in sys.modules else 0))"
+    )
+    command = [sys.executable, "-c", script, *verb.name.split(), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_equals_help() -> None:
+    page = REPOSITORY / "docs" / "reference" / "cli.md"
+    if not page.exists():
+        pytest.skip("docs/reference/cli.md is not generated yet: run make docs")
+    rendered = load_tool("generate_docs").render_reference()
+    assert page.read_text(encoding="utf-8") == rendered, "run make docs"
+
+
+def load_tool(name: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def readme_tree() -> dict[str, set[str]]:
+    """The entries that the README's tree shows, by folder: the root and src/groundup."""
+    (tree,) = (b for b in blocks(REPOSITORY / "README.md", "text") if "Makefile" in b)
+    shown: dict[str, set[str]] = {"": set(), "src/groundup": set()}
+    for line in tree.splitlines():
+        folder = "src/groundup" if line.startswith("  ") else ""
+        shown[folder].add(line.split()[0].rstrip("/"))
+    return shown
+
+
+def present(folder: str) -> set[str]:
+    """The visible entries of a folder that git knows or would add."""
+    git = shutil.which("git")
+    if git is None or not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout: no telling what belongs to the tree")
+    command = [git, "ls-files", "--cached", "--others", "--exclude-standard", "--", folder or "."]
+    listing = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    depth = len(Path(folder).parts)
+    paths = [Path(line) for line in listing.stdout.splitlines()]
+    entries = {path.parts[depth] for path in paths if (REPOSITORY / path).exists()}
+    return {entry for entry in entries if not entry.startswith(".")}
+
+
+def test_the_readmes_tree_is_the_folder_listing() -> None:
+    shown = readme_tree()
+    assert shown["src/groundup"] == present("src/groundup")
+    assert {entry.split("/")[0] for entry in shown[""]} == present("")
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
+
+
+def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("layering", REPOSITORY / "tests/test_layering.py")
+    assert spec is not None and spec.loader is not None
+    layering = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(layering)
+    shown = {int(row): names.split() for row, names in re.findall(r"^(\d)  (.*)$", page, re.M)}
+    held = {
+        row: [room for room in rooms if room != "__main__"]
+        for row, rooms in enumerate(layering.ROWS)
+    }
+    assert shown == held
+
+
+def test_the_readme_keeps_a_place_for_the_benchmarks() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    begin, end = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
+    assert readme.count(begin) == readme.count(end) == 1
+    assert readme.index(begin) < readme.index(end)

@@ -1,0 +1,311 @@
+"""Atomic writes under faults, JSON lines after tears, hashes, and the cleaning of leftovers."""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup import files
+from groundup.errors import DataError
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failing_with(code: int) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_successful_block_publishes_the_whole_file(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "er" / "file.txt"
+    with files.atomic_path(target) as temporary:
+        assert temporary.parent == target.parent
+        temporary.write_text("whole")
+        assert not target.exists()
+    assert target.read_text() == "whole"
+    assert listing(target.parent) == ["file.txt"]
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_a_failing_block_leaves_the_old_content(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    with pytest.raises(failure), files.atomic_path(target) as temporary:
+        temporary.write_text("half of the n")
+        raise failure
+    assert target.read_text() == "old"
+    assert listing(tmp_path) == ["file.txt"]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_fault_while_publishing_leaves_the_old_content_and_no_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, code: int
+) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    monkeypatch.setattr(files.os, function, failing_with(code))
+    with pytest.raises(OSError) as caught:
+        files.write_text_atomic(target, "new")
+    assert caught.value.errno == code
+    assert target.read_text() == "old"
+    assert listing(tmp_path) == ["file.txt"]
+
+
+def test_a_full_disk_while_writing_leaves_no_temporary(tmp_path: Path) -> None:
+    target = tmp_path / "file.bin"
+    with pytest.raises(OSError, match="No space"), files.atomic_path(target) as temporary:
+        temporary.write_bytes(b"x" * 4096)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
+    assert listing(tmp_path) == []
+
+
+def test_content_is_synced_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(file: int) -> None:
+        events.append("sync folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "sync file")
+        real_fsync(file)
+
+    def replace(source: Any, target: Any) -> None:
+        events.append("rename")
+        real_replace(source, target)
+
+    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(files.os, "replace", replace)
+    files.write_bytes_atomic(tmp_path / "file", b"data")
+    assert events == ["sync file", "rename", "sync folder"]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.os, "fsync", failing_with(errno.EINVAL))
+    files.write_bytes_atomic(tmp_path / "file", b"data")
+    assert (tmp_path / "file").read_bytes() == b"data"
+
+
+def test_errors_before_writing_name_the_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.os, "open", failing_with(errno.EACCES))
+    with pytest.raises(PermissionError) as caught:
+        files.write_text_atomic(tmp_path / "file", "x")
+    assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_a_folder_is_refused_and_a_file_in_the_way_of_one_too(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        files.write_text_atomic(tmp_path, "x")
+    (tmp_path / "file").write_text("old")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        files.write_text_atomic(tmp_path / "file" / "inner", "x")
+    assert listing(tmp_path) == ["file"]
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    files.write_text_atomic(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    files.write_bytes_atomic(pipe, b"data")
+    reader.join()
+    assert received == [b"data"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_the_longest_file_name_can_be_written(tmp_path: Path) -> None:
+    target = tmp_path / ("ü" * 127)
+    files.write_text_atomic(target, "x")
+    assert target.read_text() == "x"
+
+
+def test_new_files_obey_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        files.write_text_atomic(tmp_path / "file", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_text_and_json_are_utf8_and_end_as_given(tmp_path: Path) -> None:
+    files.write_text_atomic(tmp_path / "text", "ä\r\n")
+    assert (tmp_path / "text").read_bytes() == "ä\r\n".encode()
+    files.write_json_atomic(tmp_path / "json", {"b": "é", "a": [1, 2.5, None]})
+    raw = (tmp_path / "json").read_text(encoding="utf-8")
+    assert raw.endswith("}\n") and "é" in raw
+    assert list(json.loads(raw)) == ["b", "a"]
+    with pytest.raises(ValueError, match="JSON compliant"):
+        files.write_json_atomic(tmp_path / "json", {"loss": float("nan")})
+
+
+WRITER_THAT_HANGS = """
+import sys, time
+from groundup.files import atomic_path
+with atomic_path(sys.argv[1]) as temporary:
+    temporary.write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_kill_leaves_the_old_content_and_its_leftover_is_removed_afterwards(
+    tmp_path: Path,
+) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    command = [sys.executable, "-c", WRITER_THAT_HANGS, str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == b"writing\n"
+        assert files.remove_stale_temporaries(tmp_path) == []
+        assert len(listing(tmp_path)) == 2
+        writer.send_signal(signal.SIGKILL)
+    assert target.read_text() == "old"
+    assert len(files.remove_stale_temporaries(tmp_path)) == 1
+    assert listing(tmp_path) == ["file.txt"]
+
+
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".someone.tmp").write_text("theirs")
+    (tmp_path / "report.groundup-1.tmp").write_text("theirs")
+    (tmp_path / ".x.groundup-0123456789ab.tmp").write_text("ours")
+    files.remove_stale_temporaries(tmp_path)
+    assert listing(tmp_path) == [".someone.tmp", "report.groundup-1.tmp"]
+
+
+json_objects = st.dictionaries(
+    st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text() | st.lists(st.integers()),
+)  # fmt: skip
+
+
+@given(values=st.lists(json_objects, max_size=5))
+def test_lines_come_back_as_they_were_appended(
+    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    for value in values:
+        files.append_json_line(path, value)
+    assert (list(files.read_json_lines(path)) if path.exists() else []) == values
+
+
+@pytest.mark.parametrize("cut", range(1, 15))
+def test_a_torn_last_line_is_dropped_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cut: int
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    files.append_json_line(path, {"step": 1})
+    whole = path.read_bytes()
+    torn = b'{"step": 2222}\n'[:-cut]
+    path.write_bytes(whole + torn)
+    with caplog.at_level(logging.WARNING):
+        values = list(files.read_json_lines(path))
+    only_its_line_end_is_missing = cut == 1
+    expected = [{"step": 1}, {"step": 2222}] if only_its_line_end_is_missing else [{"step": 1}]
+    assert values == expected
+    assert ("unfinished last line 2" in caplog.text) == (not only_its_line_end_is_missing)
+    files.append_json_line(path, {"step": 3})
+    assert list(files.read_json_lines(path)) == [*expected, {"step": 3}]
+
+
+def test_a_long_torn_line_is_found_however_far_back_it_starts(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"text": "' + b"x" * 200_000)
+    files.append_json_line(path, {"step": 2})
+    assert list(files.read_json_lines(path)) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": 1}\n\n[1, 2]\n{"a": 2}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl line 3 .*\[1, 2\]"):
+        list(files.read_json_lines(path))
+
+
+def test_a_full_disk_while_appending_leaves_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    files.append_json_line(path, {"step": 1})
+    real_write = os.write
+    calls: list[int] = []
+
+    def write_some_then_fail(file: int, data: Any) -> int:
+        calls.append(len(data))
+        if len(calls) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_write(file, data[:5])
+
+    monkeypatch.setattr(files.os, "write", write_some_then_fail)
+    with pytest.raises(OSError, match="No space"):
+        files.append_json_line(path, {"step": 2})
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_non_finite_numbers_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    values = {"loss": float("nan"), "norms": [float("inf"), 1.0], "in": {"x": -float("inf")}}
+    files.append_json_line(path, values)
+    expected = {"loss": None, "norms": [None, 1.0], "in": {"x": None}}
+    assert list(files.read_json_lines(path)) == [expected]
+
+
+def test_writers_at_the_same_time_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+
+    def write(worker: int) -> None:
+        for step in range(50):
+            files.append_json_line(path, {"worker": worker, "step": step})
+
+    workers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    values = list(files.read_json_lines(path))
+    for number in range(4):
+        assert [v["step"] for v in values if v["worker"] == number] == list(range(50))
+
+
+@given(data=st.binary(max_size=1000))
+def test_a_hash_is_of_the_content_alone(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("hash") / "file"
+    path.write_bytes(data)
+    expected = "sha256:" + hashlib.sha256(data).hexdigest()
+    assert files.hash_file(path) == files.hash_bytes(data) == expected
+    assert files.hash_bytes(memoryview(data)) == expected

@@ -1,0 +1,189 @@
+"""The architecture as a test: who may import whom, who stays free of torch, and more.
+
+The rows are read from the source with `ast`, imports inside functions included; late imports are
+a matter of speed, not of permission.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "groundup"
+REPOSITORY = PACKAGE.parent.parent
+
+ROWS = [
+    ["errors", "files", "config", "runtime", "_native"],
+    ["tokenizer", "nn", "optim"],
+    ["model"],
+    ["data", "checkpoint", "distributed", "planner"],
+    ["training", "generation"],
+    ["serving", "experiments", "interop"],
+    ["cli", "__main__"],
+]
+ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+
+# Row 0 is files, not rooms: they may build on each other in this order only.
+GROUND_FLOOR = ["errors", "files", "config", "runtime"]
+
+NO_TORCH = ["tokenizer", "planner", "errors", "files", "config", "_native", "model/config.py"]
+TORCH_LATE = ["cli", "runtime", "data/__init__.py", "__init__.py", "__main__.py"]
+NO_DISTRIBUTED = ["nn", "model"]
+
+FOREIGN_NAMES = re.compile(
+    r"\b(?:[qkvo]_proj|(?:gate|up|down)_proj|num_hidden_layers|num_attention_heads"
+    r"|num_key_value_heads|hidden_size|intermediate_size|max_position_embeddings|rms_norm_eps"
+    r"|embed_tokens|wte|wpe|c_attn|c_fc|c_proj|n_embd|n_layer|n_head)\b"
+)
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(path: Path, *, late: bool = True) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of everything imported; `from a import b` gives a.b."""
+    package = ["groundup", *path.relative_to(PACKAGE).parts[:-1]]
+    nodes = [ast.parse(path.read_text(encoding="utf-8"), str(path))]
+    while nodes:
+        node: ast.AST = nodes.pop()
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = [*base, *(node.module.split(".") if node.module else [])]
+            yield from ((node.lineno, ".".join([*base, alias.name])) for alias in node.names)
+        is_late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(
+            node
+        )
+        if late or not is_late:
+            nodes.extend(ast.iter_child_nodes(node))  # type: ignore[arg-type]
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def is_in(path: Path, places: list[str]) -> bool:
+    return name_of(path) in places or room_of(path) in places
+
+
+def violation_of(importer: str, imported: str) -> str | None:
+    """Why a room may not import another, or None."""
+    if importer == imported:
+        return None
+    if imported not in ROW_OF:
+        return "is in no row of the table"
+    if ROW_OF[importer] > ROW_OF[imported]:
+        return None
+    if importer in GROUND_FLOOR and imported in GROUND_FLOOR:
+        follows = GROUND_FLOOR.index(importer) > GROUND_FLOOR.index(imported)
+        return None if follows else "stands after it on the ground floor"
+    if importer == "__main__" and imported == "cli":
+        return None
+    return "is a neighbour" if ROW_OF[importer] == ROW_OF[imported] else "is above it"
+
+
+def test_every_room_has_a_row() -> None:
+    rooms = {room_of(path) for path in SOURCES} - {"__init__"}
+    assert rooms <= set(ROW_OF)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_point_down(path: Path) -> None:
+    importer = room_of(path)
+    if importer == "__init__":
+        return
+    for line, imported in imports_of(path):
+        parts = imported.split(".")
+        if parts[0] != "groundup" or imported == "groundup.__version__":
+            continue
+        where = f"{name_of(path)} line {line}"
+        assert len(parts) > 1, f"{where} imports the front door; name the module instead"
+        reason = violation_of(importer, parts[1])
+        assert reason is None, f"{where}: {importer} may not import {parts[1]}, which {reason}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if is_in(p, NO_TORCH)], ids=name_of)
+def test_torch_stays_out(path: Path) -> None:
+    assert not [line for line, name in imports_of(path) if name.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if is_in(p, TORCH_LATE)], ids=name_of)
+def test_torch_is_imported_late(path: Path) -> None:
+    early = imports_of(path, late=False)
+    assert not [line for line, name in early if name.split(".")[0] == "torch"]
+
+
+def test_models_know_no_parallelism() -> None:
+    for path in SOURCES:
+        if is_in(path, NO_DISTRIBUTED):
+            assert "torch.distributed" not in path.read_text(encoding="utf-8"), name_of(path)
+            for line, name in imports_of(path):
+                assert not name.startswith("torch.distributed"), f"{name_of(path)} line {line}"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) != "interop"], ids=name_of)
+def test_foreign_names_live_in_interop(path: Path) -> None:
+    found = FOREIGN_NAMES.findall(path.read_text(encoding="utf-8"))
+    assert not found, f"{name_of(path)} uses {sorted(set(found))}: translate them in interop/"
+
+
+@pytest.mark.parametrize("name", ["Tokenizer", "train_bpe", "GroundupError"])
+def test_public_names_cost_no_torch(name: str) -> None:
+    script = f"import sys, groundup; groundup.{name}; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_room_for_leftovers() -> None:
+    forbidden = {"utils", "common", "helpers", "misc"}
+    assert not [name_of(path) for path in SOURCES if forbidden & {*path.parts, path.stem}]
+
+
+def test_only_the_binding_file_knows_python() -> None:
+    native = REPOSITORY / "native"
+    knowing = {
+        path.name
+        for path in native.glob("*")
+        if path.is_file() and re.search(r'#\s*include\s*[<"]Python\.h', path.read_text("utf-8"))
+    }
+    assert knowing == {"python_module.cpp"}
+
+
+def test_the_build_compiles_every_native_source() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    (extension,) = settings["tool"]["setuptools"]["ext-modules"]
+    present = {f"native/{path.name}" for path in (REPOSITORY / "native").glob("*.cpp")}
+    assert set(extension["sources"]) == present
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("cli", "tokenizer", True),
+        ("data", "tokenizer", True),
+        ("tokenizer", "data", False),
+        ("data", "planner", False),
+        ("config", "files", True),
+        ("files", "config", False),
+        ("tokenizer", "_native", True),
+        ("nn", "optim", False),
+        ("errors", "_native", False),
+        ("tokenizer", "utils", False),
+    ],
+)
+def test_the_table_itself_is_read_as_meant(importer: str, imported: str, allowed: bool) -> None:
+    assert (violation_of(importer, imported) is None) == allowed

@@ -1,0 +1,71 @@
+"""The front door: which names it offers, where they come from, and that it stays small."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import groundup
+
+PUBLIC_NAMES = {
+    "CheckpointError": "groundup.errors",
+    "ConfigError": "groundup.errors",
+    "DataError": "groundup.errors",
+    "GroundupError": "groundup.errors",
+    "MissingExtraError": "groundup.errors",
+    "Tokenizer": "groundup.tokenizer",
+    "TokenizerError": "groundup.errors",
+    "train_bpe": "groundup.tokenizer",
+}
+
+FRONT_DOOR = Path(groundup.__file__)
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(groundup.__all__) == {*PUBLIC_NAMES, "__version__"}
+    assert dir(groundup) == sorted(groundup.__all__)
+
+
+@pytest.mark.parametrize(("name", "home"), PUBLIC_NAMES.items())
+def test_a_public_name_is_the_one_of_its_home(name: str, home: str) -> None:
+    assert getattr(groundup, name) is getattr(importlib.import_module(home), name)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Tokeniser'"):
+        _ = groundup.Tokeniser
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    script = (
+        "import sys; before = set(sys.modules); import groundup\n"
+        "sys.exit(' '.join(n for n in set(sys.modules) - before if n != 'groundup'))"
+    )
+    command = [sys.executable, "-S", "-c", f"import typing, importlib\n{script}"]
+    environment = {"PYTHONPATH": str(FRONT_DOOR.parent.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+def test_the_front_door_fits_one_screen() -> None:
+    assert len(FRONT_DOOR.read_text(encoding="utf-8").splitlines()) < 70
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(FRONT_DOOR.read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == PUBLIC_NAMES
+
+
+def test_the_version_is_three_numbers() -> None:
+    major, minor, patch = groundup.__version__.split(".")
+    assert all(part.isdigit() for part in (major, minor, patch))

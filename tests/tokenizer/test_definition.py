@@ -1,0 +1,118 @@
+"""A definition holds together or says what does not; its content id is that of its content."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer.definition import (
+    TokenizerDefinition,
+    assign_special_tokens,
+    check_special_token_texts,
+)
+from groundup.tokenizer.patterns import CL100K
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+SMALL = TokenizerDefinition(
+    vocab={**BYTES, 256: b"th", 257: b"the", 258: b"<|end|>"},
+    merges=[(b"t", b"h"), (b"th", b"e")],
+    special_tokens={"<|end|>": 258},
+)
+
+
+def change(**changes: Any) -> TokenizerDefinition:
+    return dataclasses.replace(SMALL, **changes)
+
+
+def test_a_sound_definition_is_returned() -> None:
+    assert SMALL.validate() is SMALL
+    assert SMALL.vocab_size == 259
+    assert SMALL.ids_by_token()[b"the"] == 257
+    assert 258 not in SMALL.ordinary_tokens()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"special_tokens": {"": 258}}, "id 258 is empty"),
+        ({"special_tokens": {"<|end|>": 258, "<|x|>": 258}}, r"'<\|end\|>' and '<\|x\|>'.*id 258"),
+        ({"special_tokens": {"<|end|>": 12}}, r"'<\|end\|>' has id 12, .* b'\\x0c' there"),
+        ({"special_tokens": {"<|end|>": 700}}, r"'<\|end\|>' has id 700, .* nothing there"),
+        ({"vocab": {**SMALL.vocab, -1: b"ab"}}, "b'ab' has the negative id -1"),
+        ({"vocab": {**SMALL.vocab, 259: b"th"}}, "b'th' twice, as id 256 and as id 259"),
+        ({"vocab": {**SMALL.vocab, 261: b"ab"}}, "no token has id 259, though ids go on to 261"),
+        ({"vocab": {**SMALL.vocab, 259: b""}}, "id 259 is empty"),
+        ({"vocab": {**SMALL.vocab, 0x41: b"not A"}}, "single byte 0x41"),
+        ({"vocab": {}, "special_tokens": {}, "merges": []}, "single byte 0x00"),
+        ({"merges": [(b"q", b"zz")]}, r"merge 1 \(b'q' \+ b'zz'\) names the token b'zz'"),
+        ({"merges": [(b"t", b"h"), (b"q", b"u")]}, r"merge 2 .* names the token b'qu'"),
+        ({"merges": [(b"t", b"h"), (b"t", b"h")]}, r"merge 2 .* repeats merge 1"),
+    ],
+)
+def test_parts_that_do_not_hold_together_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        change(**changes).validate()
+
+
+def test_special_tokens_may_leave_gaps_and_fill_them() -> None:
+    change(
+        vocab={**SMALL.vocab, 500: b"<|far|>"},
+        special_tokens={**SMALL.special_tokens, "<|far|>": 500},
+    ).validate()
+    # As in p50k, where the end of text lies among the ordinary ids.
+    change(vocab={**SMALL.vocab, 259: b"ab"}).validate()
+
+
+def test_a_special_token_may_repeat_an_ordinary_one() -> None:
+    repeated = change(
+        vocab={**SMALL.vocab, 259: b"the"}, special_tokens={**SMALL.special_tokens, "the": 259}
+    ).validate()
+    assert repeated.ids_by_token()[b"the"] == 257
+
+
+def test_the_content_id_is_that_of_the_content() -> None:
+    content_id = SMALL.content_id()
+    assert content_id.startswith("sha256:")
+    assert len(content_id) == 71
+    shuffled = change(vocab=dict(reversed(SMALL.vocab.items())), lineage={"corpus": "stories"})
+    assert shuffled.content_id() == content_id
+    others = [
+        change(pattern=CL100K),
+        change(whole_words=True),
+        change(merges=[(b"t", b"h")]),
+        change(merges=SMALL.merges[::-1]),
+        change(special_tokens={}),
+        change(vocab={**SMALL.vocab, 256: b"the", 257: b"th"}),
+    ]
+    assert len({content_id, *(other.content_id() for other in others)}) == 1 + len(others)
+
+
+def test_special_tokens_take_their_entry_or_the_next_id() -> None:
+    assert assign_special_tokens(SMALL.vocab, ["<|new|>", "<|end|>", "<|b|>"]) == {
+        "<|new|>": 259,
+        "<|end|>": 258,
+        "<|b|>": 260,
+    }
+    assert assign_special_tokens(BYTES, ["<|x|>", "<|y|>"], {"<|y|>": 300, "<|z|>": 9}) == {
+        "<|x|>": 301,
+        "<|y|>": 300,
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["<|a|>", ""], "special token 2 of 2 is empty"),
+        (["<|a|>", "b", "<|a|>"], r"'<\|a\|>' is given twice"),
+        ("<|a|>", "a list of texts"),
+    ],
+)
+def test_bad_special_token_lists_are_named(texts: Any, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        check_special_token_texts(texts)
+
+
+def test_a_special_token_that_utf8_cannot_write_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="lone surrogate"):
+        assign_special_tokens(BYTES, ["\ud800"])

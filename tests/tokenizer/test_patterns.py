@@ -1,0 +1,139 @@
+"""Split patterns: what they cut, which spellings they go by, and that they cut as tiktoken does."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer.patterns import (
+    CL100K,
+    DEEPSEEK,
+    GPT2,
+    LLAMA3,
+    O200K,
+    P50K,
+    QWEN2,
+    R50K,
+    Pattern,
+    find_pattern,
+    find_staged_pattern,
+)
+
+ALL_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
+
+TIKTOKEN_GPT2 = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+)
+TIKTOKEN_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+# Letters, marks, digits, quotes, line ends and spaces are where the patterns decide.
+PIECES = st.sampled_from(
+    [*"aZéßſǅʰж字ไ ́1٣Ⅷ²'’.,/!😀 \t\n\r\x0b\x1c\x85\xa0\u2028\u3000", "'s", "'LL", "\r\n", "  ", "123"]
+)
+TEXTS = st.one_of(st.lists(PIECES, max_size=30).map("".join), st.text(max_size=30))
+
+
+def cut_with_tiktoken(expression: str, text: str) -> list[str]:
+    """Pre-tokens according to tiktoken: with every byte a token, decoding token by token shows the cuts."""
+    tiktoken = pytest.importorskip("tiktoken")
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    encoding = tiktoken.Encoding(
+        "bytes", pat_str=expression, mergeable_ranks=ranks, special_tokens={}
+    )
+    return [bytes(part).decode() for part in encoding._core_bpe.encode_ordinary(text)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "pre_tokens"),
+    [
+        (GPT2, "Hello  world!", ["Hello", " ", " world", "!"]),
+        (GPT2, "I'll say it's 2024", ["I", "'ll", " say", " it", "'s", " 2024"]),
+        (GPT2, "I'LL", ["I", "'", "LL"]),
+        (CL100K, "I'LL", ["I", "'LL"]),
+        (CL100K, "12345", ["123", "45"]),
+        (CL100K, "a \n \n", ["a", " \n \n"]),
+        (CL100K, "a  \n  ", ["a", "  \n  "]),
+        (LLAMA3, "a  \n  ", ["a", "  \n", "  "]),
+        (QWEN2, "12345", ["1", "2", "3", "4", "5"]),
+        (O200K, "helloWorld's", ["hello", "World's"]),
+        (O200K, "a/b//\n", ["a", "/b", "//\n"]),
+        (DEEPSEEK, "x12345字字y", ["x", "123", "45", "字字", "y"]),
+    ],
+)
+def test_patterns_cut_as_published(pattern: Pattern, text: str, pre_tokens: list[str]) -> None:
+    assert pattern.split(text) == pre_tokens
+
+
+@hypothesis.given(TEXTS)
+def test_nothing_is_lost_in_a_split(text: str) -> None:
+    for pattern in ALL_PATTERNS:
+        pre_tokens = pattern.split(text)
+        assert "".join(pre_tokens) == text
+        assert all(pre_tokens)
+
+
+def test_text_between_matches_is_a_pre_token() -> None:
+    assert find_pattern(r"[a-z]+").split("ab12cd-") == ["ab", "12", "cd", "-"]
+    assert find_pattern(r"x*").split("axxb") == ["a", "xx", "b"]
+    assert find_pattern(r"(a)(b)").split("cabc") == ["c", "ab", "c"]
+
+
+@hypothesis.given(TEXTS)
+def test_all_spellings_of_gpt2_cut_alike(text: str) -> None:
+    original = GPT2.split(text)
+    assert Pattern("spelling", (TIKTOKEN_GPT2.replace("$", r"\Z"),)).split(text) == original
+
+
+@hypothesis.given(TEXTS)
+def test_cl100k_differs_from_its_older_form_only_in_space_at_the_end(text: str) -> None:
+    trimmed = text.rstrip() + "."
+    assert CL100K.split(trimmed) == LLAMA3.split(trimmed)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "pattern"),
+    [
+        (TIKTOKEN_GPT2, GPT2),
+        (r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", GPT2),
+        (TIKTOKEN_CL100K, CL100K),
+        *((name, GPT2) for name in ("gpt2", "r50k", "p50k", "r50k_base", "p50k_base")),
+        ("cl100k_base", CL100K),
+        ("o200k", O200K),
+        *((pattern.name, pattern) for pattern in ALL_PATTERNS),
+        *((pattern.stages[0], pattern) for pattern in ALL_PATTERNS[:-1]),
+    ],
+)
+def test_a_known_pattern_is_found_by_name_and_by_text(spelling: str, pattern: Pattern) -> None:
+    assert find_pattern(spelling) is pattern
+
+
+def test_stages_are_found_together() -> None:
+    assert find_staged_pattern(DEEPSEEK.stages) is DEEPSEEK
+    assert find_staged_pattern((r"\d", r"\w+")) == Pattern("custom", (r"\d", r"\w+"))
+    assert find_pattern(DEEPSEEK) is DEEPSEEK
+
+
+def test_only_scanned_patterns_are_native() -> None:
+    assert GPT2.native
+    assert CL100K.native
+    assert O200K.native
+    assert not DEEPSEEK.native
+    assert not find_pattern(r"\w+").native
+    assert R50K is P50K is GPT2
+
+
+def test_a_bad_expression_is_refused_with_its_position() -> None:
+    with pytest.raises(TokenizerError, match=r"'a\(b\[' .*position 4"):
+        find_pattern("a(b[")
+    with pytest.raises(TokenizerError, match="empty"):
+        find_pattern("")
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(TokenizerError, match="'cl100' .*did you mean cl100k"):
+        find_pattern("cl100")
+    with pytest.raises(TokenizerError, match="'gpt-2' .*did you mean gpt2"):
+        find_pattern("gpt-2")

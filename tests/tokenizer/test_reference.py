@@ -1,0 +1,177 @@
+"""The plain twin does what the definition of byte-pair encoding says, worked out by hand here."""
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats.tiktoken_ranks import recover_merges
+from groundup.tokenizer.patterns import GPT2, find_pattern
+from groundup.tokenizer.reference import (
+    decode_reference,
+    encode_reference,
+    recover_merges_reference,
+    split_special_tokens,
+    train_bpe_reference,
+)
+
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def train(text: str, num_merges: int, special_tokens: tuple[str, ...] = ()) -> TokenizerDefinition:
+    vocab_size = 256 + num_merges + len(special_tokens)
+    vocab, merges = train_bpe_reference(text, vocab_size, special_tokens)
+    ids = {text: len(vocab) - len(special_tokens) + i for i, text in enumerate(special_tokens)}
+    return TokenizerDefinition(vocab, merges, ids).validate()
+
+
+def test_the_textbook_corpus_gives_the_textbook_merges() -> None:
+    text = "low low low low low lower lower widest widest widest newest newest newest newest newest newest"
+    _, merges = train_bpe_reference(text, 256 + 6, pattern=find_pattern(r"\S+"))
+    assert merges == [
+        (b"s", b"t"),
+        (b"e", b"st"),
+        (b"o", b"w"),
+        (b"l", b"ow"),
+        (b"w", b"est"),
+        (b"n", b"e"),
+    ]
+
+
+def test_ties_go_to_the_greater_pair_of_byte_strings() -> None:
+    # All four pairs occur once; the pairs compare part by part, not as joined bytes.
+    _, merges = train_bpe_reference("ab BZ a", 256 + 1)
+    assert merges == [(b"a", b"b")]
+    _, merges = train_bpe_reference(["abc", "BA"], 256 + 3, pattern=find_pattern(r"\w+"))
+    assert merges == [(b"b", b"c"), (b"a", b"bc"), (b"B", b"A")]
+
+
+def test_nothing_merges_across_pre_tokens_and_special_tokens() -> None:
+    _, merges = train_bpe_reference("aa<|x|>aa bb" * 3, 400, ["<|x|>"])
+    assert {left + right for left, right in merges} == {b"aa", b"bb", b" bb"}
+
+
+def test_the_vocabulary_is_bytes_then_merges_then_special_tokens() -> None:
+    vocab, merges = train_bpe_reference("aaaa aaaa", 260, ["<|a|>", "<|b|>"])
+    assert [vocab[id] for id in range(256)] == BYTES
+    assert vocab[256] == merges[0][0] + merges[0][1]
+    assert list(vocab.values())[-2:] == [b"<|a|>", b"<|b|>"]
+
+
+def test_a_corpus_can_run_out_of_pairs() -> None:
+    vocab, merges = train_bpe_reference("abab", 1000)
+    assert merges == [(b"a", b"b"), (b"ab", b"ab")]
+    assert len(vocab) == 258
+
+
+def test_overlapping_occurrences_merge_from_the_left() -> None:
+    definition = train("aaa aaa aaa", 1)
+    assert [definition.vocab[id] for id in encode_reference(definition, "aaa")] == [b"aa", b"a"]
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "special_tokens", "message"),
+    [
+        (256, ["<|x|>"], "256 cannot hold .* at least 257"),
+        (500, [""], "special token 1 of 1 is empty"),
+        (500, ["a", "a"], "given twice"),
+    ],
+)
+def test_impossible_training_is_refused(
+    vocab_size: int, special_tokens: list[str], message: str
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        train_bpe_reference("text", vocab_size, special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "special_tokens", "pieces"),
+    [
+        ("", ["<a>"], []),
+        ("xyz", [], ["xyz"]),
+        ("x<a>y", ["<a>"], ["x", 0, "y"]),
+        ("<a><a>", ["<a>"], [0, 0]),
+        ("<a><a><a>", ["<a>", "<a><a>"], [1, 0]),
+        ("abcd", ["bcd", "ab"], [1, "cd"]),
+        ("a.*b|c", [".*", "|", "x"], ["a", 0, "b", 1, "c"]),
+    ],
+)
+def test_special_tokens_are_cut_leftmost_and_longest(
+    text: str, special_tokens: list[str], pieces: list[str | int]
+) -> None:
+    ids = {special: number for number, special in enumerate(special_tokens)}
+    cut = split_special_tokens(text, ids)
+    assert "".join(piece for piece, _ in cut) == text
+    assert [piece if id is None else id for piece, id in cut] == pieces
+
+
+def test_the_earliest_merge_goes_first_wherever_it_stands() -> None:
+    vocab = dict(enumerate([*BYTES, b"bc", b"ab", b"abc"]))
+    definition = TokenizerDefinition(vocab, [(b"b", b"c"), (b"a", b"b"), (b"a", b"bc")])
+    assert encode_reference(definition, "abc") == [258]
+    assert encode_reference(definition, "abab") == [257, 257]
+
+
+def test_whole_words_need_no_merges() -> None:
+    vocab = dict(enumerate([*BYTES, b"abc"]))
+    merged = TokenizerDefinition(vocab, [])
+    assert encode_reference(merged, "abc") == [97, 98, 99]
+    whole = TokenizerDefinition(vocab, [], whole_words=True)
+    assert encode_reference(whole, "abc abc") == [256, 32, 97, 98, 99]
+
+
+@hypothesis.given(st.text(max_size=60))
+def test_decoding_undoes_encoding(text: str) -> None:
+    definition = train("the theme of the thesis is then and there", 20, ("<|x|>", "<|x|><|x|>"))
+    for whole in (text, f"{text}<|x|>{text}<|x|><|x|>"):
+        ids = encode_reference(definition, whole)
+        assert decode_reference(definition, ids) == whole
+
+
+def test_half_a_character_decodes_to_the_replacement_character() -> None:
+    definition = TokenizerDefinition(dict(enumerate(BYTES)), [])
+    assert decode_reference(definition, [0xF0, 0x9F, 0x41, 0xFF]) == "\ufffdA\ufffd"
+
+
+@pytest.mark.parametrize("id", [256, -1, 10**12])
+def test_an_id_outside_the_vocabulary_is_named(id: int) -> None:
+    definition = TokenizerDefinition(dict(enumerate(BYTES)), [])
+    with pytest.raises(TokenizerError, match=f"id {id} at place 2"):
+        decode_reference(definition, [65, 66, id])
+
+
+def test_merges_are_recovered_from_ranks() -> None:
+    definition = train("the quick brown fox jumps over the lazy dog, the end of the theme", 40)
+    tokens = list(definition.vocab.values())
+    pairs = recover_merges_reference(tokens)
+    assert pairs[:256] == [(-1, -1)] * 256
+    assert [(tokens[left], tokens[right]) for left, right in pairs[256:]] == definition.merges
+
+
+def test_a_token_made_of_later_ones_is_recovered_too() -> None:
+    tokens = [*BYTES, b"abc", b"xyz", b"ab"]
+    assert recover_merges_reference(tokens)[256:] == [(258, 99), (-1, -1), (97, 98)]
+    assert recover_merges(tokens) == recover_merges_reference(tokens)
+
+
+@hypothesis.given(st.lists(st.text("ab", min_size=2, max_size=7), unique=True, max_size=12))
+def test_recovered_merges_are_those_of_the_reference(words: list[str]) -> None:
+    tokens = [*BYTES, *(word.encode() for word in words)]
+    assert recover_merges(tokens) == recover_merges_reference(tokens)
+
+
+@hypothesis.given(
+    st.lists(st.text("ab", min_size=2, max_size=5), unique=True, max_size=10),
+    st.text("ab", max_size=12),
+)
+def test_recovered_merges_encode_as_tiktoken_does(words: list[str], text: str) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    tokens = [*BYTES, *(word.encode() for word in words)]
+    ranks = {token: rank for rank, token in enumerate(tokens)}
+    oracle = tiktoken.Encoding(
+        "oracle", pat_str=GPT2.stages[0], mergeable_ranks=ranks, special_tokens={}
+    )
+    merges = [(tokens[left], tokens[right]) for left, right in recover_merges(tokens) if left >= 0]
+    definition = TokenizerDefinition(dict(enumerate(tokens)), merges, whole_words=True)
+    assert encode_reference(definition, text) == oracle.encode_ordinary(text)
