@@ -7,18 +7,12 @@
 
 namespace groundup {
 
-// One pre-token's place in the batch being looked up.
-struct Lookup {
-    WordKey key;
-    uint64_t hash;
-};
-
 template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
     explicit WorkspaceOf(const Encoder& encoder) : encoder_(encoder), ends_(kMaxEnds) {
         // Everything a stream of ordinary text needs is taken now, so that none of it is later.
-        prepare_long_words(encoder.merges_.num_merges(), kReadyWord);
+        long_words_.make_room(encoder.merges_.num_merges(), kReadyWord);
         ids_.resize(kReadyWord);
     }
 
@@ -69,6 +63,12 @@ private:
         }
     }
 
+    // One pre-token's place in the batch being looked up.
+    struct Lookup {
+        WordKey key;
+        Entry* line;
+    };
+
     // Encodes the words base[0..ends_[0]), base[ends_[0]..ends_[1]), …
     void encode_words(const Byte* base, size_t count, const Byte* limit, IdBuffer& out) {
         Id* const first = reinterpret_cast<Id*>(out.room(ends_[count - 1] + kSlack));
@@ -78,24 +78,20 @@ private:
             const size_t batch = std::min(kBatch, count - done);
             const uint32_t* const ends = ends_.data() + done;
             Lookup lookups[kBatch];
-            uint32_t at = begin;
-            for (size_t i = 0; i < batch; i++) {
-                Lookup& lookup = lookups[i];
-                lookup.key = word_key(base + at, ends[i] - at, limit);
-                lookup.hash = hash_of(lookup.key);
-                __builtin_prefetch(cache_.line_of(lookup.hash));
-                at = ends[i];
+            // All lines are asked for before the first is read.
+            if (limit - (base + ends[batch - 1]) >= 16) {
+                look_up<true>(base, begin, ends, batch, limit, lookups);
+            } else {
+                look_up<false>(base, begin, ends, batch, limit, lookups);
             }
             for (size_t i = 0; i < batch; i++) {
                 const Lookup& lookup = lookups[i];
-                const Entry* entry = cache_.line_of(lookup.hash);
-                entry += !entry->matches(lookup.key);
-                const size_t num_ids = entry->num_ids();
-                if (__builtin_expect(entry->matches(lookup.key) && num_ids != Cache::kInArena, 1)) {
+                const Entry* const entry = lookup.line + (lookup.line->differs(lookup.key) != 0);
+                if (__builtin_expect(!entry->differs(lookup.key), 1)) {
                     std::memcpy(next, entry->ids, 16);
-                    next += num_ids;
+                    next += entry->num_ids();
                 } else {
-                    next += encode_rare(base + begin, ends[i] - begin, lookup, next);
+                    next += encode_rare(base + begin, ends[i] - begin, lookup.key, next);
                 }
                 begin = ends[i];
             }
@@ -103,20 +99,30 @@ private:
         out.count += static_cast<size_t>(next - first);
     }
 
+    template <bool kSafe>
+    void look_up(const Byte* base, uint32_t begin, const uint32_t* ends, size_t count,
+                 const Byte* limit, Lookup* lookups) const {
+        for (size_t i = 0; i < count; i++) {
+            const size_t size = ends[i] - begin;
+            const WordKey key = kSafe && size <= kInlineWord ? short_key(base + begin, size)
+                                                             : word_key(base + begin, size, limit);
+            Entry* const line = cache_.line_of(hash_of(key));
+            __builtin_prefetch(line);
+            lookups[i] = {key, line};
+            begin = ends[i];
+        }
+    }
+
     // A word that is not in its line with its ids beside it.
-    __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size, const Lookup& lookup,
-                                                 Id* out) {
-        const Entry* line = cache_.line_of(lookup.hash);
-        for (const Entry* entry = line; entry < line + 2; entry++) {
-            if (!entry->matches(lookup.key)) continue;
-            size_t count;
-            if (const Id* ids = cache_.find_in_arena(*entry, word, size, count)) {
-                std::memcpy(out, ids, count * sizeof(Id));
-                return count;
-            }
+    __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size,
+                                                 const WordKey& key, Id* out) {
+        const uint64_t hash = hash_of(key);
+        size_t count = 0;
+        if (const Id* ids = cache_.find_rare(hash, key, word, size, count)) {
+            std::memcpy(out, ids, count * sizeof(Id));
+            return count;
         }
         if (ids_.size() < size) ids_.resize(size);
-        size_t count = 0;
         if (!encoder_.unreachable_.empty()) {
             const auto found = encoder_.unreachable_.find(
                 std::string(reinterpret_cast<const char*>(word), size));
@@ -124,18 +130,8 @@ private:
         }
         if (!count) count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
         for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
-        cache_.insert(lookup.hash, lookup.key, word, size, ids_.data(), count);
+        cache_.insert(hash, key, word, size, ids_.data(), count);
         return count;
-    }
-
-    void prepare_long_words(size_t num_merges, size_t size) {
-        LongWordSpace& s = long_words_;
-        s.first.assign(num_merges, 0);
-        s.last.assign(num_merges, 0);
-        s.ranks.assign(num_merges / 64 + 1, 0);
-        s.summary.assign(num_merges / 4096 + 1, 0);
-        for (auto* places : {&s.symbols, &s.rank, &s.next, &s.prev, &s.queue_next, &s.queue_prev})
-            places->resize(size);
     }
 
     const Encoder& encoder_;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "types.h"
 
@@ -47,7 +48,6 @@ public:
 
     Byte* data() const { return data_; }
     size_t size() const { return size_; }
-    void clear() { std::memset(data_, 0, size_); }
 
 private:
     void* base_ = nullptr;
@@ -58,11 +58,12 @@ private:
 #endif
 };
 
-// A growing run of bytes; realloc moves large blocks without copying them.
+// A growing run of bytes. Large ones are mapped, so that they grow without being copied and use
+// large pages.
 class GrowingBlock {
 public:
     GrowingBlock() = default;
-    ~GrowingBlock() { std::free(data_); }
+    ~GrowingBlock() { drop(); }
     GrowingBlock(GrowingBlock&& other) noexcept { swap(other); }
     GrowingBlock& operator=(GrowingBlock&& other) noexcept {
         swap(other);
@@ -73,23 +74,51 @@ public:
     size_t capacity() const { return capacity_; }
 
     void reserve(size_t bytes) {
-        if (bytes <= capacity_) return;
-        resize(bytes + bytes / 2);
+        if (bytes > capacity_) resize(bytes + bytes / 2);
     }
+
     void resize(size_t bytes) {
-        void* grown = std::realloc(data_, bytes ? bytes : 1);
+        if (!bytes) bytes = 1;
+#if defined(__linux__)
+        if (mapped_ || (!data_ && bytes >= kMapped)) {
+            void* moved = data_ ? mremap(data_, capacity_, bytes, MREMAP_MAYMOVE)
+                                : mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (moved == MAP_FAILED) throw std::bad_alloc();
+            if (bytes > capacity_) madvise(moved, bytes, MADV_HUGEPAGE);
+            data_ = static_cast<Byte*>(moved);
+            mapped_ = true;
+            capacity_ = bytes;
+            return;
+        }
+#endif
+        void* grown = std::realloc(data_, bytes);
         if (!grown) throw std::bad_alloc();
         data_ = static_cast<Byte*>(grown);
         capacity_ = bytes;
     }
 
 private:
+    static constexpr size_t kMapped = size_t{1} << 22;
+
+    void drop() {
+#if defined(__linux__)
+        if (mapped_) {
+            munmap(data_, capacity_);
+            return;
+        }
+#endif
+        std::free(data_);
+    }
     void swap(GrowingBlock& other) {
         std::swap(data_, other.data_);
         std::swap(capacity_, other.capacity_);
+        std::swap(mapped_, other.mapped_);
     }
+
     Byte* data_ = nullptr;
     size_t capacity_ = 0;
+    bool mapped_ = false;
 };
 
 }  // namespace groundup

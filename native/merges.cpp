@@ -1,12 +1,29 @@
 #include "merges.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <string_view>
 #include <unordered_map>
+
+#include "documents.h"
 
 namespace groundup {
 
 namespace {
+
+namespace plain {
+#include "short_word.inc"
+}
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2,lzcnt")
+namespace avx2 {
+#include "short_word.inc"
+}
+#pragma GCC pop_options
+#endif
 
 std::string shown(const std::string& bytes) {
     static const char* digits = "0123456789abcdef";
@@ -23,104 +40,134 @@ std::string shown(const std::string& bytes) {
 
 }  // namespace
 
+namespace {
+
+// Token bytes -> id, open addressing; the strings stay where they are.
+class TokenIndex {
+public:
+    TokenIndex(const std::vector<std::string>& tokens, const std::vector<bool>& present)
+        : tokens_(tokens) {
+        size_t capacity = 1024;
+        while (capacity < 2 * tokens.size()) capacity *= 2;
+        slots_.assign(capacity, kNone);
+        for (size_t id = 0; id < tokens.size(); id++) {
+            if (!present[id]) continue;
+            size_t i = home_of(tokens[id]);
+            while (slots_[i] != kNone && tokens[slots_[i]] != tokens[id]) i = (i + 1) & (capacity - 1);
+            if (slots_[i] == kNone) slots_[i] = static_cast<uint32_t>(id);
+        }
+    }
+    uint32_t find(std::string_view bytes) const {
+        for (size_t i = home_of(bytes);; i = (i + 1) & (slots_.size() - 1)) {
+            if (slots_[i] == kNone || tokens_[slots_[i]] == bytes) return slots_[i];
+        }
+    }
+
+private:
+    size_t home_of(std::string_view bytes) const {
+        return hash_document({reinterpret_cast<const Byte*>(bytes.data()), bytes.size()}) &
+               (slots_.size() - 1);
+    }
+    const std::vector<std::string>& tokens_;
+    std::vector<uint32_t> slots_;
+};
+
+using MergeList = std::vector<std::pair<std::string, std::string>>;
+
+// The merges that can fire, of a list in which several make the same token. The bytes between two
+// boundaries merge alike wherever they stand, so merging a token's bytes alone shows its one merge.
+MergeList without_dead_merges(const MergeList& merges) {
+    const auto key_of = [](const std::string& left, const std::string& right) {
+        return std::to_string(left.size()) + ":" + left + right;
+    };
+    std::unordered_map<std::string, uint32_t> rank_by_pair;
+    for (size_t i = 0; i < merges.size(); i++)
+        rank_by_pair.emplace(key_of(merges[i].first, merges[i].second), static_cast<uint32_t>(i));
+    MergeList kept;
+    for (size_t i = 0; i < merges.size(); i++) {
+        std::vector<std::string> parts;
+        for (const char c : merges[i].first + merges[i].second) parts.emplace_back(1, c);
+        uint32_t last = kNone;
+        while (parts.size() > 1) {
+            uint32_t best = kNone;
+            size_t at = 0;
+            for (size_t k = 0; k + 1 < parts.size(); k++) {
+                const auto found = rank_by_pair.find(key_of(parts[k], parts[k + 1]));
+                if (found != rank_by_pair.end() && found->second < best) best = found->second, at = k;
+            }
+            if (best == kNone) break;
+            parts[at] += parts[at + 1];
+            parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+            last = best;
+        }
+        if (parts.size() == 1 && last == i) kept.push_back(merges[i]);
+    }
+    return kept;
+}
+
+}  // namespace
+
 MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector<bool>& present,
-                       const std::vector<std::pair<std::string, std::string>>& merges) {
-    std::unordered_map<std::string_view, uint32_t> id_by_bytes;
-    id_by_bytes.reserve(tokens.size());
-    for (size_t id = 0; id < tokens.size(); id++) {
-        if (present[id]) id_by_bytes.emplace(tokens[id], static_cast<uint32_t>(id));
-    }
-    std::unordered_map<std::string_view, Symbol> symbol_by_bytes;
-    symbol_by_bytes.reserve(merges.size() + 256);
-    static const std::string all_bytes = [] {
-        std::string all;
-        for (int b = 0; b < 256; b++) all += static_cast<char>(b);
-        return all;
-    }();
-    id_of_.resize(256);
-    for (size_t b = 0; b < 256; b++) {
-        const std::string_view byte(&all_bytes[b], 1);
-        const auto found = id_by_bytes.find(byte);
-        if (found == id_by_bytes.end())
-            throw InputError("the vocabulary lacks the single byte " + shown(std::string(byte)));
-        id_of_[b] = found->second;
-        symbol_by_bytes.emplace(byte, static_cast<Symbol>(b));
-    }
+                       const MergeList& merges) {
     if (merges.size() + 256 > kMaxSymbols)
         throw InputError("more than " + std::to_string(kMaxSymbols - 256) + " merges");
-
-    // A merge that makes what an earlier one makes can never fire where the earlier one is a
-    // real one: the bytes between two boundaries merge alike wherever they stand. Which of the
-    // two is real is known only by merging, so repeated products go the slow way below.
-    std::vector<std::pair<std::string, std::string>> kept;
-    const auto* list = &merges;
-    bool repeated = false;
-    {
-        std::unordered_map<std::string, uint32_t> made;
-        made.reserve(merges.size());
-        for (const auto& [left, right] : merges) repeated |= !made.emplace(left + right, 0).second;
+    const TokenIndex index(tokens, present);
+    std::vector<Symbol> symbol_of_id(tokens.size(), kNone);
+    id_of_.reserve(256 + merges.size());
+    for (int b = 0; b < 256; b++) {
+        const std::string byte(1, static_cast<char>(b));
+        const uint32_t id = index.find(byte);
+        if (id == kNone) throw InputError("the vocabulary lacks the single byte " + shown(byte));
+        symbol_of_id[id] = static_cast<Symbol>(b);
+        id_of_.push_back(id);
     }
-    if (repeated) {
-        std::unordered_map<std::string, uint32_t> rank_by_pair;
-        const auto pair_key = [](const std::string& l, const std::string& r) {
-            return std::to_string(l.size()) + ":" + l + r;
-        };
-        for (size_t i = 0; i < merges.size(); i++)
-            rank_by_pair.emplace(pair_key(merges[i].first, merges[i].second),
-                                 static_cast<uint32_t>(i));
-        for (size_t i = 0; i < merges.size(); i++) {
-            // Merge the product's bytes alone; keep the pair whose merge comes last.
-            std::vector<std::string> parts;
-            for (const char c : merges[i].first + merges[i].second) parts.emplace_back(1, c);
-            uint32_t last = kNone;
-            while (parts.size() > 1) {
-                uint32_t best = kNone;
-                size_t at = 0;
-                for (size_t k = 0; k + 1 < parts.size(); k++) {
-                    const auto found = rank_by_pair.find(pair_key(parts[k], parts[k + 1]));
-                    if (found != rank_by_pair.end() && found->second < best)
-                        best = found->second, at = k;
-                }
-                if (best == kNone) break;
-                parts[at] += parts[at + 1];
-                parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-                last = best;
-            }
-            if (parts.size() == 1 && last == i) kept.push_back(merges[i]);
+    MergeList kept;
+    const MergeList* list = &merges;
+    std::string product;
+    for (size_t rank = 0; rank < list->size(); rank++) {
+        const auto& [left, right] = (*list)[rank];
+        product.assign(left).append(right);
+        const uint32_t id = index.find(product);
+        if (id == kNone)
+            throw InputError("the merge of " + shown(left) + " and " + shown(right) +
+                             " makes a token that is not in the vocabulary");
+        if (symbol_of_id[id] != kNone && list == &merges) {
+            // Some token is made twice: begin again with the merges that can fire.
+            kept = without_dead_merges(merges);
+            list = &kept;
+            for (size_t symbol = 256; symbol < id_of_.size(); symbol++) symbol_of_id[id_of_[symbol]] = kNone;
+            id_of_.resize(256);
+            rank = static_cast<size_t>(-1);
+            continue;
         }
-        list = &kept;
+        symbol_of_id[id] = static_cast<Symbol>(id_of_.size());
+        id_of_.push_back(id);
     }
 
     size_t capacity = 1024;
-    while (capacity < 3 * list->size()) capacity *= 2;
+    while (capacity < 2 * list->size()) capacity *= 2;
     slots_.assign(capacity, UINT64_MAX);
-    shift_ = 64 - __builtin_ctzll(capacity);
     byte_pairs_.assign(65536, kNone);
-    id_of_.reserve(256 + list->size());
-    for (const auto& [left, right] : *list) {
-        const auto product = id_by_bytes.find(left + right);
-        if (product == id_by_bytes.end())
-            throw InputError("the merge of " + shown(left) + " and " + shown(right) +
-                             " makes a token that is not in the vocabulary");
-        symbol_by_bytes.emplace(tokens[product->second], static_cast<Symbol>(id_of_.size()));
-        id_of_.push_back(product->second);
-    }
+    sides_.assign(256 + list->size(), 0);
+    ranks_ = {slots_.data(),      capacity - 1,  64 - __builtin_ctzll(capacity),
+              byte_pairs_.data(), id_of_.data(), sides_.data()};
+    encode_short_ = plain::encode_short;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+        encode_short_ = avx2::encode_short;
+#endif
     for (size_t rank = 0; rank < list->size(); rank++) {
         Symbol symbols[2];
         const std::string* sides[2] = {&(*list)[rank].first, &(*list)[rank].second};
         for (int k = 0; k < 2; k++) {
-            const auto found = symbol_by_bytes.find(*sides[k]);
-            if (found == symbol_by_bytes.end()) {
-                if (id_by_bytes.count(*sides[k])) {
-                    symbols[k] = kNone;  // in the vocabulary, but no merge makes it: never fires
-                    continue;
-                }
+            const uint32_t id = index.find(*sides[k]);
+            if (id == kNone)
                 throw InputError("merge " + std::to_string(rank + 1) + " names " + shown(*sides[k]) +
                                  ", which is not in the vocabulary");
-            }
-            symbols[k] = found->second;
-            if (symbols[k] >= 256 + rank) ordered_ = false;
+            symbols[k] = symbol_of_id[id];
+            if (symbols[k] != kNone && symbols[k] >= 256 + rank) ordered_ = false;
         }
+        // A side that no merge makes never stands in a word.
         if (symbols[0] != kNone && symbols[1] != kNone)
             insert(symbols[0], symbols[1], static_cast<uint32_t>(rank));
     }
@@ -129,9 +176,11 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
 void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     if (rank_of(left, right) != kNone) return;  // the first of two equal merges counts
     const uint64_t key = uint64_t{left} << 21 | right;
-    size_t i = (key * kSeedA) >> shift_;
+    size_t i = ranks_.home_of(key);
     while (slots_[i] != UINT64_MAX) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = key << 21 | rank;
+    sides_[left] |= 1;
+    sides_[right] |= 2;
     if (left < 256 && right < 256) byte_pairs_[left << 8 | right] = rank;
 }
 
@@ -141,21 +190,7 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
 size_t MergeTable::encode_long(const Byte* text, size_t size, uint32_t* out,
                                LongWordSpace& s) const {
     if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
-    const size_t ranks = num_merges();
-    if (s.first.size() < ranks) {
-        s.first.assign(ranks, 0);
-        s.last.assign(ranks, 0);
-        s.ranks.assign(ranks / 64 + 1, 0);
-        s.summary.assign(ranks / 4096 + 1, 0);
-    }
-    if (s.symbols.size() < size) {
-        s.symbols.resize(size);
-        s.rank.resize(size);
-        s.next.resize(size);
-        s.prev.resize(size);
-        s.queue_next.resize(size);
-        s.queue_prev.resize(size);
-    }
+    s.make_room(num_merges(), size);
     const auto push = [&s](uint32_t at, uint32_t rank) {
         s.rank[at] = rank;
         if (rank == kNone) return;
@@ -221,22 +256,40 @@ size_t MergeTable::encode_long(const Byte* text, size_t size, uint32_t* out,
     return count;
 }
 
-// The definition itself, for merge lists in which a merge uses a token made later.
-size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out) const {
-    std::vector<Symbol> symbols(text, text + size);
-    while (symbols.size() > 1) {
-        uint32_t best = kNone;
-        size_t at = 0;
-        for (size_t i = 0; i + 1 < symbols.size(); i++) {
-            const uint32_t rank = rank_of(symbols[i], symbols[i + 1]);
-            if (rank < best) best = rank, at = i;
-        }
-        if (best == kNone) break;
-        symbols[at] = 256 + best;
-        symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+// For merge lists in which a merge uses a token made later: ranks do not only rise then, so a heap
+// takes the place of the queues.
+size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out,
+                                    LongWordSpace& s) const {
+    if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
+    s.make_room(0, size);
+    using Item = std::pair<uint32_t, uint32_t>;  // rank, place
+    std::priority_queue<Item, std::vector<Item>, std::greater<Item>> heap;
+    const auto push = [&](uint32_t at, uint32_t rank) {
+        s.rank[at] = rank;
+        if (rank != kNone) heap.emplace(rank, at);
+    };
+    const uint32_t n = static_cast<uint32_t>(size);
+    for (uint32_t i = 0; i < n; i++) {
+        s.symbols[i] = text[i];
+        s.next[i] = i + 1;
+        s.prev[i] = i - 1;
+        push(i, i + 1 < n ? byte_pairs_[text[i] << 8 | text[i + 1]] : kNone);
     }
-    for (size_t i = 0; i < symbols.size(); i++) out[i] = id_of_[symbols[i]];
-    return symbols.size();
+    while (!heap.empty()) {
+        const auto [rank, at] = heap.top();
+        heap.pop();
+        if (s.rank[at] != rank) continue;
+        const uint32_t right = s.next[at], beyond = s.next[right], left = s.prev[at];
+        s.rank[right] = kNone;
+        s.symbols[at] = 256 + rank;
+        s.next[at] = beyond;
+        if (beyond < n) s.prev[beyond] = at;
+        push(at, beyond < n ? rank_of(s.symbols[at], s.symbols[beyond]) : kNone);
+        if (left != kNone) push(left, rank_of(s.symbols[left], s.symbols[at]));
+    }
+    size_t count = 0;
+    for (uint32_t i = 0; i < n; i = s.next[i]) out[count++] = id_of_[s.symbols[i]];
+    return count;
 }
 
 std::vector<std::pair<uint32_t, uint32_t>> recover_merges(const std::vector<std::string>& tokens) {
@@ -249,13 +302,13 @@ std::vector<std::pair<uint32_t, uint32_t>> recover_merges(const std::vector<std:
     for (size_t i = 0; i < tokens.size(); i++) {
         const std::string_view token = tokens[i];
         if (token.size() < 2) continue;
-        // Merge the token's bytes with the ranks below its own; two parts left are its merge.
+        // Merge the token's bytes by ranks; the last two parts are its merge.
         cuts.resize(token.size() + 1);
         for (size_t k = 0; k <= token.size(); k++) cuts[k] = static_cast<uint32_t>(k);
         const auto rank_at = [&](size_t k) {
             if (k + 2 >= cuts.size()) return kNone;
             const auto found = rank_by_bytes.find(token.substr(cuts[k], cuts[k + 2] - cuts[k]));
-            return found != rank_by_bytes.end() && found->second < i ? found->second : kNone;
+            return found != rank_by_bytes.end() ? found->second : kNone;
         };
         ranks.resize(token.size());
         for (size_t k = 0; k < token.size(); k++) ranks[k] = rank_at(k);

@@ -214,30 +214,58 @@ struct WindowMasks {
     uint64_t space3[kBlocksPerWindow + 2];  // and of three
 };
 
-inline void set_bits(uint64_t* words, size_t from, size_t count) {
-    const uint64_t bits = (uint64_t{1} << count) - 1;
-    words[from / 64] |= bits << (from % 64);
-    if (from % 64 + count > 64) words[from / 64 + 1] |= bits >> (64 - from % 64);
+// The class and size of the character beyond ASCII at p. Where four bytes can be read it is decoded
+// without being checked: text that is not UTF-8 gets some class, but never a wrong read.
+inline Char decode_high(const Byte* p, const Byte* end) {
+    if (__builtin_expect(end - p < 4, 0)) return decode_char(p, end);
+    const uint32_t lead = p[0];
+    if (lead < 0xE0) {
+        const uint32_t code_point = (lead & 0x1F) << 6 | (p[1] & 0x3F);
+        return {class_of_code_point(code_point), 2, code_point};
+    }
+    if (lead < 0xF0) {
+        const uint32_t code_point = (lead & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F);
+        return {class_of_code_point(code_point), 3, code_point};
+    }
+    return decode_char(p, end);
 }
 
-// Adds the characters beyond ASCII that start in block b. `covered` is the first byte not yet seen.
-inline void add_high_characters(Span text, size_t block, uint64_t high, size_t& covered,
-                                WindowMasks& masks) {
+// Adds the characters beyond ASCII to the masks of all blocks.
+inline void add_high_characters(Span text, size_t num_blocks, WindowMasks& m) {
     const Byte* const end = text.data + text.size;
-    while (high) {
-        const size_t at = block * 64 + static_cast<size_t>(__builtin_ctzll(high));
-        high &= high - 1;
-        if (at < covered) continue;
-        const Char c = decode_char(text.data + at, end);
-        covered = at + c.size;
-        if (is_letter(c.cls)) {
-            set_bits(masks.letter, at, c.size);
-        } else if (c.cls == kNumber) {
-            set_bits(masks.number, at, c.size);
-        } else if (c.cls == kSpace) {
-            set_bits(masks.space, at, c.size);
-            set_bits(c.size == 2 ? masks.space2 : masks.space3, at, 1);
+    size_t covered = 0;  // bytes of this block that a character of the one before reaches into
+    CharClass covering = kOther;
+    for (size_t b = 0; b < num_blocks; b++) {
+        const uint64_t reach = (uint64_t{1} << covered) - 1;
+        uint64_t letter = is_letter(covering) ? reach : 0;
+        uint64_t number = covering == kNumber ? reach : 0;
+        uint64_t space = covering == kSpace ? reach : 0;
+        uint64_t space2 = 0, space3 = 0;
+        uint64_t high = m.high[b] & ~reach;
+        covered = 0;
+        while (high) {
+            const unsigned i = static_cast<unsigned>(__builtin_ctzll(high));
+            const Char c = decode_high(text.data + b * 64 + i, end);
+            const uint64_t bits = ((uint64_t{1} << c.size) - 1) << i;
+            high &= ~bits;
+            if (is_letter(c.cls)) {
+                letter |= bits;
+            } else if (c.cls == kNumber) {
+                number |= bits;
+            } else if (c.cls == kSpace) {
+                space |= bits;
+                (c.size == 2 ? space2 : space3) |= uint64_t{1} << i;
+            }
+            if (i + c.size > 64) {
+                covered = i + c.size - 64;
+                covering = c.cls;
+            }
         }
+        m.letter[b] |= letter;
+        m.number[b] |= number;
+        m.space[b] |= space;
+        m.space2[b] = space2;
+        m.space3[b] = space3;
     }
 }
 
@@ -280,13 +308,7 @@ inline __attribute__((always_inline)) size_t scan_gpt2(Span text, uint32_t* ends
     for (size_t b = 0; b < num_seen; b++) any_high |= m.high[b];
     uint64_t wide_space = 0;
     if (any_high) {
-        const size_t last = num_seen > num_blocks ? num_seen : num_blocks + 1;
-        m.letter[last] = m.number[last] = m.space[last] = 0;
-        for (size_t b = 0; b <= last; b++) m.space2[b] = m.space3[b] = 0;
-        size_t covered = 0;
-        for (size_t b = 0; b < num_seen; b++) {
-            if (m.high[b]) add_high_characters(text, b, m.high[b], covered, m);
-        }
+        add_high_characters(text, num_seen, m);
         for (size_t b = 0; b < num_blocks; b++) wide_space |= m.space2[b] | m.space3[b];
     }
 

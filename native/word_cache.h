@@ -1,8 +1,10 @@
 // Remembers the ids of words already encoded, in a bounded space.
 //
 // A line of 64 bytes holds two words; each has its key and up to 16 bytes of ids beside it, so a hit
-// costs one memory access. Longer words and longer id lists live in an arena. The first word of
-// a line stays, the second gives way; when the arena is full everything is forgotten.
+// costs one memory access. A word that finds its line full goes to the neighbouring line; if that is
+// full too, the second word of its own line gives way. Longer words and longer id lists live in an
+// arena; when that is full everything is forgotten. The table starts small, so that a few words stay
+// in the processor's own caches, and grows in place inside address space taken at the start.
 #pragma once
 
 #include "memory.h"
@@ -10,32 +12,121 @@
 
 namespace groundup {
 
-constexpr size_t kCacheLines = size_t{1} << 18;
-constexpr size_t kArenaWords = size_t{1} << 20;  // of four bytes
+constexpr size_t kFirstLines = size_t{1} << 13;
+constexpr size_t kMostLines = size_t{1} << 19;
+constexpr size_t kGrowth = 4;
+constexpr size_t kArenaWords = size_t{1} << 23;  // of four bytes
 constexpr size_t kLongestCachedWord = 256;
 
 template <class Id>
 class WordCache {
 public:
     static constexpr size_t kInlineIds = 16 / sizeof(Id);
-    static constexpr uint64_t kInArena = 15;
+    static constexpr uint64_t kElsewhere = 0xA5A5A5A5A5A5A5A5ull;
 
     struct Entry {
-        uint64_t low;
-        uint64_t high;  // as in WordKey; the top four bits count the ids, or say kInArena
+        uint64_t low;   // as in WordKey; changed by kElsewhere where the ids are in the arena
+        uint64_t high;  // as in WordKey; the top four bits count the ids
         Id ids[kInlineIds];
 
         size_t num_ids() const { return high >> 60; }
-        bool matches(const WordKey& key) const {
-            return low == key.low && (high ^ key.high) << 4 == 0;
+        bool is_free() const { return !high; }
+        // Zero where this is the word's entry and its ids stand here.
+        uint64_t differs(const WordKey& key) const {
+            return (low ^ key.low) | (high ^ key.high) << 4;
         }
     };
     static_assert(sizeof(Entry) == 32);
 
-    WordCache() : lines_(kCacheLines * 64), arena_(kArenaWords * 4) {}
+    WordCache() : lines_(64 * kMostLines), arena_(kArenaWords * 4) {}
 
     Entry* line_of(uint64_t hash) const {
-        return reinterpret_cast<Entry*>(lines_.data()) + 2 * (hash >> (64 - 18));
+        return reinterpret_cast<Entry*>(lines_.data() + (hash & line_mask_));
+    }
+
+    // A word that its line does not hold with its ids beside it: its ids, or null.
+    const Id* find_rare(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
+                        size_t& count) const {
+        Entry* const own = line_of(hash);
+        for (const Entry* line : {own, neighbour_of(own)}) {
+            for (const Entry* entry = line; entry < line + 2; entry++) {
+                if (entry->is_free()) return nullptr;  // and so nothing went further
+                if (!entry->differs(key)) {
+                    count = entry->num_ids();
+                    return entry->ids;
+                }
+                if (entry->differs({key.low ^ kElsewhere, key.high})) continue;
+                if (const Id* ids = find_in_arena(*entry, word, size, count)) return ids;
+            }
+        }
+        return nullptr;
+    }
+
+    void insert(uint64_t hash, const WordKey& key, const Byte* word, size_t size, const uint32_t* ids,
+                size_t count) {
+        if (size > kLongestCachedWord) return;
+        Entry made{key.low, key.high, {}};
+        if (size <= kInlineWord && count <= kInlineIds) {
+            made.high |= uint64_t{count} << 60;
+            for (size_t i = 0; i < count; i++) made.ids[i] = static_cast<Id>(ids[i]);
+        } else {
+            const size_t word_space = size > kInlineWord ? (size + 3) / 4 : 0;
+            const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
+            if (arena_used_ + needed > kArenaWords) {
+                std::memset(lines_.data(), 0, line_mask_ + 64);
+                arena_used_ = num_entries_ = 0;
+            }
+            uint32_t* record = arena() + arena_used_;
+            record[0] = static_cast<uint32_t>(size);
+            record[1] = static_cast<uint32_t>(count);
+            if (word_space) std::memcpy(record + 2, word, size);
+            Id* stored = reinterpret_cast<Id*>(record + 2 + word_space);
+            for (size_t i = 0; i < count; i++) stored[i] = static_cast<Id>(ids[i]);
+            made.low ^= kElsewhere;
+            const uint32_t place = static_cast<uint32_t>(arena_used_);
+            std::memcpy(made.ids, &place, 4);
+            arena_used_ += needed;
+        }
+        if (num_entries_ > line_mask_ / 64 && line_mask_ >> 6 < kMostLines - 1) grow();
+        put(hash, made);
+    }
+
+private:
+    Entry* neighbour_of(Entry* line) const {
+        Entry* const first = reinterpret_cast<Entry*>(lines_.data());
+        return first + ((line - first) ^ 2);
+    }
+
+    void put(uint64_t hash, const Entry& made) {
+        Entry* const own = line_of(hash);
+        for (Entry* line : {own, neighbour_of(own)}) {
+            for (Entry* entry = line; entry < line + 2; entry++) {
+                if (!entry->is_free()) continue;
+                *entry = made;
+                num_entries_++;
+                return;
+            }
+        }
+        own[1] = made;
+    }
+
+    // Growing looks at more bits of the hash, so a word stays where it is or moves to a line behind
+    // all the old ones. Words that stood in a neighbouring line are dropped.
+    void grow() {
+        const uint64_t old_mask = line_mask_;
+        line_mask_ = (line_mask_ + 64) * kGrowth - 64;
+        num_entries_ = 0;
+        for (uint64_t i = 0; i <= old_mask; i += 64) {
+            Entry* const line = reinterpret_cast<Entry*>(lines_.data() + i);
+            const Entry moved[2] = {line[0], line[1]};
+            line[0] = line[1] = Entry{};
+            for (const Entry& entry : moved) {
+                if (entry.is_free()) continue;
+                const uint64_t low = entry.num_ids() ? entry.low : entry.low ^ kElsewhere;
+                const uint64_t hash = hash_of({low, entry.high << 4 >> 4});
+                if ((hash & old_mask) == i) put(hash, entry);
+            }
+        }
     }
 
     // Ids of an entry that lie in the arena; null when the entry is another long word's.
@@ -47,36 +138,6 @@ public:
         return reinterpret_cast<const Id*>(record + 2 + (size > kInlineWord ? (size + 3) / 4 : 0));
     }
 
-    void insert(uint64_t hash, const WordKey& key, const Byte* word, size_t size, const uint32_t* ids,
-                size_t count) {
-        if (size > kLongestCachedWord) return;
-        Entry made{key.low, key.high, {}};
-        if (size <= kInlineWord && count <= kInlineIds && count < kInArena) {
-            made.high |= uint64_t{count} << 60;
-            for (size_t i = 0; i < count; i++) made.ids[i] = static_cast<Id>(ids[i]);
-        } else {
-            const size_t word_space = size > kInlineWord ? (size + 3) / 4 : 0;
-            const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
-            if (used_ + needed > kArenaWords) {
-                lines_.clear();
-                used_ = 0;
-            }
-            uint32_t* record = arena() + used_;
-            record[0] = static_cast<uint32_t>(size);
-            record[1] = static_cast<uint32_t>(count);
-            if (word_space) std::memcpy(record + 2, word, size);
-            Id* stored = reinterpret_cast<Id*>(record + 2 + word_space);
-            for (size_t i = 0; i < count; i++) stored[i] = static_cast<Id>(ids[i]);
-            made.high |= kInArena << 60;
-            const uint32_t place = static_cast<uint32_t>(used_);
-            std::memcpy(made.ids, &place, 4);
-            used_ += needed;
-        }
-        Entry* line = line_of(hash);
-        line[line[0].low | line[0].high ? 1 : 0] = made;
-    }
-
-private:
     static uint32_t place_of(const Entry& entry) {
         uint32_t place;
         std::memcpy(&place, entry.ids, 4);
@@ -86,7 +147,9 @@ private:
 
     ZeroedBlock lines_;
     ZeroedBlock arena_;
-    size_t used_ = 0;
+    uint64_t line_mask_ = (kFirstLines - 1) * 64;
+    size_t num_entries_ = 0;
+    size_t arena_used_ = 0;
 };
 
 }  // namespace groundup

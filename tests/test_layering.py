@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "groundup"
 REPOSITORY = PACKAGE.parent.parent
 
 ROWS = [
-    ["errors", "files", "config", "runtime", "_native"],
+    ["errors", "files", "config", "runtime", "_native", "text_files"],
     ["tokenizer", "nn", "optim"],
     ["model"],
     ["data", "checkpoint", "distributed", "planner"],
@@ -28,10 +28,19 @@ ROWS = [
 ]
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 
-# Row 0 is files, not rooms: they may build on each other in this order only.
-GROUND_FLOOR = ["errors", "files", "config", "runtime"]
+# Row 0 stands in one line: its parts may build on each other in this order only.
+GROUND_FLOOR = ["errors", "files", "config", "runtime", "_native", "text_files"]
 
-NO_TORCH = ["tokenizer", "planner", "errors", "files", "config", "_native", "model/config.py"]
+NO_TORCH = [
+    "tokenizer",
+    "planner",
+    "errors",
+    "files",
+    "config",
+    "text_files",
+    "_native",
+    "model/config.py",
+]
 TORCH_LATE = ["cli", "runtime", "data/__init__.py", "__init__.py", "__main__.py"]
 NO_DISTRIBUTED = ["nn", "model"]
 

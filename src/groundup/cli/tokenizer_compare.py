@@ -59,10 +59,21 @@ def run(arguments: Arguments) -> None:
                     f"{result.bytes_per_token:.3f}",
                     f"{result.tokens_per_word:.3f}",
                     f"{result.vocabulary_use:.1%}",
-                    f"{result.bytes_per_second / 1e6:,.1f}",
+                    f"{result.first_bytes_per_second / 1e6:,.1f}",
+                    f"{result.best_bytes_per_second / 1e6:,.1f}",
                 ]
             )
-    headers = ("text", "tokenizer", "size", "tokens", "bytes/token", "tokens/word", "use", "MB/s")
+    headers = (
+        "text",
+        "tokenizer",
+        "size",
+        "tokens",
+        "bytes/token",
+        "tokens/word",
+        "use",
+        "MB/s",
+        "again",
+    )
     print_table(f"{names[0]} beside {names[1]}", headers, rows)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Measure and print."""
-    from groundup.cli.tables import print_figures, show_amount, show_duration, show_token
+    from groundup.cli.tables import print_figures, show_amount, show_token
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.inspection import measure
 
@@ -47,6 +47,8 @@ def run(arguments: Arguments) -> None:
         column=arguments.column,
         errors=arguments.errors,
     )
+    if not texts:
+        raise DataError(f"there is no text in {', '.join(arguments.files)}; name files with text")
     result = measure(tokenizer, texts, num_threads=arguments.num_threads)
     print_figures(
         f"{arguments.tokenizer} on {', '.join(arguments.files)}",
@@ -61,17 +63,25 @@ def run(arguments: Arguments) -> None:
                 f"({result.vocabulary_use:.1%})",
             ),
             ("longest tokens", ", ".join(map(show_token, result.longest_tokens))),
-            ("throughput", f"{result.bytes_per_second / 1e6:,.1f} MB/s"),
-            ("825 GB would take", show_duration(result.large_corpus_seconds)),
+            ("speed, text seen first", _describe_rate(result.first_bytes_per_second)),
+            ("speed, the same again", _describe_rate(result.best_bytes_per_second)),
         ],
     )
+
+
+def _describe_rate(bytes_per_second: float) -> str:
+    from groundup.cli.tables import show_duration
+    from groundup.tokenizer.inspection import estimate_large_corpus_seconds
+
+    duration = show_duration(estimate_large_corpus_seconds(bytes_per_second))
+    return f"{bytes_per_second / 1e6:,.1f} MB/s, 825 GB would take {duration}"
 
 
 def read_texts(
     files: tuple[str, ...], *, field: str, column: str, errors: Literal["strict", "replace", "skip"]
 ) -> list[str]:
     """The text of the files in blocks that end where documents end."""
-    from groundup.data.documents import read_text_blocks
+    from groundup.text_files import read_text_blocks
 
     blocks = read_text_blocks(files, field=field, column=column, errors=errors)
-    return [bytes(block).decode() for block in blocks]
+    return [str(block, "utf-8") for block in blocks]

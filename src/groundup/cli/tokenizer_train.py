@@ -51,9 +51,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.cli.progress import progress_bar
-    from groundup.data.documents import read_text_blocks
-    from groundup.tokenizer.patterns import find_pattern
-    from groundup.tokenizer.training import train_tokenizer
+    from groundup.tokenizer.training import train_from_files
 
     if not arguments.files:
         raise ConfigError("groundup tokenizer train needs at least one file to learn from")
@@ -61,22 +59,18 @@ def run(arguments: Arguments) -> None:
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
     special_tokens = list(arguments.special_token) or ["<|endoftext|>"]
     max_memory_bytes = parse_memory(arguments.max_memory) if arguments.max_memory else None
-    pattern = find_pattern(arguments.pattern)
     with progress_bar("learning the vocabulary") as progress:
-        blocks = read_text_blocks(
+        tokenizer, summary = train_from_files(
             arguments.files,
-            field=arguments.field,
-            column=arguments.column,
-            errors=arguments.errors,
-        )
-        tokenizer, summary = train_tokenizer(
-            blocks,
             arguments.vocab_size,
             special_tokens,
-            pattern=pattern,
+            pattern=arguments.pattern,
             num_threads=arguments.num_threads,
             max_memory_bytes=max_memory_bytes,
             progress=progress,
+            field=arguments.field,
+            column=arguments.column,
+            errors=arguments.errors,
         )
     tokenizer.save(arguments.out)
     _print_summary(summary, arguments.out)

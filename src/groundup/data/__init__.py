@@ -1,0 +1,1 @@
+"""Files to shards to batches: reading corpora, writing the built-in one, fetching public ones."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 try:
-    from groundup._native import Encoder, WordCounter, find_documents, recover_merges, split
+    from groundup._native import Buffer, Encoder, WordCounter, recover_merges, split
 except ImportError as error:  # pragma: no cover - needs an installation without the module
     raise ImportError(
         "groundup's native core is not built. It needs a C++17 compiler: run `make setup` in a "
         f"checkout, or `pip install .` ({error})"
     ) from error
 
-__all__ = ["Encoder", "WordCounter", "find_documents", "recover_merges", "split"]
+__all__ = ["Encoder", "WordCounter", "as_array", "recover_merges", "split"]
+
+
+def as_array(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """The memory of a native result as an array; nothing is copied."""
+    return np.frombuffer(memoryview(buffer), dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from groundup.errors import TokenizerError
@@ -65,10 +65,9 @@ def count_words(
 ) -> Counter[tuple[bytes, ...]]:
     """Count the pre-tokens of the documents, each as the sequence of its bytes."""
     words: Counter[tuple[bytes, ...]] = Counter()
-    special_ids = {text: number for number, text in enumerate(special_tokens)}
     for document in documents:
-        for piece, special_id in split_special_tokens(document, special_ids):
-            if special_id is None:
+        for piece, is_special in split_special_tokens(document, special_tokens):
+            if not is_special:
                 for pre_token in pattern.split(piece):
                     words[split_into_bytes(pre_token.encode())] += 1
     return words
@@ -93,20 +92,15 @@ def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
     return tuple(merged)
 
 
-def split_special_tokens(
-    text: str, special_tokens: Mapping[str, int]
-) -> list[tuple[str, int | None]]:
-    """Cut text at its special tokens, leftmost first and there the longest: (piece, id or None)."""
+def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple[str, bool]]:
+    """Cut text at its special tokens, leftmost first and there the longest: (piece, special)."""
     longest_first = sorted(special_tokens, key=len, reverse=True)
     if not longest_first:
-        return [(text, None)] if text else []
+        return [(text, False)] if text else []
     # A capturing group makes `split` return the separators too, at the odd places.
     separator = "(" + "|".join(map(re.escape, longest_first)) + ")"
-    return [
-        (piece, special_tokens[piece] if place % 2 else None)
-        for place, piece in enumerate(re.split(separator, text))
-        if piece
-    ]
+    pieces = re.split(separator, text)
+    return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]
 
 
 def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
@@ -114,9 +108,9 @@ def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
     ids_by_token = definition.ids_by_token()
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids: list[int] = []
-    for piece, special_id in split_special_tokens(text, definition.special_tokens):
-        if special_id is not None:
-            ids.append(special_id)
+    for piece, is_special in split_special_tokens(text, definition.special_tokens):
+        if is_special:
+            ids.append(definition.special_tokens[piece])
             continue
         for pre_token in definition.pattern.split(piece):
             data = pre_token.encode()

@@ -18,7 +18,7 @@ from groundup.errors import TokenizerError
 from groundup.runtime import num_cores
 from groundup.tokenizer.definition import TokenizerDefinition, assign_special_tokens
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
-from groundup.tokenizer.native import Encoder
+from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import split_special_tokens
 
@@ -34,9 +34,9 @@ _BYTES_PER_THREAD = 1 << 16
 class Tokenizer:
     """Byte-level BPE. Any text can be encoded, and decoding gives it back unchanged.
 
-    Special tokens given here are kept whole, the longest first where they overlap; ones missing from
-    the vocabulary are appended to it. A special token that is not given is ordinary text. Safe
-    to use from many threads.
+    Special tokens given here are kept whole, the longest first where they overlap; ones missing
+    from the vocabulary are appended to it. A special token that is not given is ordinary text.
+    Safe to use from many threads.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Tokenizer:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
             ids = self._encoder.encode_array(_without_lone_surrogates(text))
-        return np.frombuffer(ids, self._id_type)
+        return as_array(ids, self._id_type)
 
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
@@ -180,7 +180,7 @@ class Tokenizer:
         except UnicodeEncodeError:
             cleaned = [_without_lone_surrogates(text) for text in texts]
             ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
-        return np.frombuffer(ids, self._id_type), np.frombuffer(offsets, np.int64)
+        return as_array(ids, self._id_type), as_array(offsets, np.int64)
 
     def encode_documents(
         self,
@@ -189,7 +189,7 @@ class Tokenizer:
         num_threads: int | None = None,
         end_id: int | None = None,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The same for documents that lie in one buffer of UTF-8, `bounds` giving begin and end of each.
+        """The same for documents in one buffer of UTF-8, `bounds` giving begin and end of each.
 
         Special tokens inside a document are kept whole. `end_id` is put behind every document.
         """
@@ -206,7 +206,7 @@ class Tokenizer:
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
         ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
-        return np.frombuffer(ids, self._id_type), np.frombuffer(offsets, np.int64)
+        return as_array(ids, self._id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
         """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
@@ -270,8 +270,10 @@ class Tokenizer:
         return self.vocab_size
 
     def __repr__(self) -> str:
-        special = len(self.special_tokens)
-        return f"Tokenizer({self.vocab_size} tokens, {special} special, {self.pattern.name} pattern)"
+        return (
+            f"Tokenizer({self.vocab_size} tokens, {len(self.special_tokens)} special, "
+            f"{self.pattern.name} pattern)"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_definition, (self.definition,)
@@ -286,7 +288,7 @@ class Tokenizer:
             data = [word.encode() for word in self.pattern.split(piece)]
             ends = np.cumsum([len(word) for word in data], dtype=np.uint64)
             ids = self._encoder.encode_pieces(piece, ends)
-            parts.append(np.frombuffer(ids, self._id_type))
+            parts.append(as_array(ids, self._id_type))
         return np.concatenate(parts) if parts else np.empty(0, self._id_type)
 
     def _join(
@@ -305,8 +307,8 @@ class Tokenizer:
 
     def _unknown_id(self, error: KeyError) -> TokenizerError:
         return TokenizerError(
-            f"cannot decode: {error.args[0]} (ids 0 to {self.vocab_size - 1}); was the text encoded "
-            f"with another tokenizer?"
+            f"cannot decode: {error.args[0]} (ids 0 to {self.vocab_size - 1}); was the text "
+            f"encoded with another tokenizer?"
         )
 
 
@@ -333,15 +335,15 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
         array = np.asarray(ids)
         if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
             raise TokenizerError(
-                f"cannot decode an array of {array.ndim} dimensions and type {array.dtype}; ids are "
-                f"a 1-D array of integers"
+                f"cannot decode an array of {array.ndim} dimensions and type {array.dtype}; ids "
+                f"are a 1-D array of integers"
             )
         return np.ascontiguousarray(array)
     return list(ids)
 
 
 def _without_lone_surrogates(text: str) -> str:
-    """Halves of surrogate pairs, which no text file can hold, become U+FFFD; whole pairs characters."""
+    """Whole surrogate pairs become characters; lone halves, which UTF-8 cannot hold, U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

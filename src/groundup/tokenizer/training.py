@@ -1,7 +1,7 @@
 """Learning a vocabulary: count the pre-tokens of the text, then merge pairs, most frequent first.
 
-Takes text as blocks of UTF-8; finding and opening files is `text_files`. The counting and merging is
-the native core's.
+Takes text as blocks of UTF-8; finding and opening files is `text_files`. The counting and merging
+is the native core's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from groundup.tokenizer.definition import (
     check_special_token_texts,
     encode_special_token,
 )
-from groundup.tokenizer.native import WordCounter
+from groundup.tokenizer.native import WordCounter, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.tokenizer import Tokenizer
@@ -114,8 +114,8 @@ def train_tokenizer(
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Train on blocks of UTF-8 text, each ending where a document ends.
 
-    With `max_memory_bytes` the counts go to sorted runs on disk whenever they outgrow their share of
-    it, and are merged back at the end; the result does not change.
+    With `max_memory_bytes` the counts go to sorted runs on disk whenever they outgrow their share
+    of it, and are merged back at the end; the result does not change.
     """
     texts = check_special_token_texts(special_tokens)
     smallest = 256 + len(texts)
@@ -141,7 +141,7 @@ def train_tokenizer(
         )
     tokens = [bytes([byte]) for byte in range(256)]
     merges: list[tuple[bytes, bytes]] = []
-    for left, right in np.frombuffer(packed, np.uint32).reshape(-1, 2).tolist():
+    for left, right in as_array(packed, np.uint32).reshape(-1, 2).tolist():
         merges.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
     phases.append(("merging", time.perf_counter() - started, peak_memory_bytes()))

@@ -114,11 +114,11 @@ need_pity
 
 need_try
 | First {he} {first}.
-| {^he} {first}. This was not a job for one.
+| {^who} {first}. This was not a job for one.
 | At first {hero} {first}. "I need help," {he} thought.
 
 need_call
-| {^he} {ran/hurried} to get {the_helper}. "{Come quickly/Please come/Help}!" {he} {called/cried}.
+| {^who} {ran/hurried} to get {the_helper}. "{Come quickly/Please come/Help}!" {he} {called/cried}.
   "There is {a creature}, and it needs us!"
 | "{helper}! {helper}!" {called/shouted} {hero}. {^the_helper} came {at once/running/right away}.
 | So {hero} {fetched/called/went to find} {the_helper}. "We must be {quiet/gentle/patient}," said
@@ -127,9 +127,9 @@ need_call
   know," {helper} said.
 
 need_help
-| {^slowly}, they set to work. {^help}.
-| {^help}.
-| It was not easy, and they had to {try twice/be patient/stop and rest}. {^help}.
+| {^slowly}, they set to work. {{^help}/{^soon}, {help}}.
+| {{^help}/{^soon}, {help}}.
+| It was not easy, and they had to {try twice/be patient/stop and rest}. {{^help}/{^soon}, {help}}.
 
 need_result
 | And then {result}!

@@ -53,9 +53,9 @@ bed_think
 | One thought went round and round in {his} head. "{thought}"
 
 bed_try
-| {^he} {failed}. It did not help.
+| {^who} {failed}. It did not help.
 | First {he} {failed}. Then {he} lay there again with {wide open/round} eyes.
-| {^he} tried everything. {^he} {failed}.
+| {^who} tried everything. {^who} {failed}.
 
 bed_come
 | {Then/After a while}, {his_parent} {came in/looked in} with a {small/dim} {light/lamp}. "{Still

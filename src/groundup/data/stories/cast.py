@@ -115,7 +115,7 @@ _CAST = {
 
 
 def bind_cast(scene: Scene, kind: str) -> None:
-    """Choose everyone a story of this kind may name. The friend never has the hero's name or kind."""
+    """Choose everyone a story of this kind may name; a friend differs from the hero in name."""
     cast = _CAST[kind]
     hero = cast["hero"][scene.index(len(cast["hero"]))]
     friends = cast["friend"]

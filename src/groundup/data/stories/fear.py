@@ -89,17 +89,11 @@ fear_intro
   {he} was of {fear}.
 
 fear_moment
-| {fear_day}, {moment}. {feel_scared} To {hero}, {seemed}.
-| {fear_day}, it happened: {moment}. {^seemed}. {feel_scared}
+| {one_day}, {moment}. {feel_scared} To {hero}, {seemed}.
+| {one_day}, it happened: {moment}. {{^seemed}/To {hero}, {seemed}}. {feel_scared}
 | Then came the day when {moment}. {feel_scared} {^seemed}.
-| {fear_day}, {moment}. {hero} {looked for a place to hide/closed {his} eyes/wanted to run away}.
-  {^seemed}.
-
-fear_day
-| One {/spring /summer /autumn }day
-| One {weather} day
-| Then, one day
-| Not long ago
+| {one_day}, {moment}. {hero} {looked for a place to hide/closed {his} eyes/wanted to run away}.
+  {{^seemed}/To {hero}, {seemed}}.
 
 fear_ask
 | {^the_helper} saw {him} {tremble/shake/turn pale} and {came closer/sat down beside {him}/took
@@ -122,10 +116,11 @@ fear_told
 
 fear_step
 | {hero} {took a deep breath/bit {his} lip/counted to three/swallowed hard}. One step. Then another.
-  And what did {he} {find/see/learn}? {^truth}.
-| It took {hero} a long time to say yes. {^slowly}, they {tried it/did it} together. {^truth}!
+  And what did {he} {find/see/learn}? {{^truth}/{^sure_enough}, {truth}}.
+| It took {hero} a long time to say yes. {^slowly}, they {tried it/did it} together.
+  {{^truth}/{^sure_enough}, {truth}}!
 | "{All right/Fine/Okay}," said {hero} in a small voice. They did it together, and {truth}.
-| {^his} {heart/legs} {said/wanted to say} no, but {hero} said, "I will try." And {truth}.
+| {^whose} {heart/legs} {said/wanted to say} no, but {hero} said, "I will try." And {truth}.
 
 fear_relief
 | {hero} {began to laugh/had to laugh/giggled}. "Is that all?" {he} {asked/cried}.

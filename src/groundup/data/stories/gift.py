@@ -66,7 +66,7 @@ gift_work
 | {hero} {looked for/collected/got} {from_what}. Then {he} {work}. It was {harder than {he} had
   thought/a lot of work/a secret}.
 | All {he} needed was {from_what}. Every {day/evening}, behind a closed door, {hero} {work}.
-| With {from_what}, {hero} {set to work/began}. {^he} {work}{ and hummed while {he} did it/}.
+| With {from_what}, {hero} {set to work/began}. {^who} {work}{ and hummed while {he} did it/}.
 
 gift_slip
 | But {then/on the last evening/just before it was done}, something went wrong: {slip}. {feel_sad}

@@ -1,7 +1,7 @@
 """The machine that turns rules into text: it reads rules and tables, and expands them.
 
-A rule has options, one of which is picked each time it is named. `{name}` expands a rule or a bound
-word, `{this/that}` picks one of the parts, `{^name}` capitalises, `{a name}` puts "a" or "an" before.
+A rule has options, one of which is picked each time it is named. `{name}` expands a rule or gives
+a bound word, `{this/that}` picks a part, `{^name}` capitalises, `{a name}` puts "a" or "an" before.
 What the rules say is left to the other files of this folder.
 """
 
@@ -106,7 +106,7 @@ class Scene(dict[str, str]):
         self._tables = self._grammar.tables[kind]
 
     def index(self, count: int) -> int:
-        """A number below `count`. Built on random() alone: its stream is the same in every Python."""
+        """A number below `count`, from random() alone: its stream is the same in every Python."""
         return int(self._draw() * count)
 
     def bind(self, words: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Someone takes too much; the consequence follows from what was taken, and sharing puts it right."""
+"""Someone takes too much; what follows fits what was taken, and sharing puts it right."""
 
 from groundup.data.stories.shape import Shape
 
@@ -58,14 +58,14 @@ greed_warn
 | "{warning}," {the_helper} {reminded {him}/told {him}}. But {hero} thought only of the {plenty}.
 
 greed_take
-| {hero} {wanted more/could not stop/did not want to share}. {^he} {took}.
+| {hero} {wanted more/could not stop/did not want to share}. {^who} {took}.
 | As soon as nobody was looking, {hero} {took}.
 | "More, more!" {thought/muttered} {hero}. And {he} {took}. "Do you not want to leave any for us?"
   asked {friend}.
 
 greed_result
-| It did not take long. {^result}. {feel_sorry}
-| And what came of it? {^result}.
+| It did not take long. {{^result}/{^soon}, {result}}. {feel_sorry}
+| And what came of it? {{^result}/{^soon}, {result}}.
 | But {soon/before long/an hour later}, {result}. "Ohhh," {groaned/moaned} {hero}.
 
 greed_talk
@@ -84,7 +84,7 @@ greed_remedy
 greed_share
 | The next day, {hero} {share}.
 | And then, to {everyone's/{friend}'s} surprise, {hero} {share}.
-| {hero} {wanted to make it right/had learned something}. {^he} {share}, and {this time/now} it
+| {hero} {wanted to make it right/had learned something}. {^who} {share}, and {this time/now} it
   {felt/was} {good/just right}.
 
 greed_glad

@@ -69,7 +69,7 @@ seed_plant
 | "What does it need?" asked {hero}. "It needs {need}," said {helper}. "And most of all, time."
 
 seed_hurry
-| One day passed. Two days passed. Nothing. {hero} could not wait any longer. {^he} {hurry}.
+| One day passed. Two days passed. Nothing. {hero} could not wait any longer. {^who} {hurry}.
 | Every morning {hero} ran out to look. There was only brown earth. At last {he} {hurry}.
 | "When is it coming?" {asked/sighed} {hero} {ten/twenty/a hundred} times a day. Then {he} {hurry}.
 
@@ -80,14 +80,14 @@ seed_harm
   where you cannot see it."
 
 seed_sign
-| So {hero} {waited/learned to wait}. {^he} {counted clouds/helped in the house/told the seed a
+| So {hero} {waited/learned to wait}. {^who} {counted clouds/helped in the house/told the seed a
   story every night}. And one {weather} morning, {sign}!
 | {hero} {took a deep breath/sighed} and waited. After {ten days/two weeks/a long time}, {sign}.
   {feel_happy}
 | Then, when {hero} had almost stopped thinking about it, {sign}.
 
 seed_guard
-| But then {threat}. {hero} {thought about it/did not give up/knew what to do}. {^he} {guard}.
+| But then {threat}. {hero} {thought about it/did not give up/knew what to do}. {^who} {guard}.
 | The worst was not over: {threat}. So {hero} {guard}.
 | One day there was trouble, for {threat}. "I will look after you," {said/promised} {hero}, and {he}
   {guard}.

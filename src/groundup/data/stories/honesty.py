@@ -75,12 +75,12 @@ truth_rule
 
 truth_deed
 | But {that day/this time/then}, {hero} {deed}. {Crash/Oh no/Oh dear}! A moment later, {damage}.
-| {hero} meant no harm. {^he} {deed}. {Suddenly/All at once}, {damage}.
+| {hero} meant no harm. {^who} {deed}. {Suddenly/All at once}, {damage}.
 | For a while {he} was good. Then {he} {deed}, and {damage}.
 
 truth_hide
 | {hero} looked {left and right/around}. Nobody had seen it. {^quickly}, {he} {hide}.
-| "If nobody knows, then nobody will be {angry}," thought {hero}. {^he} {hide}.
+| "If nobody knows, then nobody will be {angry}," thought {hero}. {^who} {hide}.
 | {feel_scared} What would {parent} say? {hero} {hide}.
 
 truth_ask
@@ -92,7 +92,7 @@ truth_ask
   {fast/quietly}.
 
 truth_worse
-| But hiding it did not help. {^worse}. {feel_sorry}
+| But hiding it did not help. {{^worse}/{^soon}, {worse}}. {feel_sorry}
 | Then it got worse: {worse}. {feel_sorry}
 | {The next day/Soon/Before long}, {worse}. {hero} could not {eat/sleep/play/look up}. {feel_sorry}
 

@@ -95,7 +95,7 @@ lost_love
 | {hero} had {a thing}. {^he} loved to {use}.
 | More than anything, {hero} loved {his} {thing}. Every {day/morning/evening}, {he} would {use}.
 | For {his} birthday, {hero} had been given {a thing}. Nothing was more fun than to {use}.
-| {hero}'s favorite thing in the whole {wide /}world was {a thing}. {^he} {liked/loved} to {use}.
+| {hero}'s favorite thing in the whole {wide /}world was {a thing}. {^who} {liked/loved} to {use}.
 | {hero} owned only a few things, and the best of them was {a thing}. {^he} never got tired of it.
 
 lost_gone
@@ -108,14 +108,14 @@ lost_gone
   {thing}?
 
 lost_search
-| {^he} looked {spot}, {spot} and {spot}, but it was not there.
-| {^he} {searched/looked} {spot}. No {thing}. {^he} {searched/looked} {spot}. {Still nothing/Nothing
-  there either}.
+| {^who} looked {spot}, {spot} and {spot}, but it was not there.
+| {^who} {searched/looked} {spot}. No {thing}. {^who} {searched/looked} {spot}. {Still
+  nothing/Nothing there either}.
 | First {he} looked {spot}. Then {he} looked {spot}. {^he} even looked {spot}, but all {he} found
   was {junk}.
-| {^he} looked {spot} and found {junk}. {^he} looked {spot} and found {junk}. But there was no
+| {^who} looked {spot} and found {junk}. {^he} looked {spot} and found {junk}. But there was no
   {thing}.
-| {^he} turned {the whole {home}/everything} upside down. {^he} looked {spot} and {spot}. It was no
+| {^who} turned {the whole {home}/everything} upside down. {^he} looked {spot} and {spot}. It was no
   use.
 
 lost_tell
@@ -149,6 +149,7 @@ lost_alone
 
 lost_why
 | {^because}.
+| {It turned out that/As it happened,/The truth was that/Of course,} {because}.
 | You see, {because}.
 | Now it was clear. {^because}.
 | "Look," {laughed/said} {helper}. It was easy to see what had happened: {because}.

@@ -82,8 +82,8 @@ way_lost
 way_ask
 | {hero} {wanted to cry/almost began to run}. But then {he} remembered what {parent} always said:
   "If you are lost, stay calm and ask." Nearby was {asked}. "Excuse me, I am lost," said {hero}.
-| {^he} {wiped {his} eyes/took a deep breath} and looked for someone to ask. There was {asked}. "Can
-  you help me, please?" asked {hero}.
+| {^who} {wiped {his} eyes/took a deep breath} and looked for someone to ask. There was {asked}.
+  "Can you help me, please?" asked {hero}.
 | "Are you lost?" said a {kind/friendly/deep/soft} voice. It was {asked}. {hero} {nodded/told the
   whole story}.
 
@@ -94,13 +94,14 @@ way_advice
 
 way_guide
 | So {guide}.
-| {hero} {said thank you/thanked politely/bowed and said thanks} and did just that. {^guide}.
-| It worked! {^guide}.
+| {hero} {said thank you/thanked politely/bowed and said thanks} and did just that.
+  {{^guide}/{^soon}, {guide}}.
+| It worked! {{^guide}/{^soon}, {guide}}.
 
 way_arrive
 | And in the end, {arrive}.
-| {hero} was late, but {he} had made it. {^arrive}.
-| "There you are!" someone called. {^arrive}.
+| {hero} was late, but {he} had made it. {{^arrive}/{^soon}, {arrive}}.
+| "There you are!" someone called. {{^arrive}/{^soon}, {arrive}}.
 
 way_home
 | At home, {parent} {hugged {him} tight/had already been looking out of the door}. "What took you so

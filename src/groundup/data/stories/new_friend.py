@@ -68,7 +68,7 @@ new_think
   it {all night/all through lunch}.
 
 new_move
-| {The next day/After lunch/At last}, {hero} {took heart/gathered {his} courage}. {^he} {move}.
+| {The next day/After lunch/At last}, {hero} {took heart/gathered {his} courage}. {^who} {move}.
 | {hero} {walked/went} over, step by step. {^his} {knees/ears} felt {hot/wobbly}. Then {he} {move}.
 | Without a word, {hero} {move}.
 
@@ -79,14 +79,15 @@ new_smile
 
 new_share
 | They soon found out something: {shared}.
-| And what a surprise! {^shared}.
+| And what a surprise! {{^shared}/{^soon}, {shared}}.
 | Before {the day was over/the sun went down}, they knew that {shared}.
 
 new_later
 | From then on, {later}.
 | {Soon/After a few days}, the others came closer to look. "{Can we join in/What are you doing/May
   we play too}?" they asked. And {later}.
-| {^later}. And when the next newcomer came, {friend} was the first to {say hello/go over}.
+| {{^later}/{^soon}, {later}}. And when the next newcomer came, {friend} was the first to {say
+  hello/go over}.
 
 new_thanks
 | "You were the first one who {came over/talked to me}," said {friend}. "And you were worth it,"

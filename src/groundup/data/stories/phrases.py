@@ -17,18 +17,18 @@ opening
   named {hero}.
 
 opening_more
-| {^he} loved to {hobby}.
-| {^he} liked to {hobby} and to {hobby}.
-| {^he} lived with {his_parent} in {a homely} {home} {near}.
+| {^who} loved to {hobby}.
+| {^who} liked to {hobby} and to {hobby}.
+| {^who} lived with {his_parent} in {a homely} {home} {near}.
 | Most of all, {he} loved to {hobby}.
-| {^he} could {hobby} all day long.
+| {^who} could {hobby} all day long.
 | When {he} was not busy, {he} liked to {hobby}.
-| {^his} favorite thing was to {hobby}.
-| {^he} was {trait} and {trait}.
+| {^whose} favorite thing was to {hobby}.
+| {^who} was {trait} and {trait}.
 | On {weather} days, {he} went to {place} to {hobby}.
 
 friend_intro
-| {^his} best friend was {a trait} {fchild} named {friend}.
+| {^whose} best friend was {a trait} {fchild} named {friend}.
 | {hero} had a good friend, {a trait} {fchild} called {friend}.
 | {hero} and {his} friend {friend} {played together/saw each other} {every day/almost every
   day/after lunch}.
@@ -40,37 +40,37 @@ friend_intro
 
 feel_sad
 | {hero} {felt/was} {very /so /}{sad}.
-| {^his} eyes filled with tears.
+| {^whose} eyes filled with tears.
 | A {big/fat/hot/single} tear rolled down {his} {cheek/nose}.
-| {^his} heart felt as heavy as {a stone/a wet coat/a bag of sand/lead}.
-| {^he} {sat down on the ground/sat down/sank down} and {sighed/sniffled/hid {his} face/stared at
+| {^whose} heart felt as heavy as {a stone/a wet coat/a bag of sand/lead}.
+| {^who} {sat down on the ground/sat down/sank down} and {sighed/sniffled/hid {his} face/stared at
   {his} feet}.
-| {^his} {lip/chin/voice} {trembled/shook/began to wobble}.
+| {^whose} {lip/chin/voice} {trembled/shook/began to wobble}.
 | "Oh no," {he} {whispered/said/thought/sighed}.
 | {hero} did not want to cry, but the tears came anyway.
 
 feel_happy
 | {hero} {felt/was} {so /very /}{happy}.
-| {^he} {jumped up and down/did a little dance/laughed out loud/spun in a circle/let out a cheer}.
-| {^his} face lit up like {a bright_thing}.
-| {^his} heart felt as light as {a soft_thing}.
+| {^who} {jumped up and down/did a little dance/laughed out loud/spun in a circle/let out a cheer}.
+| {^whose} face lit up like {a bright_thing}.
+| {^whose} heart felt as light as {a soft_thing}.
 | {hero} could not stop smiling.
-| {^he} {grinned/smiled/beamed} from ear to ear.
+| {^who} {grinned/smiled/beamed} from ear to ear.
 | A warm feeling {spread/grew} in {his} {chest/belly/heart}.
 | "{Hooray/Hurray/Yes/Yippee/Wonderful}!" {cried/shouted/called} {hero}.
 
 feel_scared
 | {hero} {was/felt} {scared}.
-| {^his} {knees/legs} {shook/trembled/wobbled like jelly}.
-| {^his} heart {beat/thumped/pounded} {fast/like a drum/in {his} ears}.
-| {^he} {held {his} breath/froze/did not dare to move/swallowed hard}.
+| {^whose} {knees/legs} {shook/trembled/wobbled like jelly}.
+| {^whose} heart {beat/thumped/pounded} {fast/like a drum/in {his} ears}.
+| {^who} {held {his} breath/froze/did not dare to move/swallowed hard}.
 | A {cold/funny} {shiver/tingle} ran down {his} back.
 
 feel_sorry
 | {hero} felt {very /so /}{sorry/bad/ashamed} about it.
 | A heavy {lump/knot/feeling} sat in {his} {belly/tummy/chest}.
 | {hero} wished {he} could turn back {the clock/time}.
-| {^his} cheeks {grew/turned} {hot/red}.
+| {^whose} cheeks {grew/turned} {hot/red}.
 | {hero} looked {down at/hard at} {his} feet.
 
 ask_wrong
@@ -102,7 +102,7 @@ cozy_end
   beginning to end/ twice}.
 | Before bed, {he} looked {out /up }at the {moon/stars/night sky} and {smiled/felt warm inside/felt
   lucky}.
-| {^he} slept better than {he} had in a long time.
+| {^who} slept better than {he} had in a long time.
 | {At home/Later} there {was/was a plate of} {sweet} and {drink}, and nobody could {imagine/think
   of/remember} a better {day/treat}.
 | For {supper/dinner} there was {meal}, and {it tasted better than ever/{hero} had two

@@ -48,10 +48,10 @@ rivals: Rex, Dash, Bruno the Quick, Greta the Great, Champ, Duke, Max the Mighty
   Queenie, Bolt
 
 race_news
-| {day_start}, there was {big /exciting /}news {near}: {contest}! The prize was {prize}.
+| {one_day}, there was {big /exciting /}news {near}: {contest}! The prize was {prize}.
 | Every year, there was {contest}. The winner got {prize}, and {hero} had {always/long} wanted to
   take part.
-| {hero} had been {getting ready/practicing} for weeks. {day_start}, it was finally time for
+| {hero} had been {getting ready/practicing} for weeks. {one_day}, it was finally time for
   {contest}.
 
 race_boast
@@ -76,12 +76,12 @@ race_choice
 | If {he} stopped, {he} would surely lose. {hero} thought about it for one {breath/moment}. Then
   {he} {stop}.
 | "{Keep going/Do not stop}!" someone {called/shouted}. But {hero} {stop}.
-| {rival} {laughed/only shrugged}. {hero} {did not care/did not laugh}. {^he} {stop}.
+| {rival} {laughed/only shrugged}. {hero} {did not care/did not laugh}. {^who} {stop}.
 
 race_mishap
 | Meanwhile, {rival} was {far ahead/sure to win}. But {mishap}.
-| And {rival}? {^mishap}.
-| Then there was a {shout/cry}. {^mishap}.
+| And {rival}? {{^mishap}/{^soon}, {mishap}}.
+| Then there was a {shout/cry}. {{^mishap}/{^soon}, {mishap}}.
 
 race_outcome
 | In the end, {outcome}.

@@ -72,7 +72,7 @@ rain_idea
   looked at {friend}. {friend} looked at {hero}. {Why not/Yes, why not}?
 
 rain_make
-| They {began/started/set to work} at once. {^steps}.
+| They {began/started/set to work} at once. {{^steps}/{^soon}, {steps}}.
 | Soon they were {busy/hard at work}: {steps}.
 | First they {cleared the floor/made some room/looked for everything they needed}. Then {steps}.
 

@@ -90,8 +90,8 @@ skill_want
 | There was one thing that {hero} could not do {yet/at all}. {^he} could not {skill}.
 
 skill_try
-| {^he} tried {it/right away/at once}, but {he} {fail}. {^he} tried again and {again}.
-| {day_start}, {hero} {gave it a try/tried for the first time}. {^he} {fail}. The second time, {he}
+| {^who} tried {it/right away/at once}, but {he} {fail}. {^he} tried again and {again}.
+| {day_start}, {hero} {gave it a try/tried for the first time}. {^who} {fail}. The second time, {he}
   {again}.
 | The first try did not go well: {hero} {fail}. The next one was {no better/even worse}: {he}
   {again}.
@@ -112,18 +112,18 @@ skill_coach
 | "Shall I tell you what helped me?" asked {his_elder}. {hero} nodded. "{tip}," said {elder}.
 
 skill_work
-| {hero} {tried it/thought about it}. It {was/felt} a little better. So {he} practiced. {^he}
+| {hero} {tried it/thought about it}. It {was/felt} a little better. So {he} practiced. {^who}
   {practice}.
 | {From then on/In the days that followed}, {hero} {practice}. {Sometimes/On some days} it went
   well, and {sometimes/on other days} it did not.
-| Day after day, {hero} {practice}. {^he} {made mistakes/got tired/wanted to stop}, but {he} {did
+| Day after day, {hero} {practice}. {^who} {made mistakes/got tired/wanted to stop}, but {he} {did
   not give up/kept going/tried once more}.
 
 skill_done
 | And then, {one fine day/one Sunday/on {a weather} morning/at last}, it happened. {hero} {success}!
 | After {two weeks/many days/a month/a long time}, {hero} {success}.
 | On {the last day of the month/{his} birthday/{a weather} afternoon}, everyone came to watch.
-  {hero} took a deep breath. {^he} {success}!
+  {hero} took a deep breath. {^who} {success}!
 
 skill_cheer
 | "{Bravo/Hooray/Look at you}!" {called/cried/cheered} {elder}. {feel_happy}

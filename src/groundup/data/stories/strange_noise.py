@@ -102,22 +102,23 @@ noise_clue
   closer/bent down}.
 
 noise_truth
-| And then they saw it. There was no {monster/ghost/giant} at all. {^truth}!
+| And then they saw it. There was no {monster/ghost/giant} at all. {{^truth}/{^sure_enough},
+  {truth}}!
 | {hero} {looked/peeked} {around the corner/through a gap/over {helper}'s shoulder} and began to
-  {laugh/giggle}. {^truth}.
-| "So that is what it was!" {said/laughed} {hero}. {^truth}.
+  {laugh/giggle}. {{^truth}/{^sure_enough}, {truth}}.
+| "So that is what it was!" {said/laughed} {hero}. {{^truth}/{^sure_enough}, {truth}}.
 
 noise_mend
 | {Now/Together} they {knew what to do/had to smile}. In the end, {mend}.
 | "Let us {do something/help}," said {helper}. So {mend}.
-| {^mend}.
+| {{^mend}/{^soon}, {mend}}.
 
 noise_end
 | The next {evening/night}, {hero} listened. It was quiet. {^he} almost missed the noise.
 | {hero} {crawled/climbed} back into bed and {chuckled/smiled}. "{^guess}," {he}
   {whispered/murmured}. "How silly."
-| After that, whenever {hero} heard a strange noise, {he} {was not afraid/did not hide}. {^he} {went
-  to look/took a light and went to look}.
+| After that, whenever {hero} heard a strange noise, {he} {was not afraid/did not hide}. {^who}
+  {went to look/took a light and went to look}.
 | {cozy_end}
 
 noise_moral: it is better to look than to guess, most monsters turn out to be something small, being

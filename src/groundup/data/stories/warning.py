@@ -1,4 +1,4 @@
-"""A warning is not heeded; what was warned of happens, help comes, and the warning is understood."""
+"""A warning is not heeded; what was warned of happens, help comes, and the reason is clear."""
 
 from groundup.data.stories.shape import Shape
 
@@ -69,9 +69,9 @@ warning @animal: place_to | warning | reason | tempt | result | rescue | cure
 
 RULES = """
 warn_say
-| {day_start}, {hero} was going to {place_to}. "{warning}," said {the_helper}, "because {reason}."
+| {one_day}, {hero} was going to {place_to}. "{warning}," said {the_helper}, "because {reason}."
   "{Yes, yes/I know/I will remember}," said {hero}.
-| {day_start}, {hero} and {the_helper} were {near/close to} {place_to}. "{warning}," {helper} said.
+| {one_day}, {hero} and {the_helper} were {near/close to} {place_to}. "{warning}," {helper} said.
   "Why?" asked {hero}. "Because {reason}."
 | "{warning}," {the_helper} had always {said/told {him}}, whenever they talked about {place_to}.
   "After all, {reason}."
@@ -93,9 +93,9 @@ warn_cry
 | "{Ow/Oh no/Help}!" {cried/wailed/sobbed} {hero}.
 
 warn_rescue
-| {Luckily/By good luck}, help was {near/on the way}. {^rescue}.
-| {^rescue}. {Phew/What a fright}!
-| {helper} {came running/did not waste a second}. {^rescue}.
+| {Luckily/By good luck}, help was {near/on the way}. {{^rescue}/{^soon}, {rescue}}.
+| {{^rescue}/{^soon}, {rescue}}. {Phew/What a fright}!
+| {helper} {came running/did not waste a second}. {{^rescue}/{^soon}, {rescue}}.
 
 warn_cure
 | Afterwards there was {cure}.

@@ -110,7 +110,7 @@ wish_trouble
 | Then came the other side of the wish. {^trouble}. "I did not think of that," {said/sighed} {hero}.
 
 wish_return
-| {^he} {ran/went} back and called, "Please, {giver}! I want to {back_mine}!"
+| {^who} {ran/went} back and called, "Please, {giver}! I want to {back_mine}!"
 | "{Dear /Please, }{giver}," {hero} {begged/called/said}, "take it back! I wish to {back_mine}."
 | That {night/evening}, the {giver} came again. "Well?" "I wish to {back_mine}," said {hero}
   {quietly/at once/without thinking twice}.

@@ -71,6 +71,25 @@ day_start
 | Late one afternoon
 | {Right/Soon/Just} after {breakfast/lunch}
 
+who
+| {he}
+| {hero}
+
+whose
+| {his}
+| {hero}'s
+
+soon: soon, before long, a moment later, after a while, a little later, in no time, at last, sure
+  enough
+
+sure_enough: as it turned out, in truth, believe it or not, as a matter of fact
+
+one_day
+| One day
+| Then, one day
+| One {Saturday/Sunday/Monday/Wednesday/Friday}
+| Not long ago
+
 sweet: cookies, pancakes, muffins, apple pie, blueberry cake, honey bread, plum tarts, ginger
   biscuits, raisin buns, cherry pie, banana bread, lemon cake, waffles, strawberry jam sandwiches,
   cinnamon rolls

@@ -51,9 +51,6 @@ _SHAPE_MODULES = (
     wish,
 )
 
-# One story in this many is set as a single paragraph.
-_SINGLE_PARAGRAPH_SHARE = 0.12
-
 _FIRST_MENTION = {
     "friend": "{his} friend {friend}",
     "elder": "{his_elder}",
@@ -64,17 +61,13 @@ _SETTING = {"near": "{near}", "home": "{home}", "homely": "{homely}"}
 
 def endless_stories(seed: int) -> Iterator[str]:
     """Stories without end, the same for the same seed on every machine and Python."""
-    random = Random(seed)
-    scene = Scene(_load_grammar(), random)
+    scene = Scene(_load_grammar(), Random(seed))
     plans = [(module.SHAPE, kind) for module in _SHAPE_MODULES for kind in module.SHAPE.kinds]
     while True:
         shape, kind = plans[scene.index(len(plans))]
         _bind_story(scene, shape, kind)
         paragraphs = scene[f"{shape.name}_story"].split("¶")
-        single = random.random() < _SINGLE_PARAGRAPH_SHARE
-        yield (" " if single else "\n\n").join(
-            [" ".join(paragraph.split()) for paragraph in paragraphs]
-        ).strip()
+        yield "\n\n".join([" ".join(text.split()) for text in paragraphs]).rstrip()
 
 
 def _bind_story(scene: Scene, shape: Shape, kind: str) -> None:

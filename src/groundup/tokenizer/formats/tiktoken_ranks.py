@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import binascii
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from groundup.errors import TokenizerError
 from groundup.files import write_bytes_atomic
+from groundup.tokenizer import native
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.formats.parts import (
     describe_source,
@@ -21,9 +23,10 @@ from groundup.tokenizer.formats.parts import (
 )
 from groundup.tokenizer.formats.published import find_published
 from groundup.tokenizer.patterns import PATTERN_NAMES, Pattern
-from groundup.tokenizer.reference import split_by_ranks
 
 _FIRST_LINE = re.compile(rb"\s*[A-Za-z0-9+/]+={0,2} \d+\s*(\n|$)")
+
+_RANKS_ALPHABET = string.ascii_letters.encode() + b"0123456789+/= \t\r\n"
 
 
 def recognise(data: bytes) -> bool:
@@ -83,27 +86,14 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
 
 def recover_merges(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
     """The pair of tokens that makes each token, or (-1, -1); see `recover_merges_reference`."""
-    import numpy
-
-    from groundup import _native
-
-    buffer = _native.recover_merges(list(tokens))
-    flat: list[int] = numpy.frombuffer(buffer, dtype=numpy.int32).tolist()
-    pairs = list(zip(flat[::2], flat[1::2], strict=True))
-    # The native search looks at earlier tokens only. A few published tokens are made of later ones.
-    missing = [
-        number for number, (left, _) in enumerate(pairs) if left < 0 and len(tokens[number]) > 1
-    ]
-    if missing:
-        rank_of = {token: rank for rank, token in enumerate(tokens)}
-        for number in missing:
-            parts = split_by_ranks(tokens[number], rank_of)
-            if len(parts) == 2:
-                pairs[number] = (rank_of[parts[0]], rank_of[parts[1]])
-    return pairs
+    buffer = native.recover_merges(list(tokens))
+    flat = memoryview(buffer).cast("B").cast("i").tolist()
+    return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _parse_ranks(data: bytes, path: Path) -> dict[int, bytes]:
+    if data.translate(None, _RANKS_ALPHABET):
+        _raise_bad_line(data, path)
     fields = data.split()
     try:
         tokens = list(map(binascii.a2b_base64, fields[::2]))

@@ -1,0 +1,41 @@
+"""Texts made to bring an encoder down: one endless word, runs of blanks, no line breaks, and more."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from corpora import SEPARATOR
+
+
+def _random_letters(size: int) -> str:
+    return "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=size))
+
+
+def _random_characters(size: int) -> str:
+    source = random.Random(0)
+    points = (source.randrange(0x21, 0x2FFFF) for _ in range(size))
+    return "".join(chr(point) for point in points if not 0xD800 <= point < 0xE000)
+
+
+# By name: what it is in a few words, and the text of about so many characters.
+HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
+    "letter": ('"a" * 1,000,000', lambda size: "a" * size),
+    "spaces": ("1,000,000 spaces", lambda size: " " * size),
+    "newlines": ("1,000,000 newlines", lambda size: "\n" * size),
+    "blanks": ("spaces and newlines in turn", lambda size: " \n" * (size // 2)),
+    "emoji": ("1,000,000 emoji", lambda size: "\U0001f600" * size),
+    "digits": ("1,000,000 digits", lambda size: "0123456789" * (size // 10)),
+    "punctuation": ("punctuation in turn", lambda size: "!?" * (size // 2)),
+    "apostrophes": ("1,000,000 apostrophes", lambda size: "'" * size),
+    "alternating": ("a letter and a digit in turn", lambda size: "a1" * (size // 2)),
+    "one_word": ("one word of random letters", _random_letters),
+    "ideographs": ("one ideograph again and again", lambda size: "\u7684" * size),
+    "random": ("random characters of all planes", _random_characters),
+}
+
+
+def one_line(text: str, size: int) -> str:
+    """Ordinary text of about so many characters without a single line break or separator."""
+    line = text.replace(SEPARATOR, " ").replace("\n", " ")
+    return (line * (size // len(line) + 1))[:size]

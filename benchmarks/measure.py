@@ -1,0 +1,326 @@
+"""Measures tools against one another: every figure from a fresh process, tools taking turns.
+
+A benchmark is a list of tasks and a function `work(job)` that does one task with one tool. Here are
+the rounds, the clock, the ratios and the result file; texts are `corpora`, the printing is `report`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from corpora import REPOSITORY, Corpora
+from machine import describe_hardware, describe_versions, is_installed, use_cores
+
+OURS = "groundup"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure that a job gives under this name; `MB/s` is made from its seconds."""
+
+    name: str
+    title: str
+    unit: str = "MB/s"
+    headline: bool = True
+    # How many times better than whom, and what the figure itself should not pass.
+    targets: dict[str, float] = field(default_factory=dict)
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question put to several tools, each on `cores` cores."""
+
+    name: str
+    title: str
+    job: Json
+    rivals: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    cores: int = 1
+    # What a slow tool does instead, so that it ends today: changes to the job and words about them.
+    lighter: dict[str, tuple[Json, str]] = field(default_factory=dict)
+
+
+class Verdict(NamedTuple):
+    """Whether a rival's output is what ours is, in words for the table."""
+
+    agrees: bool
+    words: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A file of this folder: its tasks, how to do one, and how to compare two outputs."""
+
+    name: str
+    question: str
+    tasks: Callable[[Corpora], Iterable[Task]]
+    work: Callable[[Json], Json]
+    compare: Callable[[Path, Path], Verdict]
+
+
+def main(benchmark: Benchmark, script: str) -> int:
+    """Run the benchmark, or, in a process it started itself, one job of it."""
+    arguments = _parse(benchmark)
+    if arguments.job is not None:
+        return _serve(benchmark, arguments.job)
+    from report import print_task
+
+    rounds = 1 if arguments.quick else arguments.rounds
+    result: Json = {
+        "benchmark": benchmark.name,
+        "question": benchmark.question,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "quick": arguments.quick,
+        "rounds": rounds,
+        "hardware": describe_hardware(),
+        "text": None,
+        "versions": {},
+        "skipped": {},
+        "rows": [],
+    }
+    with tempfile.TemporaryDirectory(prefix="groundup-benchmark-") as folder:
+        corpora = Corpora(Path(folder), quick=arguments.quick)
+        result["text"] = corpora.source
+        runner = _Runner(benchmark, script, Path(folder), rounds, arguments.timeout)
+        for task in benchmark.tasks(corpora):
+            if arguments.only and not any(part in task.name for part in arguments.only):
+                continue
+            rivals = _present(task.rivals, arguments.tools, result["skipped"])
+            rows = runner.run(task, rivals)
+            print_task(task, rows)
+            result["rows"] += rows
+    tools = {name for row in result["rows"] for name in row["tools"]}
+    result["versions"] = describe_versions(tools)
+    for tool, reason in result["skipped"].items():
+        print(f"skipped {tool}: {reason}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"{benchmark.name}.json"
+    path.write_text(json.dumps(_merged(path, result, arguments.only), indent=1) + "\n")
+    print(f"{path}")
+    return 0
+
+
+class _Runner:
+    """Starts the processes of a task in turns and makes rows of what they say."""
+
+    def __init__(
+        self, benchmark: Benchmark, script: str, folder: Path, rounds: int, timeout: float
+    ) -> None:
+        self._benchmark = benchmark
+        self._script = script
+        self._folder = folder
+        self._rounds = rounds
+        self._timeout = timeout
+
+    def run(self, task: Task, rivals: Sequence[str]) -> list[Json]:
+        """The rows of one task, one for each of its measures."""
+        results: dict[str, list[Json]] = {tool: [] for tool in (OURS, *rivals)}
+        # For each rival and round: its result and that of ours which ran right beside it.
+        pairs: dict[str, list[tuple[Json, Json]]] = {tool: [] for tool in rivals}
+        problems: dict[str, str] = {}
+        verdicts: dict[str, Verdict] = {}
+        for number in range(self._rounds):
+            alive = [tool for tool in rivals if tool not in problems]
+            for group in _groups(alive, number):
+                done = {tool: self._process(task, tool, first=number == 0) for tool in group}
+                for tool, outcome in done.items():
+                    if "error" in outcome:
+                        problems[tool] = outcome["error"]
+                    else:
+                        results[tool].append(outcome)
+                ours = done[OURS]
+                for tool in group:
+                    if tool != OURS and "error" not in ours and "error" not in done[tool]:
+                        pairs[tool].append((ours, done[tool]))
+            if OURS in problems:
+                break
+            if number == 0:
+                verdicts = self._compare(task, [tool for tool in alive if tool not in problems])
+        return [
+            _row(task, measure, results, pairs, verdicts, problems) for measure in task.measures
+        ]
+
+    def _process(self, task: Task, tool: str, *, first: bool) -> Json:
+        job = {**task.job, "tool": tool, "cores": task.cores}
+        if tool in task.lighter:
+            job |= task.lighter[tool][0]
+        stem = f"{task.name}.{tool}".replace(" ", "_")
+        answer = self._folder / f"{stem}.json"
+        answer.unlink(missing_ok=True)
+        job |= {"answer": str(answer), "output": str(self._folder / stem) if first else None}
+        threads = str(task.cores)
+        environment = {
+            **os.environ,
+            "RAYON_NUM_THREADS": threads,
+            "OMP_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true" if task.cores > 1 else "false",
+            "PYTHONWARNINGS": "ignore",
+        }
+        command = [sys.executable, self._script, "--job", json.dumps(job)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=self._timeout
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done after {self._timeout:.0f} s"}
+        if done.returncode != 0 or not answer.exists():
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            return {"error": lines[-1][:200]}
+        return dict(json.loads(answer.read_text()))
+
+    def _compare(self, task: Task, rivals: Iterable[str]) -> dict[str, Verdict]:
+        ours = self._folder / f"{task.name}.{OURS}".replace(" ", "_")
+        verdicts = {}
+        for tool in rivals:
+            theirs = self._folder / f"{task.name}.{tool}".replace(" ", "_")
+            if not ours.exists() or not theirs.exists():
+                continue
+            verdicts[tool] = self._benchmark.compare(ours, theirs)
+            if not verdicts[tool].agrees:
+                print(f"{task.name}: {tool} disagrees with ours: {verdicts[tool].words}")
+        return verdicts
+
+
+def _groups(rivals: Sequence[str], number: int) -> Iterator[list[str]]:
+    """The order of one round: ours between two rivals each time, every other round backwards."""
+    if not rivals:
+        yield [OURS]
+    for first in range(0, len(rivals), 2):
+        group = [rivals[first], OURS, *rivals[first + 1 : first + 2]]
+        yield group[::-1] if number % 2 else group
+
+
+def _row(
+    task: Task,
+    measure: Measure,
+    results: dict[str, list[Json]],
+    pairs: dict[str, list[tuple[Json, Json]]],
+    verdicts: dict[str, Verdict],
+    problems: dict[str, str],
+) -> Json:
+    tools: Json = {}
+    for tool, outcomes in results.items():
+        note = task.lighter[tool][1] if tool in task.lighter else None
+        cell: Json = {"note": note} if note else {}
+        if tool in problems:
+            cell["error"] = problems[tool]
+        values = [value for one in outcomes if (value := _value(one, measure)) is not None]
+        if values:
+            cell |= {
+                "median": statistics.median(values),
+                "low": min(values),
+                "high": max(values),
+                "values": values,
+                "cpu_seconds": _median(one["cpu_seconds"].get(measure.name) for one in outcomes),
+                "peak_bytes": _median(one.get("peak_bytes") for one in outcomes),
+                "extra": outcomes[0].get("extra", {}),
+            }
+        if tool in verdicts:
+            cell |= {"agrees": verdicts[tool].agrees, "agreement": verdicts[tool].words}
+        ratios = [_ratio(ours, theirs, measure) for ours, theirs in pairs.get(tool, [])]
+        ratios = [ratio for ratio in ratios if ratio is not None]
+        if ratios:
+            cell |= {"ratio": statistics.median(ratios), "ratios": ratios}
+        tools[tool] = cell
+    return {
+        "name": f"{task.name}.{measure.name}",
+        "title": f"{task.title}{', ' if measure.title else ''}{measure.title}",
+        "unit": measure.unit,
+        "cores": task.cores,
+        "headline": measure.headline,
+        "targets": measure.targets,
+        "limit": measure.limit,
+        "valid": all(verdict.agrees for verdict in verdicts.values()) and OURS not in problems,
+        "tools": tools,
+    }
+
+
+def _value(outcome: Json, measure: Measure) -> float | None:
+    seconds = outcome["seconds"].get(measure.name)
+    if measure.unit == "MB/s":
+        return None if not seconds else float(outcome["num_bytes"] / seconds / 1e6)
+    if measure.unit == "MB":
+        taken = outcome["memory_bytes"].get(measure.name)
+        return None if taken is None else float(taken / 1e6)
+    return None if seconds is None else float(seconds)
+
+
+def _ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
+    """How many times better ours did; a growth (unit x) speaks for itself."""
+    if measure.unit == "x":
+        return None
+    a, b = _value(ours, measure), _value(theirs, measure)
+    if not a or not b:
+        return None
+    return a / b if measure.unit == "MB/s" else b / a
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> list[str]:
+    """The rivals that can run here; why the others do not is noted."""
+    present = []
+    for tool in rivals:
+        if tool.startswith(OURS):
+            present.append(tool)
+        elif wanted is not None and tool not in wanted:
+            skipped[tool] = "not asked for"
+        elif not is_installed(tool):
+            skipped[tool] = "not installed"
+        else:
+            present.append(tool)
+    return present
+
+
+def _merged(path: Path, result: Json, only: list[str] | None) -> Json:
+    """With --only the rows measured now take the places of the old ones in the file."""
+    if not only or not path.exists():
+        return result
+    old = json.loads(path.read_text())
+    new = {row["name"]: row for row in result["rows"]}
+    rows = [new.pop(row["name"], row) for row in old["rows"]]
+    return {**result, "rows": rows + list(new.values()), "versions": old["versions"] | result["versions"]}
+
+
+def _serve(benchmark: Benchmark, text: str) -> int:
+    job = json.loads(text)
+    use_cores(job["cores"])
+    answer = benchmark.work(job)
+    Path(job["answer"]).write_text(json.dumps(answer))
+    return 0
+
+
+def _parse(benchmark: Benchmark) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=benchmark.question)
+    parser.add_argument("--quick", action="store_true", help="small texts, one round: a rehearsal")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each tool gets its turn")
+    parser.add_argument("--only", nargs="+", help="only tasks whose names contain one of these")
+    parser.add_argument("--tools", nargs="+", help="only these rivals")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds a process may take")
+    default = REPOSITORY / "benchmarks" / "results"
+    parser.add_argument("--out", type=Path, default=default, help="the folder of the result")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+with contextlib.suppress(AttributeError):
+    # Rows appear as they come when the output goes to a file.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

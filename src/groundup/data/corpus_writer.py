@@ -1,0 +1,305 @@
+"""Encoded documents into the shards of both splits, with a journal to go on from after a kill.
+
+The law: what lies in the folder is always a beginning of what an undisturbed run would write. The
+journal names that beginning; bytes behind it are written again.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from groundup.data.shard_index import (
+    JOURNAL_NAME,
+    SPLITS,
+    EndToken,
+    HashTree,
+    PrepareSettings,
+    Record,
+    ShardIndex,
+    SourceEntry,
+    Split,
+    SplitEntry,
+    read_record,
+    write_index,
+)
+from groundup.data.shard_writer import ShardWriter, SplitState, shard_name
+from groundup.errors import DataError
+from groundup.files import write_json_atomic
+
+JOURNAL_FORMAT = "groundup-unfinished-shards"
+JOURNAL_VERSION = 1
+
+_SHARD_FILE = re.compile(r"(?:train|validation)_\d{6,}\.bin(?:\.partial)?")
+
+# Between shards the journal is written this often, and never for more than a twentieth of the time.
+_JOURNAL_SECONDS = 10.0
+_JOURNAL_SHARE = 0.05
+
+
+class ShardIdentity(Record):
+    """What shards are made with: the parts of the index that are known beforehand."""
+
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    tokenizer: str
+    end: EndToken
+    settings: PrepareSettings
+
+
+class Position(Record):
+    """How far the sources have been read: the finished ones, and documents of the next."""
+
+    finished: list[SourceEntry] = Field(default_factory=list)
+    modified_ns: list[int | None] = Field(default_factory=list)
+    num_documents: int = 0
+    num_bytes: int = 0
+    hash: str = HashTree().value()
+
+
+def _new_splits() -> dict[str, SplitState]:
+    return {split: SplitState() for split in SPLITS}
+
+
+class Journal(Record):
+    """The whole of `unfinished.json`."""
+
+    format: str = JOURNAL_FORMAT
+    version: int = JOURNAL_VERSION
+    identity: ShardIdentity
+    position: Position = Position()
+    splits: dict[str, SplitState] = Field(default_factory=_new_splits)
+
+
+@dataclass(frozen=True)
+class SkippedDocuments:
+    """Documents at the beginning of a source that an earlier process has written."""
+
+    path: str
+    hashes: npt.NDArray[np.uint64]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """Document i is ids[offsets[i]:offsets[i + 1]]; `is_whole` False: one whose rest follows."""
+
+    ids: npt.NDArray[Any]
+    offsets: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.int64]
+    is_whole: bool = True
+
+
+@dataclass(frozen=True)
+class SourceEnd:
+    """All documents of a source have come."""
+
+    path: str
+    size: int | None
+    modified_ns: int | None
+
+
+class CorpusWriter:
+    """Takes documents in the order of the sources; only one thread at a time may use it."""
+
+    def __init__(self, folder: Path, journal: Journal) -> None:
+        self._folder = folder
+        self._identity = journal.identity
+        self._settings = journal.identity.settings
+        self._threshold = np.uint64(int(self._settings.validation_fraction * 2**64))
+        self._finished = list(journal.position.finished)
+        self._modified_ns = list(journal.position.modified_ns)
+        self._start = journal.position
+        self._to_skip = journal.position.num_documents
+        self._begin_source()
+        self._is_inside_document = False
+        self._journal_time = time.monotonic()
+        self._journal_cost = 0.0
+        dtype = np.dtype(self._identity.dtype)
+        self._writers: dict[Split, ShardWriter] = {}
+        try:
+            for split in SPLITS:
+                state = journal.splits[split]
+                self._writers[split] = ShardWriter(folder, split, dtype, state)
+            self._remove_strays()
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, item: EncodedDocuments | SkippedDocuments | SourceEnd) -> None:
+        if isinstance(item, SourceEnd):
+            self._end_source(item)
+        elif isinstance(item, SkippedDocuments):
+            self._skip(item)
+        elif item.is_whole and not self._is_inside_document:
+            self._write_documents(item)
+        else:
+            self._write_part(item)
+
+    def finish(self) -> ShardIndex:
+        """Complete the last shards and write the index: from now on the folder is finished."""
+        for writer in self._writers.values():
+            writer.finish_shard()
+        if not any(writer.shards for writer in self._writers.values()):
+            raise DataError("the inputs hold no documents: there is nothing to encode")
+        index = ShardIndex(
+            **dict(self._identity),
+            splits={split: SplitEntry.of(writer.shards) for split, writer in self._writers.items()},
+            sources=self._finished,
+        )
+        write_index(self._folder, index)
+        (self._folder / JOURNAL_NAME).unlink()
+        return index
+
+    def save_journal(self) -> None:
+        """Make all that has come durable, so that another process can go on from here."""
+        if self._is_inside_document or self._to_skip:
+            return
+        started = time.monotonic()
+        for writer in self._writers.values():
+            writer.sync()
+        write_journal(
+            self._folder,
+            Journal(
+                identity=self._identity,
+                position=Position(
+                    finished=self._finished,
+                    modified_ns=self._modified_ns,
+                    num_documents=self._num_documents,
+                    num_bytes=self._num_bytes,
+                    hash=self._hash.value(),
+                ),
+                splits={split: writer.state for split, writer in self._writers.items()},
+            ),
+        )
+        self._journal_time = time.monotonic()
+        self._journal_cost = self._journal_time - started
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def _write_documents(self, item: EncodedDocuments) -> None:
+        is_validation = item.hashes < self._threshold
+        chosen: Mapping[Split, npt.NDArray[np.bool_]]
+        chosen = {"train": ~is_validation, "validation": is_validation}
+        counts = np.diff(item.offsets)
+        ends = {split: np.cumsum(np.where(mask, counts, 0)) for split, mask in chosen.items()}
+        begin, num_documents = 0, len(counts)
+        while begin < num_documents:
+            end, full = num_documents, None
+            for split, writer in self._writers.items():
+                room = self._settings.shard_ids - writer.num_ids
+                before = int(ends[split][begin - 1]) if begin else 0
+                cut = int(np.searchsorted(ends[split], before + room)) + 1
+                if cut <= end and cut <= num_documents:
+                    end, full = cut, writer
+            for split, writer in self._writers.items():
+                mask = chosen[split][begin:end]
+                chunks = _gather(item.ids, item.offsets[begin : end + 1], mask)
+                num_bytes = int(item.lengths[begin:end][mask].sum())
+                writer.write(chunks, int(np.count_nonzero(mask)), num_bytes)
+            self._advance(item.hashes[begin:end], int(item.lengths[begin:end].sum()))
+            if full is not None:
+                full.finish_shard()
+                self._save_journal_if_due(after=0.0)
+            begin = end
+        self._save_journal_if_due(after=_JOURNAL_SECONDS)
+
+    def _write_part(self, item: EncodedDocuments) -> None:
+        """A part of one long document; the last one counts it."""
+        self._is_inside_document = not item.is_whole
+        writer = self._writers["validation" if item.hashes[0] < self._threshold else "train"]
+        num_bytes = int(item.lengths[0])
+        writer.write([item.ids], int(item.is_whole), num_bytes)
+        self._advance(item.hashes if item.is_whole else item.hashes[:0], num_bytes)
+        if item.is_whole and writer.num_ids >= self._settings.shard_ids:
+            writer.finish_shard()
+            self._save_journal_if_due(after=0.0)
+
+    def _skip(self, item: SkippedDocuments) -> None:
+        self._advance(item.hashes, item.num_bytes)
+        self._to_skip -= len(item.hashes)
+        if self._to_skip == 0 and self._hash.value() != self._start.hash:
+            raise _changed(item.path)
+
+    def _advance(self, hashes: npt.NDArray[np.uint64], num_bytes: int) -> None:
+        self._hash.add(hashes)
+        self._num_documents += len(hashes)
+        self._num_bytes += num_bytes
+
+    def _begin_source(self) -> None:
+        self._hash = HashTree()
+        self._num_documents = self._num_bytes = 0
+
+    def _end_source(self, end: SourceEnd) -> None:
+        if self._to_skip:
+            raise _changed(end.path)
+        self._finished.append(
+            SourceEntry(
+                path=end.path,
+                size=end.size,
+                num_documents=self._num_documents,
+                num_bytes=self._num_bytes,
+                hash=self._hash.value(),
+            )
+        )
+        self._modified_ns.append(end.modified_ns)
+        self._begin_source()
+
+    def _save_journal_if_due(self, after: float) -> None:
+        wait = max(after, self._journal_cost / _JOURNAL_SHARE)
+        if time.monotonic() - self._journal_time >= wait:
+            self.save_journal()
+
+    def _remove_strays(self) -> None:
+        """Delete what an earlier process wrote behind its last journal."""
+        kept = set()
+        for split, writer in self._writers.items():
+            kept |= {shard.file for shard in writer.shards}
+            if writer.num_ids:
+                kept.add(shard_name(split, len(writer.shards)) + ".partial")
+        for name in find_shard_files(self._folder):
+            if name not in kept:
+                (self._folder / name).unlink()
+
+
+def _changed(path: str) -> DataError:
+    return DataError(
+        f"{path} has changed since part of it was encoded; put it back as it was, or start over "
+        f"with --overwrite"
+    )
+
+
+def read_journal(folder: Path) -> Journal:
+    return read_record(folder / JOURNAL_NAME, Journal, JOURNAL_FORMAT, JOURNAL_VERSION)
+
+
+def write_journal(folder: Path, journal: Journal) -> None:
+    write_json_atomic(folder / JOURNAL_NAME, journal.model_dump())
+
+
+def find_shard_files(folder: Path) -> list[str]:
+    """The names in a folder that only shards have, finished or not."""
+    return sorted(name for name in os.listdir(folder) if _SHARD_FILE.fullmatch(name))
+
+
+def _gather(
+    ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
+) -> list[npt.NDArray[Any]]:
+    """The ids of the chosen documents: views of whole runs of them where runs are long."""
+    if mask.all():
+        return [ids[offsets[0] : offsets[-1]]]
+    runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
+    if len(runs) * 512 > int((ends - begins).sum()):
+        return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
+    return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]

@@ -1,0 +1,278 @@
+"""Files to shards: documents are read ahead, encoded by all cores, and written behind.
+
+The shards depend on sources, tokenizer and settings alone: not on threads, batches or kills. A
+document goes to the validation split by its own hash, so it stays there when files are added.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup._native import WordCounter
+from groundup.data.corpus_writer import (
+    CorpusWriter,
+    EncodedDocuments,
+    Journal,
+    Position,
+    ShardIdentity,
+    SkippedDocuments,
+    SourceEnd,
+)
+from groundup.data.documents import (
+    END_OF_TEXT,
+    DocumentBatch,
+    Source,
+    expand_inputs,
+    read_document_batches,
+)
+from groundup.data.output_folder import claim_folder, open_journal, path_text, stamp
+from groundup.data.pipeline import WriteBehind, read_ahead
+from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex, hash_each
+from groundup.errors import ConfigError, DataError, TokenizerError
+from groundup.runtime import num_cores
+
+if TYPE_CHECKING:
+    from groundup.tokenizer import Tokenizer
+
+Errors = Literal["strict", "replace", "skip"]
+Progress = Callable[[int, int | None], None]
+
+_BATCH_BYTES = 16 << 20
+_BATCH_BYTES_PER_THREAD = 2 << 20
+_DEPTH = 2
+# A document of more batches than this is encoded in parts.
+_LONG_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class PrepareSummary:
+    """What was done: `outcome` says how, `num_bytes` how much text this process encoded."""
+
+    folder: Path
+    index: ShardIndex
+    outcome: Literal["written", "resumed", "up to date"]
+    num_bytes: int
+    seconds: float
+
+
+def prepare(
+    inputs: Sequence[str | os.PathLike[str]],
+    tokenizer: "Tokenizer",
+    out: str | os.PathLike[str],
+    *,
+    validation_fraction: float = 0.005,
+    shard_ids: int = 100_000_000,
+    separator: str = END_OF_TEXT,
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+    num_threads: int | None = None,
+    batch_bytes: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> PrepareSummary:
+    """Encode the documents of files, folders or globs into shards in the folder `out`.
+
+    The token `separator` ends every document. A shard is complete with the document that brings
+    it to `shard_ids`. An unfinished folder is continued; a finished one is left alone if it came
+    from the same, and refused otherwise unless `overwrite` is set.
+    """
+    started = time.perf_counter()
+    threads = _check_threads(num_threads)
+    identity = _identify(
+        tokenizer,
+        separator,
+        PrepareSettings(
+            validation_fraction=float(validation_fraction),
+            shard_ids=shard_ids,
+            errors=errors,
+            separators=[separator],
+            field=field,
+            column=column,
+        ),
+    )
+    sources = expand_inputs(inputs)
+    with claim_folder(Path(out)) as folder:
+        opened = open_journal(folder, identity, sources, overwrite=overwrite)
+        if isinstance(opened, ShardIndex):
+            seconds = time.perf_counter() - started
+            return PrepareSummary(folder, opened, "up to date", 0, seconds)
+        batch_bytes = batch_bytes or max(_BATCH_BYTES, threads * _BATCH_BYTES_PER_THREAD)
+        work = _Preparing(tokenizer, identity, sources, threads, batch_bytes)
+        index = work.run(folder, opened, progress)
+    is_new = opened == Journal(identity=identity)
+    outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
+    return PrepareSummary(folder, index, outcome, work.num_bytes, time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A batch with the hashes of its documents, and how far the sources have been read with it."""
+
+    batch: DocumentBatch
+    hashes: npt.NDArray[np.uint64]
+    done: int
+    total: int | None
+
+
+class _Preparing:
+    """One run over the sources, from where the journal left off."""
+
+    def __init__(
+        self,
+        tokenizer: "Tokenizer",
+        identity: ShardIdentity,
+        sources: list[Source],
+        threads: int,
+        batch_bytes: int,
+    ) -> None:
+        self.num_bytes = 0
+        self._tokenizer = tokenizer
+        self._end_id = identity.end.id
+        self._settings = identity.settings
+        self._sources = sources
+        self._threads = threads
+        self._batch_bytes = batch_bytes
+        self._cutter: WordCounter | None = None
+
+    def run(self, folder: Path, journal: Journal, progress: Progress | None) -> ShardIndex:
+        writer = CorpusWriter(folder, journal)
+        behind = WriteBehind(writer.write, _DEPTH)
+        try:
+            with read_ahead(self._read(journal.position), _DEPTH) as items:
+                for item in items:
+                    if not isinstance(item, _Read):
+                        behind.put(item)
+                        continue
+                    for documents in self._encode(item):
+                        behind.put(documents)
+                    if progress is not None:
+                        progress(item.done, item.total)
+            behind.finish()
+            return writer.finish()
+        except BaseException:
+            behind.close()
+            if behind.error is None:
+                writer.save_journal()
+            raise
+        finally:
+            writer.close()
+
+    def _read(self, position: Position) -> Iterator[_Read | SkippedDocuments | SourceEnd]:
+        first = len(position.finished)
+        to_skip = position.num_documents
+        sizes = [stamp(source)[0] for source in self._sources]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        for number, source in enumerate(self._sources[first:], start=first):
+            read = sum(size or 0 for size in sizes[:number])
+            before = stamp(source)
+            for batch, done in self._read_source(source):
+                hashes = hash_each(batch.data, batch.bounds)
+                skip = min(to_skip, len(hashes))
+                if skip:
+                    to_skip -= skip
+                    num_bytes = int(_lengths(batch.bounds[:skip]).sum())
+                    yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
+                if skip < len(hashes):
+                    rest = replace(batch, bounds=batch.bounds[skip:])
+                    yield _Read(rest, hashes[skip:], read + done, total)
+            if stamp(source) != before:
+                raise DataError(f"{source} changed while it was being read; run the command again")
+            yield SourceEnd(path_text(source), *before)
+
+    def _read_source(self, source: Source) -> Iterator[tuple[DocumentBatch, int]]:
+        """The batches of a source, each with how many bytes of the file are behind."""
+        read = 0
+
+        def note(done: int, total: int | None) -> None:
+            nonlocal read
+            read = done
+
+        settings = self._settings
+        batches = read_document_batches(
+            [source],
+            separators=settings.separators,
+            field=settings.field,
+            column=settings.column,
+            errors=settings.errors,
+            batch_bytes=self._batch_bytes,
+            progress=note,
+        )
+        for batch in batches:
+            yield batch, read
+
+    def _encode(self, read: _Read) -> Iterator[EncodedDocuments]:
+        bounds, hashes = read.batch.bounds, read.hashes
+        lengths = _lengths(bounds)
+        is_long = lengths > _LONG_BATCHES * self._batch_bytes
+        begin = 0
+        for row in [*np.flatnonzero(is_long).tolist(), len(bounds)]:
+            if begin < row:
+                ids, offsets = self._tokenizer.encode_documents(
+                    read.batch.data, bounds[begin:row], self._threads, self._end_id
+                )
+                yield EncodedDocuments(ids, offsets, hashes[begin:row], lengths[begin:row])
+            if row < len(bounds):
+                text = memoryview(read.batch.data)[bounds[row, 0] : bounds[row, 1]]
+                yield from self._encode_long(text, hashes[row : row + 1])
+            begin = row + 1
+        self.num_bytes += int(lengths.sum())
+
+    def _encode_long(
+        self, text: memoryview, hashes: npt.NDArray[np.uint64]
+    ) -> Iterator[EncodedDocuments]:
+        """A document too long to be held twice, in parts cut where no token can cross."""
+        while text:
+            cut = self._find_cut(text)
+            end_id = self._end_id if cut == len(text) else None
+            bounds = np.array([[0, cut]], np.int64)
+            ids, offsets = self._tokenizer.encode_documents(text, bounds, self._threads, end_id)
+            yield EncodedDocuments(ids, offsets, hashes, _lengths(bounds), cut == len(text))
+            text = text[cut:]
+
+    def _find_cut(self, text: memoryview) -> int:
+        if len(text) < 2 * self._batch_bytes or not self._tokenizer.pattern.native:
+            return len(text)
+        if self._cutter is None:
+            special_tokens = [token.encode() for token in self._tokenizer.special_tokens]
+            self._cutter = WordCounter(self._tokenizer.pattern.name, special_tokens, 1)
+        return self._cutter.find_cut(text, self._batch_bytes)
+
+
+def _lengths(bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return bounds[:, 1] - bounds[:, 0]
+
+
+def _check_threads(num_threads: int | None) -> int:
+    if num_threads is not None and num_threads < 1:
+        raise ConfigError(f"num_threads is {num_threads}; it must be at least 1")
+    return num_threads or num_cores()
+
+
+def _identify(tokenizer: "Tokenizer", separator: str, settings: PrepareSettings) -> ShardIdentity:
+    if not 0 <= settings.validation_fraction < 1:
+        raise ConfigError(
+            f"validation_fraction is {settings.validation_fraction:g}; it must be at least 0 and "
+            f"less than 1"
+        )
+    if settings.shard_ids < 1:
+        raise ConfigError(f"shard_ids is {settings.shard_ids}; it must be at least 1")
+    if separator not in tokenizer.special_tokens:
+        known = ", ".join(list(tokenizer.special_tokens)[:5]) or "none"
+        raise TokenizerError(
+            f"the tokenizer has no special token {separator} to end documents with (it has: "
+            f"{known}); name one of them as the separator, or add it with --special-token"
+        )
+    return ShardIdentity(
+        dtype="uint16" if tokenizer.id_type.itemsize == 2 else "uint32",
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=tokenizer.id,
+        end=EndToken(id=tokenizer.special_tokens[separator], text=separator),
+        settings=settings,
+    )

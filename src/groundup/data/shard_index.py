@@ -1,0 +1,192 @@
+"""What `index.json` says about a folder of shards, and the hash that everything in it is known by.
+
+Reading it names every mistake a file can have; opening the shards themselves is `shards`, writing
+them is `prepare`.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+
+from groundup._native import hash_documents
+from groundup.errors import DataError
+from groundup.files import write_json_atomic
+
+FORMAT = "groundup-shards"
+VERSION = 1
+INDEX_NAME = "index.json"
+JOURNAL_NAME = "unfinished.json"
+
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
+HASH_BLOCK_BYTES = 1 << 20
+
+RecordType = TypeVar("RecordType", bound="Record")
+
+
+class Record(pydantic.BaseModel):
+    """A part of a JSON file of ours: frozen, and without names we do not know."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ShardEntry(Record):
+    """One finished shard: whole documents, each with the end id behind it."""
+
+    file: str
+    num_ids: int
+    num_documents: int
+    num_bytes: int
+    """Bytes of text, without separators."""
+    hash: str
+
+
+class SplitEntry(Record):
+    """All shards of a split, and their sums."""
+
+    num_ids: int
+    num_documents: int
+    num_bytes: int
+    shards: list[ShardEntry]
+
+    @classmethod
+    def of(cls, shards: list[ShardEntry]) -> "SplitEntry":
+        return cls(
+            num_ids=sum(shard.num_ids for shard in shards),
+            num_documents=sum(shard.num_documents for shard in shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            shards=shards,
+        )
+
+
+class SourceEntry(Record):
+    """A file that was read: its hash is that of its documents, so repacking does not change it."""
+
+    path: str
+    size: int | None
+    num_documents: int
+    num_bytes: int
+    hash: str
+
+
+class PrepareSettings(Record):
+    """What decides the ids, their order and their places besides tokenizer and sources."""
+
+    validation_fraction: float
+    shard_ids: int
+    errors: Literal["strict", "replace", "skip"]
+    separators: list[str]
+    field: str
+    column: str
+
+
+class EndToken(Record):
+    """The id behind every document, and the text that separates documents in plain files."""
+
+    id: int
+    text: str
+
+
+class ShardIndex(Record):
+    """The whole of `index.json`."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    tokenizer: str
+    end: EndToken
+    splits: dict[str, SplitEntry]
+    sources: list[SourceEntry]
+    settings: PrepareSettings
+
+    @property
+    def id_bytes(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+
+class HashTree:
+    """A hash over many: SHA-256 of the native 64-bit hashes of blocks or documents, in order.
+
+    The leaves run at memory speed, several times that of SHA-256 over the bytes. It finds damage;
+    it does not withstand an adversary.
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, leaves: npt.NDArray[np.uint64]) -> None:
+        self._digest.update(leaves.astype("<u8", copy=False))
+
+    def add_block(self, block: memoryview) -> None:
+        """Add bytes of a shard: blocks of HASH_BLOCK_BYTES, only the last may be shorter."""
+        self.add(hash_each(block, np.array([[0, len(block)]], np.int64)))
+
+    def value(self) -> str:
+        return f"tree64:{self._digest.hexdigest()}"
+
+
+def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """The native hash of every document of a buffer."""
+    return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
+
+
+def write_index(folder: Path, index: ShardIndex) -> None:
+    write_json_atomic(folder / INDEX_NAME, index.model_dump())
+
+
+def read_index(folder: Path) -> ShardIndex:
+    """The index of a finished folder; a DataError says what is wrong with any other."""
+    path = folder / INDEX_NAME
+    if not path.is_file():
+        if (folder / JOURNAL_NAME).is_file():
+            raise DataError(
+                f"{folder} is not finished: run the same groundup data prepare again, and it goes "
+                f"on where it stopped"
+            )
+        what = f"has no {INDEX_NAME}" if folder.is_dir() else "is no folder"
+        raise DataError(f"{folder} {what}; make shards with groundup data prepare")
+    index = read_record(path, ShardIndex, FORMAT, VERSION)
+    _check_sums(path, index)
+    return index
+
+
+def read_record(
+    path: Path, record_type: type[RecordType], format_name: str, version: int
+) -> RecordType:
+    """Read a JSON file of a known format and version."""
+    value = _read_object(path)
+    if value.get("format") != format_name:
+        raise DataError(f"{path} is no {format_name} file: its format is {value.get('format')!r}")
+    found = value.get("version")
+    if found != version:
+        mend = "update groundup" if isinstance(found, int) and found > version else "make it anew"
+        raise DataError(f"{path} has format version {found}, this groundup knows {version}; {mend}")
+    try:
+        return record_type.model_validate(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path} is damaged at {place}: {first['msg']}; make it anew") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds no JSON object; make it anew")
+    return value
+
+
+def _check_sums(path: Path, index: ShardIndex) -> None:
+    for name, split in index.splits.items():
+        if split != SplitEntry.of(split.shards):
+            raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")

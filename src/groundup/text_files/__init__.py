@@ -1,0 +1,19 @@
+"""Text from files: which files are meant, how they are opened, and the documents in them.
+
+Plain text, JSON lines and Parquet, each also compressed, arrive as large buffers of UTF-8 with the
+bounds of the documents in them. What is done with documents is left to the rooms above.
+"""
+
+from groundup.text_files.inputs import STDIN, Source, expand_inputs
+from groundup.text_files.pieces import DocumentBatch
+from groundup.text_files.reader import END_OF_TEXT, read_document_batches, read_text_blocks
+
+__all__ = [
+    "END_OF_TEXT",
+    "STDIN",
+    "DocumentBatch",
+    "Source",
+    "expand_inputs",
+    "read_document_batches",
+    "read_text_blocks",
+]

@@ -1,0 +1,90 @@
+"""JSON lines: one field of each line's object is a document."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import numpy as np
+
+from groundup.errors import DataError
+from groundup.text_files.inputs import Source
+from groundup.text_files.pieces import Errors, Piece, not_utf8
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_json_lines(
+    stream: IO[bytes],
+    field: str,
+    errors: Errors,
+    source: Source,
+    piece_bytes: int,
+    tell: Callable[[], int],
+) -> Iterator[Piece]:
+    """Yield the texts of `field`, each UTF-8 by the user's wish; blank lines count for nothing."""
+    texts: list[bytes | None] = []
+    size = begin = position = 0
+    for number, line in enumerate(stream, start=1):
+        if line.strip():
+            text = _text_of_line(line.removeprefix(_BOM), field, errors, f"{source} line {number}")
+            texts.append(text)
+            size += 0 if text is None else len(text)
+        position += len(line)
+        if size >= piece_bytes:
+            yield _pack(texts, begin, tell())
+            texts, size, begin = [], 0, position
+    if texts:
+        yield _pack(texts, begin, tell())
+
+
+def _pack(texts: list[bytes | None], offset: int, read_bytes: int) -> Piece:
+    kept = [text for text in texts if text is not None]
+    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
+    ends = np.cumsum(lengths)
+    bounds = np.stack([ends - lengths, ends], axis=1)
+    return Piece(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
+
+
+def _text_of_line(line: bytes, field: str, errors: Errors, where: str) -> bytes | None:
+    """The document in a line, None for one to leave out."""
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise not_utf8(where) from None
+        if errors == "skip":
+            return None
+        return _text_of_line(line.decode("utf-8", "replace").encode(), field, errors, where)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where} is not JSON: {error}; each line must be an object") from None
+    value = _value_of_field(record, field, where)
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        # JSON can spell half of a surrogate pair, which UTF-8 cannot.
+        if errors == "strict":
+            raise not_utf8(where) from None
+        if errors == "skip":
+            return None
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+
+
+def _value_of_field(record: object, field: str, where: str) -> str:
+    if not isinstance(record, dict):
+        raise DataError(f"{where} holds {_describe(record)}; each line must be an object")
+    if field not in record:
+        fields = ", ".join(record) or "none"
+        raise DataError(
+            f"{where} has no field {field}; its fields are {fields}: choose one with --field"
+        )
+    value = record[field]
+    if not isinstance(value, str):
+        raise DataError(f"{where}: field {field} holds {_describe(value)}, not a text")
+    return value
+
+
+def _describe(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "a truth value", int: "a number", float: "a number", str: "a text"}
+    return names.get(type(value), "a list" if isinstance(value, list) else "an object")

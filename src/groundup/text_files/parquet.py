@@ -1,0 +1,87 @@
+"""Parquet: each row of one column is a document. The columns' buffers are used as they are."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from groundup.errors import DataError, MissingExtraError
+from groundup.text_files.inputs import Compression, Source
+from groundup.text_files.opening import open_source
+from groundup.text_files.pieces import Piece
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_parquet(
+    source: "Path", compression: Compression | None, column: str, piece_bytes: int
+) -> Iterator[Piece]:
+    """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text."""
+    if compression is None:
+        yield from _read(str(source), column, source, piece_bytes)
+        return
+    # Parquet is read from its end, which a packed file cannot be.
+    with tempfile.TemporaryFile() as unpacked:
+        with open_source(source, compression) as (stream, _):
+            shutil.copyfileobj(stream, unpacked, 1 << 20)
+        unpacked.seek(0)
+        yield from _read(unpacked, column, source, piece_bytes)
+
+
+def _read(file: str | IO[bytes], column: str, source: "Path", piece_bytes: int) -> Iterator[Piece]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError("reading .parquet files", "parquet") from error
+    file_bytes = os.path.getsize(source)
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            _check_column(table.schema_arrow, column, source, pyarrow.types)
+            num_rows = table.metadata.num_rows
+            done = 0
+            for rows in table.iter_batches(_rows_in(table, column, piece_bytes), columns=[column]):
+                texts = rows.column(0).cast(pyarrow.large_binary()).fill_null(b"")
+                read_bytes = file_bytes * (done + len(texts)) // num_rows
+                yield _as_piece(texts, done, read_bytes)
+                done += len(texts)
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{source} is no Parquet file that can be read: {error}") from error
+
+
+def _as_piece(texts: Any, row: int, read_bytes: int) -> Piece:
+    _, offsets, data = texts.buffers()
+    ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    begin, end = int(ends[0]), int(ends[-1])
+    text = memoryview(data)[begin:end] if end > begin else b""
+    bounds = np.stack([ends[:-1], ends[1:]], axis=1) - begin
+    return Piece(text, bounds, row, read_bytes)
+
+
+def _rows_in(table: Any, column: str, piece_bytes: int) -> int:
+    """How many rows make up about `piece_bytes`."""
+    metadata = table.metadata
+    num_rows = int(metadata.num_rows)
+    place = table.schema_arrow.names.index(column)
+    total = sum(
+        int(metadata.row_group(group).column(place).total_uncompressed_size)
+        for group in range(metadata.num_row_groups)
+    )
+    return max(1, min(1 << 20, piece_bytes * num_rows // max(1, total)))
+
+
+def _check_column(schema: Any, column: str, source: Source, types: Any) -> None:
+    if column not in schema.names:
+        columns = ", ".join(schema.names)
+        raise DataError(
+            f"{source} has no column {column}; its columns are {columns}: choose one with --column"
+        )
+    kind = schema.field(column).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    if not any(test(kind) for test in tests):
+        raise DataError(f"{source}: column {column} holds {kind}, not text")

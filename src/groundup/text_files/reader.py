@@ -1,0 +1,164 @@
+"""All sources, one after another, as batches of documents or as blocks of text."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from groundup.errors import DataError
+from groundup.text_files.inputs import Source, classify, expand_inputs
+from groundup.text_files.json_lines import read_json_lines
+from groundup.text_files.opening import explained_errors, map_file, open_source, size_of
+from groundup.text_files.parquet import read_parquet
+from groundup.text_files.pieces import (
+    DocumentBatch,
+    Errors,
+    Piece,
+    check_utf8,
+    drop_empty,
+    join_documents,
+)
+from groundup.text_files.plain_text import cut_mapped, cut_stream
+
+END_OF_TEXT = "<|endoftext|>"
+
+_BATCH_BYTES = 16 << 20
+_BLOCK_BYTES = 64 << 20
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int | None], None]
+
+
+def read_document_batches(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    separators: Sequence[str] = (END_OF_TEXT,),
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+    batch_bytes: int = _BATCH_BYTES,
+    progress: Progress | None = None,
+) -> Iterator[DocumentBatch]:
+    """Yield the documents of files, folders, globs or `-`, in order, in memory that stays flat.
+
+    In plain text a document is what stands between separators or file ends, byte for byte: nothing
+    is trimmed, so the line end after a separator begins the next document. In JSON lines and
+    Parquet each record is one. Empty documents are left out. A document is never split: one longer
+    than `batch_bytes` makes a longer batch.
+    """
+    reading = _Reading(separators, field, column, errors, batch_bytes)
+    for source, piece in reading.pieces(expand_inputs(inputs), progress):
+        if len(piece.bounds) or piece.num_skipped:
+            yield DocumentBatch(piece.data, piece.bounds, source, piece.offset, piece.num_skipped)
+
+
+def read_text_blocks(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    separators: Sequence[str] = (END_OF_TEXT,),
+    joiner: str | None = None,
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+    block_bytes: int = _BLOCK_BYTES,
+    progress: Progress | None = None,
+) -> Iterator[bytes | memoryview]:
+    """Yield the text itself in large blocks that end where documents end, separators included.
+
+    Plain files are mapped and not copied. Records have no separators: each is a block of its own,
+    unless `joiner` names a special token to put between them, which makes large blocks of them.
+    """
+    reading = _Reading(separators, field, column, errors, block_bytes)
+    for source, piece in reading.pieces(expand_inputs(inputs), progress):
+        if classify(source)[0] == "text":
+            yield piece.data
+        elif joiner is not None:
+            yield join_documents(piece, joiner.encode())
+        else:
+            view = memoryview(piece.data)
+            yield from (view[begin:end] for begin, end in piece.bounds.tolist())
+
+
+class _Reading:
+    """How sources are read: the settings that all of them share."""
+
+    def __init__(
+        self,
+        separators: Sequence[str],
+        field: str,
+        column: str,
+        errors: Errors,
+        piece_bytes: int,
+    ) -> None:
+        self._separators = [separator.encode() for separator in separators]
+        self._field = field
+        self._column = column
+        self._errors: Errors = errors
+        self._piece_bytes = piece_bytes
+
+    def pieces(
+        self, sources: Sequence[Source], progress: Progress | None
+    ) -> Iterator[tuple[Source, Piece]]:
+        sizes = []
+        for source in sources:
+            with explained_errors(source):
+                sizes.append(size_of(source))
+        known = [size for size in sizes if size is not None]
+        total = sum(known) if len(known) == len(sizes) else None
+        done = 0
+        for source, size in zip(sources, sizes, strict=True):
+            for piece in self._checked_pieces(source):
+                yield source, piece
+                if progress is not None:
+                    progress(done + piece.read_bytes, total)
+            done += size or 0
+
+    def _checked_pieces(self, source: Source) -> Iterator[Piece]:
+        pieces = self._read(source)
+        num_pieces = num_skipped = 0
+        while True:
+            # Only the reading stands inside: an error of the caller's is none of the file's.
+            with explained_errors(source):
+                piece = next(pieces, None)
+            if piece is None:
+                break
+            num_pieces += 1
+            num_skipped += piece.num_skipped
+            yield drop_empty(piece)
+        if not num_pieces:
+            raise DataError(f"{source} is empty; take it off the inputs or fill it")
+        if num_skipped:
+            _log.warning("%s: left out %d documents that are not UTF-8", source, num_skipped)
+
+    def _read(self, source: Source) -> Iterator[Piece]:
+        kind, compression = classify(source)
+        if kind == "parquet":
+            assert isinstance(source, Path)
+            for piece in read_parquet(source, compression, self._column, self._piece_bytes):
+                yield check_utf8(piece, self._errors, source, "row")
+            return
+        mapped = map_file(source) if kind == "text" and compression is None else None
+        if mapped is not None:
+            for piece in cut_mapped(mapped, self._separators, self._piece_bytes):
+                yield check_utf8(piece, self._errors, source, "byte")
+            return
+        with open_source(source, compression) as (stream, raw):
+            yield from self._read_stream(source, kind == "json_lines", stream, _teller(raw))
+
+    def _read_stream(
+        self, source: Source, is_json_lines: bool, stream: IO[bytes], tell: Callable[[], int]
+    ) -> Iterator[Piece]:
+        if is_json_lines:
+            yield from read_json_lines(
+                stream, self._field, self._errors, source, self._piece_bytes, tell
+            )
+            return
+        for piece in cut_stream(stream, self._separators, self._piece_bytes, tell):
+            yield check_utf8(piece, self._errors, source, "byte")
+
+
+def _teller(raw: IO[bytes]) -> Callable[[], int]:
+    """How far a file has been read; a pipe cannot tell."""
+    return raw.tell if raw.seekable() else lambda: 0

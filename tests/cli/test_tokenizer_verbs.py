@@ -1,0 +1,328 @@
+"""The tokenizer verbs on the command line: what they print and write, one line a mistake."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+from groundup.cli.main import main
+from groundup.cli.tokenizer_train import parse_memory
+from groundup.errors import ConfigError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.reference import train_bpe_reference
+
+TEXT = "the theme of the thesis is then and there: naïve 日本 — 😀!\n"
+END = "<|endoftext|>"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text((TEXT + END) * 3, "utf-8")
+    return path
+
+
+@pytest.fixture
+def tokenizer_path(tmp_path: Path) -> Path:
+    vocab, merges = train_bpe_reference(TEXT, 290, [END])
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(vocab, merges, [END]).save(path)
+    return path
+
+
+def run(*words: str | Path) -> int:
+    return main(["tokenizer", *map(str, words)])
+
+
+def fail(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """The one error line of a command that must end with the user's mistake."""
+    assert run(*words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_train_writes_the_tokenizer_of_the_reference(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made" / "tokenizer.json"
+    assert run("train", corpus, "--vocab-size", "280", "--special-token", END, "--out", out) == 0
+    vocab, merges = train_bpe_reference(corpus.read_text("utf-8"), 280, [END])
+    tokenizer = Tokenizer.load(out)
+    assert tokenizer.merges == merges
+    assert tokenizer.vocab == vocab
+    printed = capsys.readouterr().out
+    for word in ("wrote", "vocabulary", "280", "bytes per token", "longest tokens", "peak memory"):
+        assert word in printed
+
+
+def test_train_says_when_the_text_runs_out_of_pairs(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("train", corpus, "--vocab-size", "5000", "--out", tmp_path / "t.json") == 0
+    assert "of 5,000: the text ran out of pairs" in capsys.readouterr().out
+    assert Tokenizer.load(tmp_path / "t.json").special_tokens.keys() == {END}
+
+
+def test_train_takes_special_tokens_patterns_and_memory(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    words = ["--special-token", "<|a|>", "--special-token", END, "--pattern", "cl100k"]
+    assert run("train", corpus, *words, "--max-memory", "100MB", "--out", out) == 0
+    tokenizer = Tokenizer.load(out)
+    assert list(tokenizer.special_tokens) == ["<|a|>", END]
+    assert tokenizer.pattern.name == "cl100k"
+
+
+def test_train_refuses_what_cannot_be(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "t.json"
+    assert "at least one file" in fail(capsys, "train", "--out", out)
+    assert "256 bytes" in fail(capsys, "train", corpus, "--vocab-size", "256", "--out", out)
+    twice = ["--special-token", END, "--special-token", END]
+    assert "given twice" in fail(capsys, "train", corpus, *twice, "--out", out)
+    assert "empty" in fail(capsys, "train", corpus, "--special-token", "", "--out", out)
+    assert "nowhere.txt" in fail(capsys, "train", tmp_path / "nowhere.txt", "--out", out)
+    assert "is a folder" in fail(capsys, "train", corpus, "--out", tmp_path)
+    assert "did you mean" in fail(capsys, "train", corpus, "--pattern", "gpt-2", "--out", out)
+    assert "lots" in fail(capsys, "train", corpus, "--max-memory", "lots", "--out", out)
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"good \xff bad")
+    error = fail(capsys, "train", bad, "--out", out)
+    assert "bad.txt" in error
+    assert "5" in error
+    assert not out.exists()
+
+
+def test_train_goes_on_over_bad_bytes_when_told_to(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"good \xff bad bad bad")
+    for errors in ("replace", "skip"):
+        out = tmp_path / f"{errors}.json"
+        assert run("train", bad, "--errors", errors, "--vocab-size", "300", "--out", out) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("2GB", 2 * 10**9),
+        ("512 mb", 512 * 10**6),
+        ("1.5GiB", 3 << 29),
+        ("100", 100),
+        ("64k", 64000),
+    ],
+)
+def test_amounts_of_memory_are_read_as_written(text: str, num_bytes: int) -> None:
+    assert parse_memory(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "2 gigs"])
+def test_other_amounts_of_memory_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="like 2GB"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "ids.bin", "ids.txt"])
+def test_encode_and_decode_go_both_ways(
+    tokenizer_path: Path,
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    ids = tmp_path / name
+    assert run("encode", corpus, "--tokenizer", tokenizer_path, "--out", ids) == 0
+    assert run("decode", ids, "--tokenizer", tokenizer_path) == 0
+    assert capsys.readouterr().out == corpus.read_text("utf-8")
+    assert run("decode", ids, "--tokenizer", tokenizer_path, "--out", tmp_path / "back") == 0
+    assert (tmp_path / "back").read_bytes() == corpus.read_bytes()
+    expected = Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8"))
+    if name == "ids.npy":
+        assert numpy.load(ids).tolist() == expected
+    if name == "ids.bin":
+        assert numpy.fromfile(ids, "<u2").tolist() == expected
+
+
+def test_encode_prints_ids_of_text_file_and_standard_input(
+    tokenizer_path: Path,
+    corpus: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = Tokenizer.load(tokenizer_path)
+    assert run("encode", "--text", f"the {END}", "--tokenizer", tokenizer_path) == 0
+    line = capsys.readouterr().out
+    assert list(map(int, line.split())) == tokenizer.encode(f"the {END}")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    assert run("encode", "--tokenizer", tokenizer_path) == 0
+    line = capsys.readouterr().out
+    assert list(map(int, line.split())) == tokenizer.encode(TEXT)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
+    assert run("decode", "--tokenizer", tokenizer_path) == 0
+    assert capsys.readouterr().out == TEXT
+
+
+def test_encode_and_decode_name_what_is_wrong(
+    tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--tokenizer", tokenizer_path]
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"ok \xc3(")
+    assert "bad.txt is not UTF-8: byte 3 is 0xC3" in fail(capsys, "encode", bad, *flags)
+    assert "nowhere" in fail(capsys, "encode", tmp_path / "nowhere", *flags)
+    assert "is a folder" in fail(capsys, "encode", tmp_path, *flags)
+    assert "either --text or" in fail(capsys, "encode", bad, "--text", "x", *flags)
+    assert "either --ids or" in fail(capsys, "decode", bad, "--ids", "1", *flags)
+    assert "word 2 of --ids is 'two'" in fail(capsys, "decode", "--ids", "1 two 3", *flags)
+    assert "99999" in fail(capsys, "decode", "--ids", "1 99999", *flags)
+    assert "-1" in fail(capsys, "decode", "--ids=1 -1", *flags)
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(b"abc")
+    assert "3 bytes" in fail(capsys, "decode", odd, *flags)
+    numpy.save(tmp_path / "float.npy", numpy.zeros((2, 2)))
+    assert "float64" in fail(capsys, "decode", tmp_path / "float.npy", *flags)
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
+    assert "cut.npy" in fail(capsys, "decode", tmp_path / "cut.npy", *flags)
+
+
+def test_a_damaged_tokenizer_is_named_by_every_verb(
+    tokenizer_path: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tokenizer_path.read_bytes()
+    tokenizer_path.write_bytes(data[: len(data) // 2])
+    flag = ["--tokenizer", tokenizer_path]
+    for words in (
+        ["encode", "--text", "x", *flag],
+        ["decode", "--ids", "1", *flag],
+        ["inspect", "x", *flag],
+        ["stats", tokenizer_path, corpus],
+        ["compare", tokenizer_path, tokenizer_path, corpus],
+        ["convert", tokenizer_path, tmp_path / "out"],
+    ):
+        assert "was cut short" in fail(capsys, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inspect_shows_every_step(tokenizer_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", f"thé 日{END}", "--tokenizer", tokenizer_path) == 0
+    printed = capsys.readouterr().out
+    tokenizer = Tokenizer.load(tokenizer_path)
+    for part in (
+        "U+0074",
+        "LATIN SMALL LETTER E WITH ACUTE",
+        "c3 a9",
+        "e6 97 a5",
+        "t | h | Ã | ©",
+        "special token",
+        " ".join(map(str, tokenizer.encode(f"thé 日{END}"))),
+    ):
+        assert part in printed
+    assert "merge " in printed
+
+
+def test_inspect_shortens_long_lists_of_code_points(
+    tokenizer_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--max-characters", "3", "--tokenizer", tokenizer_path]
+    assert run("inspect", "x" * 300, *words) == 0
+    assert "and 297 more" in capsys.readouterr().out
+
+
+def test_stats_shows_rates_and_use(
+    tokenizer_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("stats", tokenizer_path, corpus) == 0
+    printed = capsys.readouterr().out
+    for part in (
+        "bytes per token",
+        "tokens per word",
+        "vocabulary use",
+        "MB/s",
+        "825 GB",
+        "longest",
+    ):
+        assert part in printed
+    num_tokens = len(Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8")))
+    assert f"{num_tokens:,}" in printed
+
+
+def test_compare_sets_two_tokenizers_side_by_side(
+    tokenizer_path: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.json"
+    assert run("train", corpus, "--vocab-size", "270", "--out", other) == 0
+    capsys.readouterr()
+    second = tmp_path / "second.txt"
+    second.write_text("another text", "utf-8")
+    assert run("compare", tokenizer_path, other, corpus, second) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tokenizer.json beside other.json"
+    assert len(lines) == 2 + 4
+    assert sum("other.json" in line for line in lines[2:]) == 2
+
+
+@pytest.mark.parametrize("format", ["groundup", "huggingface", "tiktoken", "gpt2"])
+def test_convert_goes_to_every_format_and_back(
+    tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str
+) -> None:
+    there, back = tmp_path / f"there-{format}", tmp_path / "back.json"
+    assert run("convert", tokenizer_path, there, "--to", format) == 0
+    printed = capsys.readouterr().out
+    assert "wrote" in printed
+    assert (END in printed) == (format in ("tiktoken", "gpt2"))
+    words = ["--pattern", "gpt2", "--special-token", END]
+    assert run("convert", there, back, "--to", "groundup", *words) == 0
+    assert Tokenizer.load(back).id == Tokenizer.load(tokenizer_path).id
+
+
+def test_convert_names_what_it_cannot_do(
+    tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert "yaml" in fail(capsys, "convert", tokenizer_path, out, "--to", "yaml")
+    value = json.loads(tokenizer_path.read_text("utf-8"))
+    value["version"] = 9
+    tokenizer_path.write_text(json.dumps(value), "utf-8")
+    assert "upgrade groundup" in fail(capsys, "convert", tokenizer_path, out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "verb", ["train", "encode", "decode", "inspect", "stats", "compare", "convert"]
+)
+def test_help_shows_every_default(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(verb, "--help") == 0
+    assert "default" in capsys.readouterr().out
+
+
+def test_no_tokenizer_verb_imports_torch(tokenizer_path: Path, corpus: Path) -> None:
+    program = (
+        "import sys\n"
+        "from groundup.cli.main import main\n"
+        "tokenizer, corpus = sys.argv[1:]\n"
+        "for words in (['encode', '--text', 'the', '--tokenizer', tokenizer],\n"
+        "              ['inspect', 'the', '--tokenizer', tokenizer],\n"
+        "              ['stats', tokenizer, corpus],\n"
+        "              ['train', corpus, '--out', tokenizer]):\n"
+        "    assert main(['tokenizer', *words]) == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tokenizer_path), str(corpus)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_named(tokenizer_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error = fail(capsys, "convert", tokenizer_path, "/dev/full")
+    assert "/dev/full" in error or "no space" in error.lower()

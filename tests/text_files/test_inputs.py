@@ -1,0 +1,74 @@
+"""Which files are meant: folders, globs, names, and what gives nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from groundup.errors import DataError
+from groundup.text_files import STDIN, expand_inputs
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in (
+        "b.txt",
+        "a.jsonl.gz",
+        "notes.pdf",
+        ".hidden.txt",
+        "sub/c.parquet",
+        "sub/d.TXT.zst",
+    ):
+        path = tmp_path / "tree" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "tree" / "sub" / "loop").symlink_to(tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def test_a_folder_gives_its_text_files_in_order(tree: Path) -> None:
+    names = ["a.jsonl.gz", "b.txt", "sub/c.parquet", "sub/d.TXT.zst"]
+    assert expand_inputs([tree]) == [tree / name for name in names]
+    assert expand_inputs([str(tree)]) == expand_inputs([tree])
+
+
+def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
+    assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
+    assert expand_inputs([f"{tree}/sub/[cd].*"]) == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]
+    assert tree / "sub/c.parquet" in expand_inputs([f"{tree}/**/*.parquet"])
+    assert tree / "sub/c.parquet" in expand_inputs([f"{tree}/s*"])
+
+
+def test_a_file_named_like_a_glob_is_itself(tmp_path: Path) -> None:
+    path = tmp_path / "odd[1].txt"
+    path.write_text("x")
+    assert expand_inputs([str(path)]) == [path]
+
+
+def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tree.parent / "link.txt").symlink_to(tree / "b.txt")
+    inputs = [tree / "b.txt", tree / "b.txt", tree.parent / "link.txt"]
+    assert expand_inputs(inputs) == [tree / "b.txt"]
+    assert "named twice" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.txt", r"gone\.txt does not exist"),
+        ("*.gone", r"no file matches .*\*\.gone"),
+        ("empty", "folder .*empty has no text files"),
+    ],
+)
+def test_an_input_that_gives_nothing_is_named(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=message):
+        expand_inputs([tmp_path / name])
+
+
+def test_no_input_at_all_is_an_error() -> None:
+    with pytest.raises(DataError, match="no input"):
+        expand_inputs([])
+
+
+def test_a_dash_is_standard_input() -> None:
+    assert expand_inputs(["-"]) == [STDIN]

@@ -1,0 +1,563 @@
+"""Tokenizer files: each format both ways, the published ones as their own libraries read them."""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.byte_spelling import ALPHABET, read_spelling, spell_bytes, spell_tokens
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
+from groundup.tokenizer.formats.published import find_published
+from groundup.tokenizer.patterns import (
+    CL100K,
+    DEEPSEEK,
+    GPT2,
+    LLAMA3,
+    O200K,
+    QWEN2,
+    Pattern,
+    find_pattern,
+)
+from groundup.tokenizer.reference import encode_reference, train_bpe_reference
+
+TEXT = "The theme of the thesis: then, there & thus — it's 1234 times the naïve 日本 thing.\n  \n"
+
+
+def train(
+    pattern: Pattern = GPT2, special_tokens: tuple[str, ...] = ("<|end|>",)
+) -> TokenizerDefinition:
+    vocab, merges = train_bpe_reference(TEXT * 2, 300, special_tokens, pattern)
+    first = len(vocab) - len(special_tokens)
+    ids = {text: first + place for place, text in enumerate(special_tokens)}
+    return TokenizerDefinition(vocab, merges, ids, pattern, lineage={"corpus": "a sentence"})
+
+
+SMALL = train()
+
+
+def test_the_spelling_is_gpt2s() -> None:
+    assert spell_bytes(b" the\n") == "ĠtheĊ"
+    assert len(set(ALPHABET)) == 256
+    assert all(ALPHABET[byte] == chr(byte) for byte in b"!~azAZ09\xa1\xac\xae\xff")
+    assert (spell_bytes(b"\x00"), spell_bytes(b"\x7f"), spell_bytes(b"\xad")) == ("Ā", "ġ", "Ń")
+
+
+@hypothesis.given(st.lists(st.binary(max_size=9)))
+def test_spelling_goes_both_ways(tokens: list[bytes]) -> None:
+    spelled = spell_tokens(tokens)
+    assert [read_spelling(text) for text in spelled] == tokens
+    assert all(text.isprintable() and " " not in text for text in spelled)
+
+
+def test_a_character_outside_the_spelling_is_an_error() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        read_spelling("a b")
+
+
+@pytest.mark.parametrize("pattern", [GPT2, CL100K, O200K, DEEPSEEK, find_pattern(r"\w+|\W")])
+def test_our_file_holds_everything(tmp_path: Path, pattern: Pattern) -> None:
+    definition = dataclasses.replace(
+        train(pattern, ("<|end|>", " spaced ", "日本")), whole_words=True
+    )
+    path = tmp_path / "tokenizer.json"
+    write_definition(definition, path)
+    read = read_definition(path)
+    assert read == definition
+    assert read.content_id() == definition.content_id()
+    value = json.loads(path.read_text("utf-8"))
+    assert value["format"] == "groundup-tokenizer"
+    assert value["version"] == 1
+    assert value["vocab_size"] == definition.vocab_size
+    assert value["lineage"] == {"corpus": "a sentence"}
+
+
+def test_our_file_keeps_gaps_and_repeated_special_tokens(tmp_path: Path) -> None:
+    definition = dataclasses.replace(
+        SMALL,
+        vocab={**SMALL.vocab, 999: b"the"},
+        special_tokens={**SMALL.special_tokens, "the": 999},
+    )
+    write_definition(definition, tmp_path / "tokenizer.json")
+    assert read_definition(tmp_path / "tokenizer.json") == definition
+
+
+def test_a_file_is_known_by_content_not_by_name(tmp_path: Path) -> None:
+    write_definition(SMALL, tmp_path / "a.tiktoken", "groundup")
+    write_definition(SMALL, tmp_path / "b.json", "tiktoken")
+    write_definition(SMALL, tmp_path / "c.bin", "huggingface")
+    assert read_definition(tmp_path / "a.tiktoken") == SMALL
+    ranks = read_definition(tmp_path / "b.json", pattern="gpt2", special_tokens=["<|end|>"])
+    assert ranks.content_id() == SMALL.content_id()
+    assert read_definition(tmp_path / "c.bin").content_id() == SMALL.content_id()
+
+
+@pytest.mark.parametrize("format", ["groundup", "huggingface", "tiktoken", "gpt2"])
+def test_all_formats_agree_on_the_content(tmp_path: Path, format: Any) -> None:
+    paths = write_definition(SMALL, tmp_path / "out", format)
+    read = read_definition(paths[0], pattern=GPT2, special_tokens=["<|end|>"])
+    assert read.content_id() == SMALL.content_id()
+
+
+@pytest.mark.parametrize("target", ["folder", "folder/vocab.json"])
+def test_gpt2_files_are_a_pair(tmp_path: Path, target: str) -> None:
+    paths = write_definition(SMALL, tmp_path / target, "gpt2")
+    assert paths == [tmp_path / "folder" / "vocab.json", tmp_path / "folder" / "merges.txt"]
+    assert paths[1].read_text("utf-8").startswith("#version: 0.2\n")
+    for source in (tmp_path / "folder", paths[0]):
+        assert read_definition(source, special_tokens=["<|end|>"]).merges == SMALL.merges
+    # The header is not part of the course's files.
+    lines = paths[1].read_text("utf-8").split("\n", 1)[1]
+    paths[1].write_text(lines, "utf-8")
+    assert read_gpt2_files(*paths, ["<|end|>"]) == dataclasses.replace(
+        SMALL, lineage=read_gpt2_files(*paths).lineage
+    )
+
+
+def test_a_special_token_that_is_not_named_is_ordinary_in_gpt2_files(tmp_path: Path) -> None:
+    paths = write_definition(SMALL, tmp_path / "out", "gpt2")
+    definition = read_gpt2_files(*paths)
+    assert definition.special_tokens == {}
+    assert len(encode_reference(definition, "<|end|>")) > 1
+    appended = read_gpt2_files(*paths, ["<|new|>"])
+    assert appended.special_tokens == {"<|new|>": SMALL.vocab_size}
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_huggingface_merges_are_texts_or_pairs(tmp_path: Path, pairs: bool) -> None:
+    value = huggingface_value(tmp_path)
+    if pairs:
+        value["model"]["merges"] = [merge.split(" ") for merge in value["model"]["merges"]]
+    assert read_value(tmp_path, value).merges == SMALL.merges
+
+
+def huggingface_value(tmp_path: Path, definition: TokenizerDefinition = SMALL) -> dict[str, Any]:
+    write_definition(definition, tmp_path / "hf.json", "huggingface")
+    value: dict[str, Any] = json.loads((tmp_path / "hf.json").read_text("utf-8"))
+    return value
+
+
+def read_value(tmp_path: Path, value: dict[str, Any]) -> TokenizerDefinition:
+    (tmp_path / "changed.json").write_text(json.dumps(value), "utf-8")
+    return read_definition(tmp_path / "changed.json")
+
+
+def set_entry(value: dict[str, Any], place: str, entry: Any) -> None:
+    *folders, key = place.split(".")
+    for folder in folders:
+        value = value[int(folder)] if isinstance(value, list) else value[folder]
+    value[key] = entry
+
+
+@pytest.mark.parametrize(
+    ("place", "entry", "message"),
+    [
+        ("normalizer", {"type": "NFC"}, "the normalizer NFC"),
+        (
+            "normalizer",
+            {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]},
+            "the normalizer Lowercase",
+        ),
+        ("model.type", "WordPiece", "a model of type WordPiece"),
+        ("model.dropout", 0.1, "dropout 0.1"),
+        ("model.continuing_subword_prefix", "##", "continuing_subword_prefix '##'"),
+        ("pre_tokenizer.add_prefix_space", True, "add_prefix_space"),
+        ("pre_tokenizer", None, "no pre-tokenizer"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "the pre-tokenizer Whitespace at place 1 of 1"),
+        (
+            "pre_tokenizer",
+            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Isolated", "invert": False},
+            "no ByteLevel pre-tokenizer at the end",
+        ),
+        ("added_tokens.0.lstrip", True, r"lstrip set for the added token '<\|end\|>'"),
+        ("added_tokens.0.single_word", True, "single_word set"),
+        ("added_tokens.0.id", 5, r"'<\|end\|>' in .* has id 5, and 299 in the vocabulary"),
+        ("added_tokens.0.id", "5", "'id' in the tokenizer file .* is '5'"),
+        ("model.vocab.Ġ", "x", "'Ġ' in .* has the id 'x'"),
+        ("model.vocab", [], "'vocab' in the tokenizer file .* should be a JSON object"),
+        ("model.merges", ["t h", "onlyone"], "merge 2 of .* is 'onlyone'"),
+        ("model.merges", [["t", "h"], ["a"]], r"merge 2 of .* is \['a'\]"),
+        ("model.merges", ["t h", "t zzz"], "merge 2 of .* names the token 'zzz'"),
+        ("model.merges", ["t", "h e r"], "merge 1 of .* is 't'"),
+    ],
+)
+def test_what_a_huggingface_file_asks_in_vain_is_named(
+    tmp_path: Path, place: str, entry: Any, message: str
+) -> None:
+    value = huggingface_value(tmp_path)
+    set_entry(value, place, entry)
+    with pytest.raises(TokenizerError, match=message):
+        read_value(tmp_path, value)
+
+
+def split_step(
+    expression: str, behaviour: str = "Isolated", invert: bool = False
+) -> dict[str, Any]:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": expression},
+        "behavior": behaviour,
+        "invert": invert,
+    }
+
+
+BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": True,
+    "use_regex": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "pattern"),
+    [
+        ([split_step(LLAMA3.stages[0]), BYTE_LEVEL], LLAMA3),
+        ([split_step(QWEN2.stages[0], "Removed", True), BYTE_LEVEL], QWEN2),
+        ([*map(split_step, DEEPSEEK.stages), BYTE_LEVEL], DEEPSEEK),
+        (
+            [{"type": "Digits", "individual_digits": True}, {**BYTE_LEVEL, "use_regex": True}],
+            Pattern("custom", (r"\p{N}", *GPT2.stages)),
+        ),
+        ([split_step(r"[a-z]+"), BYTE_LEVEL], Pattern("custom", (r"[a-z]+",))),
+        ([BYTE_LEVEL], Pattern("custom", (r"(?s:.+)",))),
+    ],
+)
+def test_huggingface_pre_tokenizers_are_patterns(
+    tmp_path: Path, steps: list[dict[str, Any]], pattern: Pattern
+) -> None:
+    value = huggingface_value(tmp_path)
+    value["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    definition = read_value(tmp_path, value)
+    assert definition.pattern == pattern
+    tokenizers = pytest.importorskip("tokenizers")
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(value))
+    assert encode_reference(definition, TEXT) == oracle.encode(TEXT).ids
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        split_step(r"\w+$"),
+        split_step(r"^\w+"),
+        split_step(r"\p{N}{1,3}+"),
+        split_step(r"\w+", "Removed", True),
+        split_step(r"\w+", "MergedWithNext"),
+    ],
+)
+def test_patterns_that_mean_something_else_to_huggingface_are_refused(
+    tmp_path: Path, step: dict[str, Any]
+) -> None:
+    value = huggingface_value(tmp_path)
+    value["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [step, BYTE_LEVEL]}
+    with pytest.raises(TokenizerError, match="cannot honour"):
+        read_value(tmp_path, value)
+
+
+@pytest.mark.parametrize("pattern", [GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK])
+def test_the_huggingface_library_reads_what_we_write(tmp_path: Path, pattern: Pattern) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    definition = train(pattern, ("<|end|>", "<|end|><|end|>", "日 本"))
+    write_definition(definition, tmp_path / "tokenizer.json", "huggingface")
+    oracle = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in (TEXT, f"{TEXT}<|end|><|end|><|end|>12日 本 'S'll\r\n  x  ", " " * 9):
+        assert oracle.encode(text).ids == encode_reference(definition, text)
+        assert oracle.decode(oracle.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_tiktoken_reads_what_we_write(tmp_path: Path) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    write_definition(SMALL, tmp_path / "ranks", "tiktoken")
+    lines = (tmp_path / "ranks").read_bytes().splitlines()
+    ranks = {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines}
+    oracle = tiktoken.Encoding(
+        "ours",
+        pat_str=GPT2.stages[0],
+        mergeable_ranks=ranks,
+        special_tokens=SMALL.special_tokens,
+    )
+    text = TEXT + "<|end|>" + TEXT
+    assert oracle.encode(text, allowed_special="all") == encode_reference(SMALL, text)
+
+
+def test_ranks_that_are_not_published_need_a_pattern(tmp_path: Path) -> None:
+    write_definition(SMALL, tmp_path / "ranks", "tiktoken")
+    with pytest.raises(TokenizerError, match="give the pattern: one of gpt2, cl100k"):
+        read_definition(tmp_path / "ranks")
+    read = read_definition(tmp_path / "ranks", pattern=r"\w+|\W", special_tokens={"<|x|>": 400})
+    assert read.pattern.name == "custom"
+    assert read.special_tokens == {"<|x|>": 400}
+
+
+def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
+    tokens = [*(bytes([byte]) for byte in range(256)), b"abc"]
+    lines = [base64.b64encode(token) + b" %d" % rank for rank, token in enumerate(tokens)]
+    (tmp_path / "ranks").write_bytes(b"\n".join(lines))
+    definition = read_definition(tmp_path / "ranks", pattern="gpt2")
+    assert definition.whole_words
+    assert encode_reference(definition, "abc abc") == [256, 32, 97, 98, 99]
+    with pytest.raises(TokenizerError, match=r"cannot say that pre-tokens .* are kept whole"):
+        write_definition(definition, tmp_path / "out", "gpt2")
+
+
+@pytest.mark.parametrize(
+    ("changes", "format", "message"),
+    [
+        ({"pattern": CL100K}, "gpt2", "this tokenizer has cl100k"),
+        ({"merges": SMALL.merges[::-1]}, "tiktoken", "its ids do not follow its merges"),
+        ({"merges": SMALL.merges[:-1]}, "tiktoken", "from other parts than its merges"),
+        ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$' means something else"),
+        ({"pattern": CL100K}, "yaml", "no tokenizer format named 'yaml'"),
+    ],
+)
+def test_what_a_format_cannot_express_is_refused(
+    tmp_path: Path, changes: dict[str, Any], format: Any, message: str
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        write_definition(dataclasses.replace(SMALL, **changes), tmp_path / "out", format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_special_token_spelled_like_an_ordinary_one_is_refused(tmp_path: Path) -> None:
+    text = spell_bytes(b" the")
+    definition = dataclasses.replace(
+        SMALL,
+        vocab={**SMALL.vocab, 300: text.encode()},
+        special_tokens={**SMALL.special_tokens, text: 300},
+    )
+    with pytest.raises(TokenizerError, match="cannot tell the special token 'Ġthe'"):
+        write_definition(definition, tmp_path / "out", "huggingface")
+    write_definition(definition, tmp_path / "out", "groundup")
+    assert read_definition(tmp_path / "out") == definition
+
+
+def test_special_tokens_and_pattern_can_be_given_on_top(tmp_path: Path) -> None:
+    write_definition(SMALL, tmp_path / "tokenizer.json")
+    read = read_definition(
+        tmp_path / "tokenizer.json", pattern="cl100k", special_tokens=["<|end|>", "<|more|>"]
+    )
+    assert read.special_tokens == {"<|end|>": 299, "<|more|>": 300}
+    assert read.vocab[300] == b"<|more|>"
+    assert read.pattern is CL100K
+    assert read.content_id() != SMALL.content_id()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("format", ["groundup", "huggingface"])
+def test_a_file_cut_short_is_named(tmp_path: Path, format: Any, part: float) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_definition(SMALL, path, format)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is (not whole JSON|empty)"):
+        read_definition(path)
+
+
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_definition(SMALL, path)
+    text = path.read_text("utf-8")
+    path.write_text(text.replace('"whole_words": false', '"whole_words": true'), "utf-8")
+    with pytest.raises(TokenizerError, match="does not match its content id sha256:"):
+        read_definition(path)
+    path.write_text(text.replace('"content_id": "sha256:', '"content_id": "sha256:0'), "utf-8")
+    with pytest.raises(TokenizerError, match="does not match its content id sha256:0"):
+        read_definition(path)
+
+
+def test_a_file_with_another_layout_is_still_whole(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_definition(SMALL, path)
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")), indent=4), "utf-8")
+    assert read_definition(path) == SMALL
+
+
+@pytest.mark.parametrize(
+    ("place", "entry", "message"),
+    [
+        ("version", 2, "format version 2, and this groundup reads up to version 1; upgrade"),
+        ("version", 0, "format version 0"),
+        ("version", "1", "'version' in the tokenizer file .* is '1'"),
+        ("merges", {}, "'merges' .* should be a JSON array"),
+        ("pattern.stages", [], "the pattern stages"),
+        ("pattern.stages", ["("], "not a valid regular expression"),
+        ("special_tokens", {"<|end|>": "299"}, "has id '299'"),
+        ("vocabulary", ["a", 7], "the token with id 1 in .* is 7"),
+        ("vocabulary", ["a", "b c"], "'b c' in .* is not written in GPT-2's byte spelling"),
+        ("merges", ["t h", "q zzz"], "merge 2 of .* names the token 'zzz'"),
+    ],
+)
+def test_a_broken_entry_of_our_file_is_named(
+    tmp_path: Path, place: str, entry: Any, message: str
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_definition(SMALL, path)
+    value = json.loads(path.read_text("utf-8"))
+    set_entry(value, place, entry)
+    path.write_text(json.dumps(value), "utf-8")
+    with pytest.raises(TokenizerError, match=message):
+        read_definition(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"hello", "neither JSON nor lines of base64"),
+        (b"\x80\x04\x95", "neither JSON nor lines of base64"),
+        (b'{"a": "\xff"}', "not UTF-8 at byte 7"),
+        (b'{"a": "b"}', "no tokenizer file we know .* its keys are 'a'"),
+        (b'{"a": 1, "a": 2}', "has 'a' twice"),
+        (b'{"a": 1}', "a vocabulary without merges"),
+        (b"[" * 5, "neither JSON"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"QQ== 0\nQg== x\n", "line 2 of the ranks file .* is b'Qg== x'"),
+        (b"QQ== 0\nQ*== 1\n", "line 2 of the ranks file"),
+        (b"QQ== 0\nQg*== 1\n", "line 2 of the ranks file"),
+        (b"QQ== 0\nQg== 0\n", "lines 1 and 2 of the ranks file .* both have rank 0"),
+        (b"QQ== 0\nQg==", "line 2 of the ranks file"),
+        (b"QQ== 0\nQg== -1\n", "line 2 of the ranks file"),
+        (b"QQ== 0\nQg== 5\n", "no token for the single byte 0x00"),
+    ],
+)
+def test_other_content_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(TokenizerError, match=message):
+        read_definition(tmp_path / "file", pattern="gpt2")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer file .*nowhere\.json"):
+        read_definition(tmp_path / "nowhere.json")
+    with pytest.raises(TokenizerError, match=r"has neither a tokenizer\.json nor a vocab\.json"):
+        read_definition(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "merges", "message"),
+    [
+        ({"extra": 700}, "", "no token has id 300, though ids go on to 700"),
+        ({"extra": 5}, "", "and 'extra' in .* share the id 5"),
+        ({}, "\nt zzz", r"line 45 of .*merges\.txt \(t \+ zzz\) names the token 'zzz'"),
+        ({}, "\nt h e", r"line 45 of .*merges\.txt is 't h e'"),
+        ({}, "\n\nt h", r"line 45 of .*merges\.txt is ''"),
+        ({"日": 300}, "", "'日' in .* is not written in GPT-2's byte spelling"),
+    ],
+)
+def test_broken_gpt2_files_are_named(
+    tmp_path: Path, vocab: dict[str, int], merges: str, message: str
+) -> None:
+    vocab_path, merges_path = write_definition(SMALL, tmp_path / "out", "gpt2")
+    value = {**json.loads(vocab_path.read_text("utf-8")), **vocab}
+    vocab_path.write_text(json.dumps(value), "utf-8")
+    text = merges_path.read_text("utf-8")
+    merges_path.write_text(text.rstrip("\n") + merges, "utf-8")
+    with pytest.raises(TokenizerError, match=message):
+        read_gpt2_files(vocab_path, merges_path, ["<|end|>"])
+
+
+def test_special_tokens_may_stand_plain_in_gpt2_files(tmp_path: Path) -> None:
+    definition = train(GPT2, ("日 本",))
+    paths = write_definition(definition, tmp_path / "out", "gpt2")
+    assert read_gpt2_files(*paths, ["日 本"]).content_id() == definition.content_id()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    write_definition(SMALL, path)
+    broken = dataclasses.replace(SMALL, merges=[(b"t", b"zzz")])
+    with pytest.raises(TokenizerError):
+        write_definition(broken, path)
+    assert read_definition(path) == SMALL
+    assert list(tmp_path.iterdir()) == [path]
+
+
+PUBLISHED = {
+    "r50k_base.tiktoken": GPT2,
+    "p50k_base.tiktoken": GPT2,
+    "cl100k_base.tiktoken": CL100K,
+    "o200k_base.tiktoken": O200K,
+    "llama3_tokenizer.model": LLAMA3,
+    "qwen.tiktoken": QWEN2,
+}
+TIKTOKEN_CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+
+
+def sample_texts(unpack: Callable[[str], Path]) -> list[str]:
+    texts = []
+    for name in ("stories.txt", "multilingual.txt", "code.txt"):
+        with open(unpack(name), encoding="utf-8") as file:
+            file.read(1_000_000)
+            texts.append(file.read(300_000))
+    return [*texts, "  \n <|endoftext|>  'S don'ſ 123456789\r\n\n \t x\n\n  "]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_ranks_encode_as_tiktoken(unpack: Callable[[str], Path], name: str) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    path = unpack(f"tokenizers/{name}")
+    published = find_published(path.read_bytes())
+    assert published is not None
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.pattern == PUBLISHED[name]
+    lines = path.read_bytes().splitlines()
+    oracle = tiktoken.Encoding(
+        name,
+        pat_str=TIKTOKEN_CL100K if name.startswith("cl100k") else PUBLISHED[name].stages[0],
+        mergeable_ranks={base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines},
+        special_tokens=published.special_tokens,
+    )
+    assert tokenizer.vocab_size == oracle.n_vocab
+    for text in sample_texts(unpack):
+        ids = oracle.encode(text, allowed_special="all")
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_ranks_survive_all_formats(
+    unpack: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    source = unpack(f"tokenizers/{name}")
+    definition = read_definition(source)
+    for format in ("groundup", "huggingface", "tiktoken"):
+        write_definition(definition, tmp_path / format, format)  # type: ignore[arg-type]
+    assert read_definition(tmp_path / "groundup") == definition
+    assert read_definition(tmp_path / "huggingface").content_id() == definition.content_id()
+    assert (tmp_path / "tiktoken").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("name", ["gpt2_hf_tokenizer.json", "deepseek_tokenizer.json"])
+def test_published_tokenizer_json_encodes_as_tokenizers(
+    unpack: Callable[[str], Path], name: str
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = unpack(f"tokenizers/{name}")
+    oracle = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer = Tokenizer.load(path)
+    for text in sample_texts(unpack):
+        ids = oracle.encode(text, add_special_tokens=False).ids
+        assert tokenizer.encode(text) == ids
+
+
+def test_gpt2s_own_files_are_r50k(unpack: Callable[[str], Path]) -> None:
+    definition = read_gpt2_files(
+        unpack("tokenizers/gpt2_encoder.json"),
+        unpack("tokenizers/gpt2_vocab.bpe"),
+        ["<|endoftext|>"],
+    )
+    ranks = read_definition(unpack("tokenizers/r50k_base.tiktoken"))
+    assert definition.content_id() == ranks.content_id()
+    assert not ranks.whole_words

@@ -1,0 +1,114 @@
+"""Explanations end in the ids of the encoder, and measurements count what is there."""
+
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.inspection import (
+    LARGE_CORPUS_BYTES,
+    compare,
+    describe_code_point,
+    estimate_large_corpus_seconds,
+    explain,
+    find_longest_tokens,
+    measure,
+)
+from groundup.tokenizer.patterns import O200K
+from groundup.tokenizer.reference import train_bpe_reference
+
+TEXT = "the theme of the thesis is then and there"
+SPECIAL = ("<|end|>",)
+
+
+def make(whole_words: bool = False) -> Tokenizer:
+    vocab, merges = train_bpe_reference(TEXT, 280, SPECIAL)
+    definition = TokenizerDefinition(vocab, merges, {"<|end|>": len(vocab) - 1})
+    return Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return make()
+
+
+@hypothesis.given(st.text(max_size=40))
+@hypothesis.example(TEXT + "<|end|>" + TEXT)
+def test_an_explanation_ends_in_the_ids_of_the_text(text: str) -> None:
+    for tokenizer in (make(), make(whole_words=True)):
+        explanation = explain(tokenizer, text)
+        assert explanation.ids == tokenizer.encode(text)
+        assert "".join(pre_token.text for pre_token in explanation.pre_tokens) == text
+        for pre_token in explanation.pre_tokens:
+            assert b"".join(pre_token.tokens) == pre_token.text.encode()
+
+
+def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
+    (pre_token,) = explain(tokenizer, "the").pre_tokens
+    assert pre_token.start == (b"t", b"h", b"e")
+    symbols = pre_token.start
+    for step in pre_token.steps:
+        assert tokenizer.merges[step.rank] == (step.left, step.right)
+        assert len(step.symbols) == len(symbols) - 1
+        assert step.left + step.right in step.symbols
+        symbols = step.symbols
+    assert symbols == pre_token.tokens == (b"the",)
+
+
+def test_special_tokens_and_whole_words_fire_no_merges() -> None:
+    special, word = explain(make(whole_words=True), "<|end|>the").pre_tokens
+    assert special.is_special
+    assert special.steps == ()
+    assert word.is_whole_word
+    assert word.steps == ()
+
+
+def test_code_points_have_number_name_and_bytes() -> None:
+    point = describe_code_point("é")
+    assert (point.number, point.name) == ("U+00E9", "LATIN SMALL LETTER E WITH ACUTE")
+    assert point.utf8 == b"\xc3\xa9"
+    assert describe_code_point("\n").name == "<Cc>"
+    assert describe_code_point("😀").number == "U+1F600"
+
+
+def test_measurements_count_bytes_words_and_tokens(tokenizer: Tokenizer) -> None:
+    texts = ["the é", "the<|end|>"]
+    result = measure(tokenizer, texts, num_passes=1)
+    ids = [id for text in texts for id in tokenizer.encode(text)]
+    assert result.num_bytes == 6 + 10
+    assert result.num_characters == 5 + 10
+    assert result.num_words == 3
+    assert result.num_tokens == len(ids)
+    assert result.num_distinct_tokens == len(set(ids))
+    assert result.bytes_per_token == 16 / len(ids)
+    assert result.tokens_per_word == len(ids) / 3
+    assert result.vocabulary_use == len(set(ids)) / tokenizer.vocab_size
+    assert result.longest_tokens[0] == b"the"
+    assert result.best_bytes_per_second >= result.first_bytes_per_second > 0
+
+
+def test_a_rate_is_pictured_by_a_large_corpus() -> None:
+    assert estimate_large_corpus_seconds(LARGE_CORPUS_BYTES / 60) == 60
+    assert estimate_large_corpus_seconds(0.0) == 0.0
+
+
+def test_nothing_measured_is_nothing_not_an_error(tokenizer: Tokenizer) -> None:
+    for texts in ([], [""]):
+        result = measure(tokenizer, texts, num_passes=1)
+        assert (result.num_tokens, result.bytes_per_token, result.tokens_per_word) == (0, 0.0, 0.0)
+        assert result.best_bytes_per_second == 0.0
+
+
+def test_comparison_is_by_text_and_tokenizer(tokenizer: Tokenizer) -> None:
+    other = Tokenizer.from_definition(dataclasses.replace(tokenizer.definition, pattern=O200K))
+    table = compare({"a": tokenizer, "b": other}, {"x": [TEXT], "y": ["the's"]}, num_passes=1)
+    assert list(table) == ["x", "y"]
+    assert list(table["x"]) == ["a", "b"]
+    assert table["x"]["a"].num_bytes == len(TEXT)
+
+
+def test_the_longest_tokens_come_in_a_fixed_order() -> None:
+    assert find_longest_tokens([b"a", b"ccc", b"bbb", b"dd"], 3) == (b"bbb", b"ccc", b"dd")
