@@ -1,5 +1,7 @@
-"""The texts and vocabularies that benchmarks run on: real ones from `../shared/data` where that folder
-is, else the built-in sample corpus and a vocabulary learned from it. Unpacked once, into `build/`.
+"""The texts and vocabularies that benchmarks run on.
+
+Real ones from `../shared/data` where that folder is, unpacked once into `build/`; else the built-in
+sample corpus and a vocabulary learned from it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts made to bring an encoder down: one endless word, runs of blanks, no line breaks, and more."""
+"""Texts made to bring an encoder down: an endless word, runs of blanks, no line breaks."""
 
 from __future__ import annotations
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import select
+import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -45,10 +47,9 @@ class PeakMemory:
 
     def __init__(self) -> None:
         gc.collect()
-        try:
+        # Linux forgets the high-water mark when asked; elsewhere the peak is that of all time.
+        with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            pass
         self._before = _status_bytes("VmRSS")
 
     def growth_bytes(self) -> int | None:
@@ -57,39 +58,47 @@ class PeakMemory:
 
 
 class PrivateMemory:
-    """The same for memory that no file backs: mapped input does not count. Looks every few ms."""
+    """The same for memory that no file backs: mapped input does not count.
 
-    _PERIOD_SECONDS = 0.005
+    A process beside this one looks every few milliseconds, as a thread could not while some tool
+    holds Python's lock.
+    """
 
     def __init__(self) -> None:
         self.growth_bytes: int | None = None
-        self.num_samples = 0
 
     def __enter__(self) -> PrivateMemory:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._watcher = None
         if os.path.exists("/proc/self/statm"):
-            self._thread.start()
+            command = [sys.executable, "-S", __file__, str(os.getpid())]
+            self._watcher = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert self._watcher.stdout is not None
+            self._watcher.stdout.readline()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._watcher is not None:
+            self.growth_bytes = int(self._watcher.communicate("stop")[0])
 
-    def _sample(self) -> None:
-        page = os.sysconf("SC_PAGE_SIZE")
-        file = os.open("/proc/self/statm", os.O_RDONLY)
-        before = None
-        while True:
-            fields = os.pread(file, 200, 0).split()
-            private = (int(fields[1]) - int(fields[2])) * page
-            before = private if before is None else before
-            self.growth_bytes = max(self.growth_bytes or 0, private - before)
-            self.num_samples += 1
-            if self._stop.wait(self._PERIOD_SECONDS):
-                break
-        os.close(file)
+
+def _watch(process_id: int) -> None:
+    """Write a line when the first look is taken, and the greatest growth when told to stop."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    file = os.open(f"/proc/{process_id}/statm", os.O_RDONLY)
+    before = None
+    most = 0
+    while True:
+        fields = os.pread(file, 200, 0).split()
+        private = (int(fields[1]) - int(fields[2])) * page
+        if before is None:
+            before = private
+            print("watching", flush=True)
+        most = max(most, private - before)
+        if select.select([sys.stdin], [], [], 0.005)[0]:
+            print(most)
+            return
 
 
 def use_cores(count: int) -> None:
@@ -144,3 +153,7 @@ def _status_bytes(field: str) -> int | None:
     except OSError:
         pass
     return None
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]))

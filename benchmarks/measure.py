@@ -1,65 +1,29 @@
 """Measures tools against one another: every figure from a fresh process, tools taking turns.
 
 A benchmark is a list of tasks and a function `work(job)` that does one task with one tool. Here are
-the rounds, the clock, the ratios and the result file; texts are `corpora`, the printing is `report`.
+the rounds and the result file; ratios are made in `rows`, the clock is `machine`, the texts are
+`corpora`, the printing is `report`.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
+import io
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from corpora import REPOSITORY, Corpora
+from corpora import CACHE, REPOSITORY, Corpora
 from machine import describe_hardware, describe_versions, is_installed, use_cores
+from rows import OURS, Json, Task, Verdict, make_row
 
-OURS = "groundup"
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One figure that a job gives under this name; `MB/s` is made from its seconds."""
-
-    name: str
-    title: str
-    unit: str = "MB/s"
-    headline: bool = True
-    # How many times better than whom, and what the figure itself should not pass.
-    targets: dict[str, float] = field(default_factory=dict)
-    limit: float | None = None
-
-
-@dataclass(frozen=True)
-class Task:
-    """One question put to several tools, each on `cores` cores."""
-
-    name: str
-    title: str
-    job: Json
-    rivals: tuple[str, ...]
-    measures: tuple[Measure, ...]
-    cores: int = 1
-    # What a slow tool does instead, so that it ends today: changes to the job and words about them.
-    lighter: dict[str, tuple[Json, str]] = field(default_factory=dict)
-
-
-class Verdict(NamedTuple):
-    """Whether a rival's output is what ours is, in words for the table."""
-
-    agrees: bool
-    words: str
+RESULTS = REPOSITORY / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)
@@ -79,6 +43,10 @@ def main(benchmark: Benchmark, script: str) -> int:
     if arguments.job is not None:
         return _serve(benchmark, arguments.job)
     from report import print_task
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Tables appear as they come when the output goes to a file.
+        sys.stdout.reconfigure(line_buffering=True)
 
     rounds = 1 if arguments.quick else arguments.rounds
     result: Json = {
@@ -108,8 +76,9 @@ def main(benchmark: Benchmark, script: str) -> int:
     result["versions"] = describe_versions(tools)
     for tool, reason in result["skipped"].items():
         print(f"skipped {tool}: {reason}")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{benchmark.name}.json"
+    out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{benchmark.name}.json"
     path.write_text(json.dumps(_merged(path, result, arguments.only), indent=1) + "\n")
     print(f"{path}")
     return 0
@@ -152,7 +121,7 @@ class _Runner:
             if number == 0:
                 verdicts = self._compare(task, [tool for tool in alive if tool not in problems])
         return [
-            _row(task, measure, results, pairs, verdicts, problems) for measure in task.measures
+            make_row(task, measure, results, pairs, verdicts, problems) for measure in task.measures
         ]
 
     def _process(self, task: Task, tool: str, *, first: bool) -> Json:
@@ -163,6 +132,8 @@ class _Runner:
         answer = self._folder / f"{stem}.json"
         answer.unlink(missing_ok=True)
         job |= {"answer": str(answer), "output": str(self._folder / stem) if first else None}
+        question = self._folder / f"{stem}.job.json"
+        question.write_text(json.dumps(job))
         threads = str(task.cores)
         environment = {
             **os.environ,
@@ -171,7 +142,7 @@ class _Runner:
             "TOKENIZERS_PARALLELISM": "true" if task.cores > 1 else "false",
             "PYTHONWARNINGS": "ignore",
         }
-        command = [sys.executable, self._script, "--job", json.dumps(job)]
+        command = [sys.executable, self._script, "--job", str(question)]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, timeout=self._timeout
@@ -205,76 +176,6 @@ def _groups(rivals: Sequence[str], number: int) -> Iterator[list[str]]:
         yield group[::-1] if number % 2 else group
 
 
-def _row(
-    task: Task,
-    measure: Measure,
-    results: dict[str, list[Json]],
-    pairs: dict[str, list[tuple[Json, Json]]],
-    verdicts: dict[str, Verdict],
-    problems: dict[str, str],
-) -> Json:
-    tools: Json = {}
-    for tool, outcomes in results.items():
-        note = task.lighter[tool][1] if tool in task.lighter else None
-        cell: Json = {"note": note} if note else {}
-        if tool in problems:
-            cell["error"] = problems[tool]
-        values = [value for one in outcomes if (value := _value(one, measure)) is not None]
-        if values:
-            cell |= {
-                "median": statistics.median(values),
-                "low": min(values),
-                "high": max(values),
-                "values": values,
-                "cpu_seconds": _median(one["cpu_seconds"].get(measure.name) for one in outcomes),
-                "peak_bytes": _median(one.get("peak_bytes") for one in outcomes),
-                "extra": outcomes[0].get("extra", {}),
-            }
-        if tool in verdicts:
-            cell |= {"agrees": verdicts[tool].agrees, "agreement": verdicts[tool].words}
-        ratios = [_ratio(ours, theirs, measure) for ours, theirs in pairs.get(tool, [])]
-        ratios = [ratio for ratio in ratios if ratio is not None]
-        if ratios:
-            cell |= {"ratio": statistics.median(ratios), "ratios": ratios}
-        tools[tool] = cell
-    return {
-        "name": f"{task.name}.{measure.name}",
-        "title": f"{task.title}{', ' if measure.title else ''}{measure.title}",
-        "unit": measure.unit,
-        "cores": task.cores,
-        "headline": measure.headline,
-        "targets": measure.targets,
-        "limit": measure.limit,
-        "valid": all(verdict.agrees for verdict in verdicts.values()) and OURS not in problems,
-        "tools": tools,
-    }
-
-
-def _value(outcome: Json, measure: Measure) -> float | None:
-    seconds = outcome["seconds"].get(measure.name)
-    if measure.unit == "MB/s":
-        return None if not seconds else float(outcome["num_bytes"] / seconds / 1e6)
-    if measure.unit == "MB":
-        taken = outcome["memory_bytes"].get(measure.name)
-        return None if taken is None else float(taken / 1e6)
-    return None if seconds is None else float(seconds)
-
-
-def _ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
-    """How many times better ours did; a growth (unit x) speaks for itself."""
-    if measure.unit == "x":
-        return None
-    a, b = _value(ours, measure), _value(theirs, measure)
-    if not a or not b:
-        return None
-    return a / b if measure.unit == "MB/s" else b / a
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
 def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> list[str]:
     """The rivals that can run here; why the others do not is noted."""
     present = []
@@ -297,11 +198,15 @@ def _merged(path: Path, result: Json, only: list[str] | None) -> Json:
     old = json.loads(path.read_text())
     new = {row["name"]: row for row in result["rows"]}
     rows = [new.pop(row["name"], row) for row in old["rows"]]
-    return {**result, "rows": rows + list(new.values()), "versions": old["versions"] | result["versions"]}
+    return {
+        **result,
+        "rows": rows + list(new.values()),
+        "versions": old["versions"] | result["versions"],
+    }
 
 
-def _serve(benchmark: Benchmark, text: str) -> int:
-    job = json.loads(text)
+def _serve(benchmark: Benchmark, path: Path) -> int:
+    job = json.loads(path.read_text())
     use_cores(job["cores"])
     answer = benchmark.work(job)
     Path(job["answer"]).write_text(json.dumps(answer))
@@ -315,12 +220,10 @@ def _parse(benchmark: Benchmark) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="only tasks whose names contain one of these")
     parser.add_argument("--tools", nargs="+", help="only these rivals")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a process may take")
-    default = REPOSITORY / "benchmarks" / "results"
-    parser.add_argument("--out", type=Path, default=default, help="the folder of the result")
-    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the folder of the result: benchmarks/results, or with --quick build",
+    )
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-with contextlib.suppress(AttributeError):
-    # Rows appear as they come when the output goes to a file.
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from measure import Task
+    from rows import Task
 
 Json = dict[str, Any]
 

@@ -230,243 +230,44 @@ inline Char decode_high(const Byte* p, const Byte* end) {
     return decode_char(p, end);
 }
 
-// Adds the characters beyond ASCII to the masks of all blocks.
-inline void add_high_characters(Span text, size_t num_blocks, WindowMasks& m) {
-    const Byte* const end = text.data + text.size;
-    size_t covered = 0;  // bytes of this block that a character of the one before reaches into
-    CharClass covering = kOther;
-    for (size_t b = 0; b < num_blocks; b++) {
-        const uint64_t reach = (uint64_t{1} << covered) - 1;
-        uint64_t letter = is_letter(covering) ? reach : 0;
-        uint64_t number = covering == kNumber ? reach : 0;
-        uint64_t space = covering == kSpace ? reach : 0;
-        uint64_t space2 = 0, space3 = 0;
-        uint64_t high = m.high[b] & ~reach;
-        covered = 0;
-        while (high) {
-            const unsigned i = static_cast<unsigned>(__builtin_ctzll(high));
-            const Char c = decode_high(text.data + b * 64 + i, end);
-            const uint64_t bits = ((uint64_t{1} << c.size) - 1) << i;
-            high &= ~bits;
-            if (is_letter(c.cls)) {
-                letter |= bits;
-            } else if (c.cls == kNumber) {
-                number |= bits;
-            } else if (c.cls == kSpace) {
-                space |= bits;
-                (c.size == 2 ? space2 : space3) |= uint64_t{1} << i;
-            }
-            if (i + c.size > 64) {
-                covered = i + c.size - 64;
-                covering = c.cls;
-            }
-        }
-        m.letter[b] |= letter;
-        m.number[b] |= number;
-        m.space[b] |= space;
-        m.space2[b] = space2;
-        m.space3[b] = space3;
-    }
-}
-
-// Writes base + i for every bit i; writes up to seven values more than there are bits.
-inline size_t write_positions(uint64_t bits, uint32_t base, uint32_t* out) {
-    const size_t count = static_cast<size_t>(__builtin_popcountll(bits));
-    for (size_t done = 0; done < count; done += 8) {
-        for (size_t k = 0; k < 8; k++) {
-            out[done + k] = base + static_cast<uint32_t>(__builtin_ctzll(bits | (1ull << 63)));
-            bits &= bits - 1;
-        }
-    }
-    return count;
-}
-
-// Fills in the masks of `num_blocks` blocks of ASCII text, from block `first` on.
-using ClassifyFunction = void (*)(const Byte* text, size_t first, size_t num_blocks, WindowMasks& m);
-
-inline __attribute__((always_inline)) size_t scan_gpt2(Span text, uint32_t* ends,
-                                                       ClassifyFunction classify) {
-    const size_t window = text.size < kWindowBytes ? text.size : kWindowBytes;
-    const size_t seen = text.size < kWindowBytes + 64 ? text.size : kWindowBytes + 64;
-    const size_t num_blocks = (window + 63) / 64;
-    const size_t num_seen = (seen + 63) / 64;
-    WindowMasks m;
-    classify(text.data, 0, seen / 64, m);
-    if (seen % 64) {
-        // Behind the end everything counts as white space, so that a run there is not cut.
-        const size_t b = seen / 64;
-        Byte padded[64];
-        std::memset(padded, '\t', 64);
-        std::memcpy(padded, text.data + b * 64, seen % 64);
-        classify(padded, b, 1, m);
-    }
-    for (size_t b = num_seen; b <= num_blocks; b++) {
-        m.letter[b] = m.number[b] = m.blank[b] = m.apostrophe[b] = m.high[b] = 0;
-        m.space[b] = ~uint64_t{0};
-    }
-    uint64_t any_high = 0;
-    for (size_t b = 0; b < num_seen; b++) any_high |= m.high[b];
-    uint64_t wide_space = 0;
-    if (any_high) {
-        add_high_characters(text, num_seen, m);
-        for (size_t b = 0; b < num_blocks; b++) wide_space |= m.space2[b] | m.space3[b];
-    }
-
-    size_t count = 0;
-    uint64_t before_letter = 0, before_number = 0, before_space = 0, before_blank = 0;
-    uint64_t set_next = 0, clear_next = 0;
-    for (size_t b = 0; b < num_blocks; b++) {
-        const uint64_t letter = m.letter[b], number = m.number[b], space = m.space[b];
-        const uint64_t other = ~(letter | number | space);
-        const uint64_t prev_letter = letter << 1 | before_letter;
-        const uint64_t prev_number = number << 1 | before_number;
-        const uint64_t prev_space = space << 1 | before_space;
-        const uint64_t prev_blank = m.blank[b] << 1 | before_blank;
-        before_letter = letter >> 63;
-        before_number = number >> 63;
-        before_space = space >> 63;
-        before_blank = m.blank[b] >> 63;
-        const uint64_t prev_other = ~(prev_letter | prev_number | prev_space);
-
-        const uint64_t word_starts = ((letter & ~prev_letter) | (number & ~prev_number) |
-                                      (other & ~prev_other)) & ~prev_blank;
-        uint64_t space_starts;
-        if (!wide_space) {
-            // The first and the last character of a run of white space.
-            space_starts = space & ~(prev_space & (space >> 1 | m.space[b + 1] << 63));
-        } else {
-            const uint64_t next = m.space[b + 1];
-            const uint64_t wide2 = m.space2[b], wide3 = m.space3[b];
-            // What is white space, is not a wide one's first byte and was not put there by one.
-            const uint64_t ascii = space & ~m.high[b];
-            space_starts = ((ascii | wide2 | wide3) & ~prev_space) |
-                           (ascii & ~(space >> 1 | next << 63)) |
-                           (wide2 & ~(space >> 2 | next << 62)) |
-                           (wide3 & ~(space >> 3 | next << 61));
-        }
-        uint64_t starts = ((word_starts | space_starts) & ~clear_next) | set_next;
-        if (b == 0) starts |= 1;
-        set_next = clear_next = 0;
-        uint64_t apostrophes = m.apostrophe[b] & starts;
-        while (apostrophes) {
-            const int i = __builtin_ctzll(apostrophes);
-            apostrophes &= apostrophes - 1;
-            const Byte* p = text.data + b * 64 + i;
-            const size_t size = contraction_size(p, text.data + text.size);
-            if (!size) continue;
-            const unsigned __int128 clear = static_cast<unsigned __int128>(1) << (i + 1);
-            const unsigned __int128 set = static_cast<unsigned __int128>(1) << (i + size);
-            starts = (starts & ~static_cast<uint64_t>(clear)) | static_cast<uint64_t>(set);
-            clear_next |= static_cast<uint64_t>(clear >> 64);
-            set_next |= static_cast<uint64_t>(set >> 64);
-        }
-        if (b == 0) starts &= ~uint64_t{1};
-        if ((b + 1) * 64 > window && window % 64) starts &= (uint64_t{1} << (window % 64)) - 1;
-        count += write_positions(starts, static_cast<uint32_t>(b * 64), ends + count);
-    }
-    if (window == text.size) {
-        ends[count++] = static_cast<uint32_t>(text.size);
-    } else if (count == 0) {
-        const Byte* end = gpt2_end(text.data, text.data + text.size);
-        ends[count++] = checked_offset(static_cast<size_t>(end - text.data));
-    }
-    return count;
-}
-
-void classify_portable(const Byte* text, size_t first, size_t num_blocks, WindowMasks& m) {
-    for (size_t b = first; b < first + num_blocks; b++, text += 64) {
-        uint64_t letter = 0, number = 0, space = 0, blank = 0, apostrophe = 0, high = 0;
-        for (int i = 63; i >= 0; i--) {
-            const Byte byte = text[i];
-            const uint8_t cls = byte < 0x80 ? kAsciiClass[byte] : uint8_t{kOther};
-            letter = letter << 1 | (cls == kUpper || cls == kLower);
-            number = number << 1 | (cls == kNumber);
-            space = space << 1 | (cls == kSpace);
-            blank = blank << 1 | (byte == ' ');
-            apostrophe = apostrophe << 1 | (byte == '\'');
-            high = high << 1 | (byte >> 7);
-        }
-        m.letter[b] = letter;
-        m.number[b] = number;
-        m.space[b] = space;
-        m.blank[b] = blank;
-        m.apostrophe[b] = apostrophe;
-        m.high[b] = high;
-    }
-}
-
-size_t scan_gpt2_portable(Span text, uint32_t* ends) {
-    return scan_gpt2(text, ends, classify_portable);
+namespace plain {
+#define VECTOR_BYTES 0
+#include "gpt2_scan.inc"
+#undef VECTOR_BYTES
 }
 
 #if defined(__x86_64__)
-
-__attribute__((target("avx512f,avx512bw"))) void classify_avx512(const Byte* text, size_t first,
-                                                                 size_t num_blocks, WindowMasks& m) {
-    for (size_t b = first; b < first + num_blocks; b++, text += 64) {
-        const __m512i v = _mm512_loadu_si512(text);
-        const __m512i folded = _mm512_or_si512(v, _mm512_set1_epi8(0x20));
-        const __m512i from_a = _mm512_sub_epi8(folded, _mm512_set1_epi8('a'));
-        const __m512i from_0 = _mm512_sub_epi8(v, _mm512_set1_epi8('0'));
-        const __m512i from_tab = _mm512_sub_epi8(v, _mm512_set1_epi8('\t'));
-        const uint64_t blank = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8(' '));
-        m.letter[b] = _mm512_cmplt_epu8_mask(from_a, _mm512_set1_epi8(26));
-        m.number[b] = _mm512_cmplt_epu8_mask(from_0, _mm512_set1_epi8(10));
-        m.space[b] = blank | _mm512_cmplt_epu8_mask(from_tab, _mm512_set1_epi8(5));
-        m.blank[b] = blank;
-        m.apostrophe[b] = _mm512_cmpeq_epi8_mask(v, _mm512_set1_epi8('\''));
-        m.high[b] = _mm512_movepi8_mask(v);
-    }
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2,popcnt")
+namespace avx2 {
+#define VECTOR_BYTES 32
+#include "gpt2_scan.inc"
+#undef VECTOR_BYTES
 }
-
-__attribute__((target("avx2"))) inline uint64_t movemask(__m256i low, __m256i high) {
-    return static_cast<uint32_t>(_mm256_movemask_epi8(low)) |
-           static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(high))) << 32;
+#pragma GCC pop_options
+// The compiler's own header reads variables it leaves undefined on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC push_options
+#pragma GCC target("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi2")
+namespace avx512 {
+#define VECTOR_BYTES 64
+#include "gpt2_scan.inc"
+#undef VECTOR_BYTES
 }
-
-// Bytes of the two halves that lie in [first, first + count), after `| fold`.
-__attribute__((target("avx2"))) inline uint64_t in_range(__m256i low, __m256i high, char fold,
-                                                         char first, char count) {
-    const __m256i f = _mm256_set1_epi8(fold), s = _mm256_set1_epi8(first);
-    const __m256i limit = _mm256_set1_epi8(static_cast<char>(count - 1));
-    const __m256i a = _mm256_sub_epi8(_mm256_or_si256(low, f), s);
-    const __m256i b = _mm256_sub_epi8(_mm256_or_si256(high, f), s);
-    return movemask(_mm256_cmpeq_epi8(_mm256_min_epu8(a, limit), a),
-                    _mm256_cmpeq_epi8(_mm256_min_epu8(b, limit), b));
-}
-
-__attribute__((target("avx2"))) void classify_avx2(const Byte* text, size_t first, size_t num_blocks,
-                                                   WindowMasks& m) {
-    for (size_t b = first; b < first + num_blocks; b++, text += 64) {
-        const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(text));
-        const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(text + 32));
-        const uint64_t blank = in_range(low, high, 0, ' ', 1);
-        m.letter[b] = in_range(low, high, 0x20, 'a', 26);
-        m.number[b] = in_range(low, high, 0, '0', 10);
-        m.space[b] = blank | in_range(low, high, 0, '\t', 5);
-        m.blank[b] = blank;
-        m.apostrophe[b] = in_range(low, high, 0, '\'', 1);
-        m.high[b] = movemask(low, high);
-    }
-}
-
-__attribute__((target("bmi,bmi2,popcnt"))) size_t scan_gpt2_avx2(Span text, uint32_t* ends) {
-    return scan_gpt2(text, ends, classify_avx2);
-}
-
-__attribute__((target("bmi,bmi2,popcnt"))) size_t scan_gpt2_avx512(Span text, uint32_t* ends) {
-    return scan_gpt2(text, ends, classify_avx512);
-}
-
+#pragma GCC pop_options
+#pragma GCC diagnostic pop
 #endif
 
 ScanFunction best_gpt2_scanner() {
 #if defined(__x86_64__)
     const bool bits = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-    if (bits && __builtin_cpu_supports("avx512bw")) return scan_gpt2_avx512;
-    if (bits && __builtin_cpu_supports("avx2")) return scan_gpt2_avx2;
+    if (bits && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vbmi2"))
+        return avx512::scan_gpt2;
+    if (bits && __builtin_cpu_supports("avx2")) return avx2::scan_gpt2;
 #endif
-    return scan_gpt2_portable;
+    return plain::scan_gpt2;
 }
 
 }  // namespace

@@ -10,50 +10,64 @@ constexpr uint64_t kFree = UINT64_MAX;
 
 SpecialTokens::SpecialTokens(const std::vector<std::pair<std::string, uint32_t>>& tokens) {
     if (tokens.empty()) return;
-    size_t num_bytes = 0;
-    for (const auto& token : tokens) num_bytes += token.first.size();
-    size_t capacity = 16;
-    while (capacity < 2 * num_bytes) capacity *= 2;
-    edges_.assign(capacity, Edge{kFree, 0});
-    edge_mask_ = capacity - 1;
     pairs_.assign(65536 / 64, 0);
-    nodes_.emplace_back();
-    for (const auto& [token, id] : tokens) add(token, id);
+    for (const auto& [token, id] : tokens) {
+        if (token.empty()) throw InputError("a special token is empty");
+        const Byte first = static_cast<Byte>(token[0]);
+        starts_[first] = true;
+        for (unsigned second = 0; second < 256; second++) {
+            if (token.size() == 1 || second == static_cast<Byte>(token[1])) {
+                const unsigned pair = first | second << 8;
+                pairs_[pair / 64] |= uint64_t{1} << (pair % 64);
+            }
+        }
+        max_size_ = std::max(max_size_, token.size());
+    }
     if (std::count(starts_, starts_ + 256, true) == 1)
         only_start_ = static_cast<int>(std::find(starts_, starts_ + 256, true) - starts_);
+    std::vector<Token> sorted(tokens);
+    std::sort(sorted.begin(), sorted.end());
+    add_node(sorted.data(), sorted.data() + sorted.size(), 0);
+    index_edges();
 }
 
-void SpecialTokens::add(const std::string& token, uint32_t id) {
-    if (token.empty()) throw InputError("a special token is empty");
-    uint32_t node = 0;
-    for (const char c : token) {
-        const Byte byte = static_cast<Byte>(c);
-        uint32_t child = child_of(node, byte);
-        if (child == kNone) {
-            child = static_cast<uint32_t>(nodes_.size());
-            nodes_.emplace_back();
-            const uint64_t key = uint64_t{node} << 8 | byte;
-            size_t i = mix(key ^ kSeedA, kSeedB) & edge_mask_;
-            while (edges_[i].key != kFree) i = (i + 1) & edge_mask_;
-            edges_[i] = {key, child};
-        }
-        node = child;
+// The node of the tokens from first to last, which agree on their first `depth` bytes.
+uint32_t SpecialTokens::add_node(const Token* first, const Token* last, size_t depth) {
+    // Sorted: what the first and the last share, all share.
+    const std::string &low = first->first, &high = last[-1].first;
+    size_t end = depth;
+    while (end < low.size() && end < high.size() && low[end] == high[end]) end++;
+    const uint32_t node = static_cast<uint32_t>(nodes_.size());
+    nodes_.push_back({static_cast<uint32_t>(skipped_.size()), static_cast<uint32_t>(end - depth), kNone});
+    skipped_.append(low, depth, end - depth);
+    for (; first < last && first->first.size() == end; first++) nodes_[node].id = first->second;
+    while (first < last) {
+        const char byte = first->first[end];
+        const Token* next = first;
+        while (next < last && next->first[end] == byte) next++;
+        const uint32_t child = add_node(first, next, end + 1);
+        edges_.push_back({uint64_t{node} << 8 | static_cast<Byte>(byte), child});
+        first = next;
     }
-    nodes_[node].id = id;
-    const Byte first = static_cast<Byte>(token[0]);
-    starts_[first] = true;
-    for (unsigned second = 0; second < 256; second++) {
-        if (token.size() == 1 || second == static_cast<Byte>(token[1])) {
-            const unsigned pair = first | second << 8;
-            pairs_[pair / 64] |= uint64_t{1} << (pair % 64);
-        }
+    return node;
+}
+
+void SpecialTokens::index_edges() {
+    size_t capacity = 16;
+    while (capacity < 2 * edges_.size()) capacity *= 2;
+    std::vector<Edge> indexed(capacity, Edge{kFree, 0});
+    for (const Edge& edge : edges_) {
+        size_t i = mix(edge.key ^ kSeedA, kSeedB) & (capacity - 1);
+        while (indexed[i].key != kFree) i = (i + 1) & (capacity - 1);
+        indexed[i] = edge;
     }
-    max_size_ = std::max(max_size_, token.size());
+    edges_ = std::move(indexed);
 }
 
 uint32_t SpecialTokens::child_of(uint32_t node, Byte byte) const {
     const uint64_t key = uint64_t{node} << 8 | byte;
-    for (size_t i = mix(key ^ kSeedA, kSeedB) & edge_mask_;; i = (i + 1) & edge_mask_) {
+    const size_t mask = edges_.size() - 1;
+    for (size_t i = mix(key ^ kSeedA, kSeedB) & mask;; i = (i + 1) & mask) {
         if (edges_[i].key == key) return edges_[i].child;
         if (edges_[i].key == kFree) return kNone;
     }
@@ -61,14 +75,18 @@ uint32_t SpecialTokens::child_of(uint32_t node, Byte byte) const {
 
 bool SpecialTokens::longest_at(Span text, size_t at, Match& match) const {
     bool found = false;
-    uint32_t node = 0;
-    for (size_t i = at; i < text.size; i++) {
-        node = child_of(node, text.data[i]);
-        if (node == kNone) break;
-        if (nodes_[node].id != kNone) {
-            match = {at, i + 1 - at, nodes_[node].id};
+    size_t i = at;
+    for (uint32_t number = 0; number != kNone; number = child_of(number, text.data[i++])) {
+        const Node& node = nodes_[number];
+        if (text.size - i < node.skip_size ||
+            std::memcmp(text.data + i, skipped_.data() + node.skip_begin, node.skip_size) != 0)
+            break;
+        i += node.skip_size;
+        if (node.id != kNone) {
+            match = {at, i - at, node.id};
             found = true;
         }
+        if (i == text.size) break;
     }
     return found;
 }

@@ -29,21 +29,26 @@ public:
     bool crosses(Span text, size_t cut) const;
 
 private:
+    // A trie in which a run of single children is one node: the bytes it skips, then the token
+    // that ends there, then the children by their first byte.
+    struct Node {
+        uint32_t skip_begin, skip_size;  // in skipped_
+        uint32_t id;                     // kNone where no token ends
+    };
     struct Edge {
         uint64_t key;  // node * 256 + byte
         uint32_t child;
     };
-    struct Node {
-        uint32_t id = kNone;  // of the token that ends here
-    };
+    using Token = std::pair<std::string, uint32_t>;
 
+    uint32_t add_node(const Token* first, const Token* last, size_t depth);
+    void index_edges();
     uint32_t child_of(uint32_t node, Byte byte) const;
     bool longest_at(Span text, size_t at, Match& match) const;
-    void add(const std::string& token, uint32_t id);
 
     std::vector<Node> nodes_;
-    std::vector<Edge> edges_;  // open addressing, a power of two
-    size_t edge_mask_ = 0;
+    std::vector<Edge> edges_;  // open addressing once indexed, a power of two
+    std::string skipped_;
     size_t max_size_ = 0;
     std::vector<uint64_t> pairs_;  // one bit for each two bytes a token can start with
     bool starts_[256] = {};

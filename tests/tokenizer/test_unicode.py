@@ -69,7 +69,14 @@ def one_of_each_kind() -> list[str]:
 
 @pytest.mark.parametrize("pattern", NATIVE_PATTERNS, ids=lambda pattern: pattern.name)
 def test_a_character_of_each_kind_is_cut_right_in_every_context(pattern: Pattern) -> None:
-    contexts = ("a{0}b", " {0}{0} ", "{0}A'{0}s", "1{0}\n", "  {0}  \n{0} \t{0}", "A{0}'S{0}'ll{0}.\r")
+    contexts = (
+        "a{0}b",
+        " {0}{0} ",
+        "{0}A'{0}s",
+        "1{0}\n",
+        "  {0}  \n{0} \t{0}",
+        "A{0}'S{0}'ll{0}.\r",
+    )
     characters = one_of_each_kind()
     for first in range(0, len(characters), 512):
         chunk = characters[first : first + 512]
@@ -97,7 +104,9 @@ def first_invalid(data: bytes) -> int:
         st.one_of(
             st.text(max_size=3).map(str.encode),
             st.binary(max_size=4),
-            st.sampled_from([b"a" * 31, b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]),
+            st.sampled_from(
+                [b"a" * 31, b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
+            ),
         ),
         max_size=20,
     ).map(b"".join)

@@ -100,24 +100,15 @@ def _check_finished(folder: Path, identity: ShardIdentity, sources: list[Source]
     index = read_index(folder)
     found = ShardIdentity(**{name: getattr(index, name) for name in ShardIdentity.model_fields})
     written_ns = (folder / INDEX_NAME).stat().st_mtime_ns
-    differences = _compare_identities(found, identity)
-    paths = list(map(path_text, sources))
-    if not differences and [entry.path for entry in index.sources] != paths:
-        differences = [f"{len(index.sources)} sources, not just these {len(paths)}"]
-        if len(paths) >= len(index.sources):
-            new = next(path for path in paths if path not in {e.path for e in index.sources})
-            differences = [f"sources without {new}"]
-    for entry, source in zip(index.sources, sources, strict=False):
-        if differences:
-            break
-        size, modified_ns = stamp(source)
-        is_older = modified_ns is not None and modified_ns < written_ns
-        if entry.size != size or not (is_older or _has_hash(source, entry, identity.settings)):
-            differences = [f"{entry.path} as it was before it changed"]
-    if differences:
+    difference = (
+        _compare_identities(found, identity)
+        or _compare_paths([entry.path for entry in index.sources], list(map(path_text, sources)))
+        or _find_changed(index.sources, sources, written_ns, identity.settings)
+    )
+    if difference is not None:
         raise DataError(
-            f"{folder} is finished, but was made with {'; '.join(differences)}; choose another "
-            f"folder, or replace what is there with --overwrite"
+            f"{folder} is finished, but {difference}; choose another folder, or replace what is "
+            f"there with --overwrite"
         )
     for split in index.splits.values():
         for shard in split.shards:
@@ -128,12 +119,18 @@ def _check_finished(folder: Path, identity: ShardIdentity, sources: list[Source]
 
 def _check_unfinished(folder: Path, identity: ShardIdentity, sources: list[Source]) -> Journal:
     journal = read_journal(folder)
-    differences = _compare_identities(journal.identity, identity)
-    differences = differences or _compare_sources(journal.position, sources, identity.settings)
-    if differences:
+    found = journal.identity
+    if found.settings.errors == "strict":
+        # All that was read so far is valid, so any way of treating the rest goes on from it.
+        settings = found.settings.model_copy(update={"errors": identity.settings.errors})
+        found = found.model_copy(update={"settings": settings})
+    difference = _compare_identities(found, identity) or _compare_position(
+        journal.position, sources, identity.settings
+    )
+    if difference is not None:
         raise DataError(
-            f"{folder} holds the beginning of shards made with {'; '.join(differences)}; run that "
-            f"again to finish it, or start over with --overwrite"
+            f"{folder} holds the beginning of other shards: {difference}; finish it with what it "
+            f"was begun with, or start over with --overwrite"
         )
     id_bytes = np.dtype(identity.dtype).itemsize
     for split in journal.splits.values():
@@ -142,39 +139,62 @@ def _check_unfinished(folder: Path, identity: ShardIdentity, sources: list[Sourc
     return journal.model_copy(update={"identity": identity})
 
 
-def _compare_identities(found: ShardIdentity, wanted: ShardIdentity) -> list[str]:
-    """What the folder was made with, in words, where it differs from what is wanted."""
-    differences = []
+def _compare_identities(found: ShardIdentity, wanted: ShardIdentity) -> str | None:
+    """How the folder differs from what is wanted, in words."""
     if found.tokenizer != wanted.tokenizer:
-        differences.append(f"tokenizer {found.tokenizer}, not {wanted.tokenizer}")
-    elif found.end != wanted.end:
-        differences.append(f"separator {found.end.text}, not {wanted.end.text}")
-    for name in PrepareSettings.model_fields:
-        old, new = getattr(found.settings, name), getattr(wanted.settings, name)
-        if name != "separators" and old != new:
-            differences.append(f"{name} {old}, not {new}")
-    return differences
+        return f"its tokenizer is {found.tokenizer}, not {wanted.tokenizer}"
+    if found.end != wanted.end:
+        return f"its separator is {found.end.text}, not {wanted.end.text}"
+    names = [name for name in PrepareSettings.model_fields if name != "separators"]
+    pairs = [
+        (name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in names
+    ]
+    differences = [f"its {name} is {old}, not {new}" for name, old, new in pairs if old != new]
+    return "; ".join(differences) or None
 
 
-def _compare_sources(
+def _compare_paths(found: list[str], wanted: list[str]) -> str | None:
+    if found == wanted:
+        return None
+    for path in found:
+        if path not in wanted:
+            return f"it was made from {path} as well"
+    for path in wanted:
+        if path not in found:
+            return f"it was made without {path}"
+    return "it was made from these sources in another order"
+
+
+def _find_changed(
+    entries: list[SourceEntry], sources: list[Source], written_ns: int, settings: PrepareSettings
+) -> str | None:
+    """A source that is not what the index says; only those newer than the index are read."""
+    for entry, source in zip(entries, sources, strict=True):
+        size, modified_ns = stamp(source)
+        is_older = modified_ns is not None and modified_ns < written_ns
+        if entry.size != size or not (is_older or _has_hash(source, entry, settings)):
+            return f"{entry.path} has changed since, or cannot be read again"
+    return None
+
+
+def _compare_position(
     position: Position, sources: list[Source], settings: PrepareSettings
-) -> list[str]:
+) -> str | None:
     """How the sources that were read differ from the first of these; later ones may be any."""
-    if len(position.finished) > len(sources) or (
-        len(position.finished) == len(sources) and position.num_documents
-    ):
-        return [f"more sources than these {len(sources)}"]
+    num_begun = len(position.finished) + (position.num_documents > 0)
+    if num_begun > len(sources):
+        return f"it was made from {num_begun} sources, not {len(sources)}"
     for entry, modified_ns, source in zip(
         position.finished, position.modified_ns, sources, strict=False
     ):
         if entry.path != path_text(source):
-            return [f"source {entry.path} where these have {source}"]
-        if source == STDIN:
-            return ["standard input, which cannot be read again"]
-        is_same = (entry.size, modified_ns) == stamp(source)
+            return f"it was made from {entry.path} where {source} is given now"
+        is_same = modified_ns is not None and (entry.size, modified_ns) == stamp(source)
         if not is_same and not _has_hash(source, entry, settings):
-            return [f"{entry.path} as it was before it changed"]
-    return []
+            return f"{entry.path} has changed since, or cannot be read again"
+    if STDIN in sources[:num_begun]:
+        return "it was made from standard input, which cannot be read again"
+    return None
 
 
 def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> bool:

@@ -155,7 +155,7 @@ class _Preparing:
                     if progress is not None:
                         progress(item.done, item.total)
             behind.finish()
-            return writer.finish()
+            index = writer.finish()
         except BaseException:
             behind.close()
             if behind.error is None:
@@ -163,6 +163,10 @@ class _Preparing:
             raise
         finally:
             writer.close()
+        size = sum(entry.size or 0 for entry in index.sources)
+        if progress is not None:
+            progress(size, size)
+        return index
 
     def _read(self, position: Position) -> Iterator[_Read | SkippedDocuments | SourceEnd]:
         first = len(position.finished)

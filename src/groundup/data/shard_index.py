@@ -122,7 +122,7 @@ class HashTree:
         self._digest = hashlib.sha256()
 
     def add(self, leaves: npt.NDArray[np.uint64]) -> None:
-        self._digest.update(leaves.astype("<u8", copy=False))
+        self._digest.update(leaves.astype("<u8", copy=False).data)
 
     def add_block(self, block: memoryview) -> None:
         """Add bytes of a shard: blocks of HASH_BLOCK_BYTES, only the last may be shorter."""

@@ -72,7 +72,7 @@ class ShardWriter:
 
     def sync(self) -> None:
         """Make what was written durable; `state` describes it."""
-        if self._file >= 0:
+        if self.num_ids:
             with self._named_errors():
                 self._write_out()
                 os.fsync(self._file)

@@ -178,7 +178,9 @@ class Tokenizer:
         try:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)
         except UnicodeEncodeError:
-            cleaned = [_without_lone_surrogates(text) for text in texts]
+            cleaned = [
+                _without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
+            ]
             ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
         return as_array(ids, self._id_type), as_array(offsets, np.int64)
 
@@ -193,6 +195,10 @@ class Tokenizer:
 
         Special tokens inside a document are kept whole. `end_id` is put behind every document.
         """
+        if end_id is not None and end_id not in self.vocab:
+            raise TokenizerError(
+                f"end_id {end_id} is not in the vocabulary (ids 0 to {self.vocab_size - 1})"
+            )
         end = -1 if end_id is None else end_id
         bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         if not self._is_native:
@@ -219,17 +225,21 @@ class Tokenizer:
                 yield from self.encode(piece)
             return
         pending = b""
+        half = ""
         searched = 0
         for piece in iterable:
-            pending += piece.encode("utf-8", "surrogatepass")
+            piece = half + piece
+            # The first half of a surrogate pair waits for the second.
+            half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
+            pending += _to_utf8(piece[:-1] if half else piece)
             # Where no cut was found, look again only when the text has doubled.
             if len(pending) < 2 * searched:
                 continue
-            ids, used = self._encoder.encode_stream(_without_surrogate_bytes(pending))
+            ids, used = self._encoder.encode_stream(pending)
             yield from ids
             searched = 0 if used else len(pending)
             pending = pending[used:]
-        yield from self._encoder.encode(_without_surrogate_bytes(pending))
+        yield from self._encoder.encode(pending + _to_utf8(half))
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
         """The ids, and for each the characters it stands for: an array of (begin, end).
@@ -252,15 +262,15 @@ class Tokenizer:
         """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
         try:
             return self._encoder.decode(_as_sequence(ids))
-        except KeyError as error:
-            raise self._unknown_id(error) from None
+        except (KeyError, TypeError) as error:
+            raise self._cannot_decode(error) from None
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of some ids, as they are."""
         try:
             return self._encoder.decode_bytes(_as_sequence(ids))
-        except KeyError as error:
-            raise self._unknown_id(error) from None
+        except (KeyError, TypeError) as error:
+            raise self._cannot_decode(error) from None
 
     def decode_stream(self) -> StreamingDecoder:
         """A decoder that takes one id at a time and never gives out half a character."""
@@ -305,7 +315,9 @@ class Tokenizer:
         threads = num_cores() if wanted is None else wanted
         return max(1, min(threads, num_bytes // _BYTES_PER_THREAD))
 
-    def _unknown_id(self, error: KeyError) -> TokenizerError:
+    def _cannot_decode(self, error: KeyError | TypeError) -> TokenizerError:
+        if isinstance(error, TypeError):
+            return TokenizerError(f"cannot decode: ids are a sequence of integers ({error})")
         return TokenizerError(
             f"cannot decode: {error.args[0]} (ids 0 to {self.vocab_size - 1}); was the text "
             f"encoded with another tokenizer?"
@@ -351,11 +363,8 @@ def _without_lone_surrogates(text: str) -> str:
     return text
 
 
-def _without_surrogate_bytes(data: bytes) -> bytes:
-    if b"\xed" not in data:
-        return data
+def _to_utf8(text: str) -> bytes:
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        return _without_lone_surrogates(data.decode("utf-8", "surrogatepass")).encode()
-    return data
+        return text.encode()
+    except UnicodeEncodeError:
+        return _without_lone_surrogates(text).encode()

@@ -1,0 +1,108 @@
+"""How much of the encoder's speed is left when text becomes shards, and does memory stay flat?
+
+The rival is our own encoder, given the documents in memory and asked for nothing but ids.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from corpora import SEPARATOR, Corpora
+from groundup._native import find_documents
+from groundup.tokenizer import Tokenizer
+from machine import PeakMemory, PrivateMemory, timed
+from measure import Benchmark, main
+from report import short
+from rows import OURS, Json, Measure, Task, Verdict
+
+_ENCODING_ONLY = f"{OURS}, encoding only"
+
+
+def tasks(corpora: Corpora) -> Iterator[Task]:
+    vocabulary = corpora.vocabulary("r50k")
+    assert vocabulary is not None
+    texts = [("web", corpora.text("web"))]
+    texts += [("web_repeated", corpora.repeated("web", 4 * texts[0][1].stat().st_size / 1e6))]
+    for name, path in texts:
+        is_repeated = name != "web"
+        size = f"{short(path.stat().st_size / 1e6)} MB of English web text"
+        measures = (
+            Measure("time", "", headline=not is_repeated, targets={_ENCODING_ONLY: 0.85}),
+            Measure("peak", "peak memory", "MB", headline=False),
+            Measure("private", "peak memory above the mapped input", "MB"),
+        )
+        yield Task(
+            name,
+            f"prepare {size}{' (repeated)' if is_repeated else ''}, two cores",
+            {"text": str(path), "vocabulary": vocabulary.as_job()},
+            () if is_repeated else (_ENCODING_ONLY,),
+            measures,
+            cores=2,
+        )
+
+
+def work(job: Json) -> Json:
+    vocabulary = job["vocabulary"]
+    tokenizer = Tokenizer.load(
+        vocabulary["ranks"],
+        pattern=vocabulary["pattern"],
+        special_tokens=vocabulary["special_tokens"],
+    )
+    # Beside the text: the usual temporary folder may be one in memory.
+    with tempfile.TemporaryDirectory(dir=Path(job["text"]).parent) as folder:
+        run = (
+            _encoding(job, tokenizer)
+            if job["tool"] == _ENCODING_ONLY
+            else _preparing(job, tokenizer, Path(folder) / "shards")
+        )
+        memory = PeakMemory()
+        with PrivateMemory() as private:
+            timing = timed(run)
+        peak_bytes = memory.growth_bytes()
+    if job["output"]:
+        Path(job["output"]).write_text(json.dumps({"num_ids": timing.result}))
+    return {
+        "seconds": {"time": timing.seconds},
+        "cpu_seconds": {"time": timing.cpu_seconds},
+        "memory_bytes": {"peak": peak_bytes, "private": private.growth_bytes},
+        "num_bytes": Path(job["text"]).stat().st_size,
+        "peak_bytes": peak_bytes,
+    }
+
+
+def compare(ours: Path, theirs: Path) -> Verdict:
+    """As many ids either way; that they are the right ones is for the tests."""
+    expected, found = (json.loads(path.read_text())["num_ids"] for path in (ours, theirs))
+    return Verdict(expected == found, f"{found:,} ids to our {expected:,}")
+
+
+def _preparing(job: Json, tokenizer: Tokenizer, out: Path) -> Callable[[], int]:
+    from groundup.data.prepare import prepare
+
+    def run() -> int:
+        summary = prepare([job["text"]], tokenizer, out, num_threads=job["cores"])
+        return sum(split.num_ids for split in summary.index.splits.values())
+
+    return run
+
+
+def _encoding(job: Json, tokenizer: Tokenizer) -> Callable[[], int]:
+    with open(job["text"], "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    found = find_documents(data, [SEPARATOR.encode()])
+    bounds = np.frombuffer(memoryview(found), np.int64).reshape(-1, 2)
+    end_id = job["vocabulary"]["special_tokens"][SEPARATOR]
+    return lambda: len(tokenizer.encode_documents(data, bounds, job["cores"], end_id)[0])
+
+
+if __name__ == "__main__":
+    question = "How much of the encoder's speed is left when text becomes shards?"
+    benchmark = Benchmark("data_prepare", question, tasks, work, compare)
+    sys.exit(main(benchmark, __file__))

@@ -1,0 +1,126 @@
+"""What one process of `tokenizer_encoding` does: one tool, one text, first cold and then warm."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corpora import split_documents
+from encoders import TextEncoder, open_encoder
+from hostile import HOSTILE, one_line
+from machine import PeakMemory, Timing, timed
+from rows import Json
+
+
+def work(job: Json) -> Json:
+    """Do a job; the tool is ready before the clock starts."""
+    loading = timed(open_encoder, job["tool"], job["vocabulary"], job["cores"])
+    answer = _KINDS[job["kind"]](loading.result, job)
+    answer["extra"] = {"load_seconds": loading.seconds}
+    return answer
+
+
+def _work_array(encoder: TextEncoder, job: Json) -> Json:
+    data = Path(job["text"]).read_bytes()
+    return _passes(job, encoder.to_array, data.decode, lambda ids: ids, len(data))
+
+
+def _work_list(encoder: TextEncoder, job: Json) -> Json:
+    data = Path(job["text"]).read_bytes()
+    return _passes(job, encoder.to_list, data.decode, lambda ids: ids, len(data))
+
+
+def _work_batch(encoder: TextEncoder, job: Json) -> Json:
+    text = Path(job["text"]).read_text(encoding="utf-8")
+    num_bytes = len("".join(split_documents(text)).encode())
+
+    def fresh() -> list[str]:
+        return split_documents(text)
+
+    return _passes(job, encoder.batch, fresh, encoder.flatten, num_bytes)
+
+
+def _work_decode(encoder: TextEncoder, job: Json) -> Json:
+    data = Path(job["text"]).read_bytes()
+    ids = encoder.to_array(data.decode())
+
+    def view(text: bytes) -> Any:
+        return np.frombuffer(text, np.uint8)
+
+    return _passes(job, encoder.decode, lambda: ids, view, len(data))
+
+
+def _work_hostile(encoder: TextEncoder, job: Json) -> Json:
+    size = job["size"]
+    if job["hostile"] == "one_line":
+        source = Path(job["text"]).read_text(encoding="utf-8")
+        text, longer = one_line(source, size), one_line(source, 4 * size)
+    else:
+        make = HOSTILE[job["hostile"]][1]
+        text, longer = make(size), make(4 * size)
+    memory = PeakMemory()
+    first = timed(encoder.to_array, text)
+    peak_bytes = memory.growth_bytes()
+    _save(job, first.result)
+    fourfold = timed(encoder.to_array, longer)
+    return {
+        "seconds": {"once": first.seconds, "growth": fourfold.seconds / first.seconds},
+        "cpu_seconds": {"once": first.cpu_seconds},
+        "num_bytes": len(text.encode()),
+        "peak_bytes": peak_bytes,
+    }
+
+
+_KINDS: dict[str, Callable[[TextEncoder, Json], Json]] = {
+    "array": _work_array,
+    "list": _work_list,
+    "batch": _work_batch,
+    "decode": _work_decode,
+    "hostile": _work_hostile,
+}
+
+
+def _passes(
+    job: Json,
+    call: Callable[[Any], Any],
+    fresh: Callable[[], Any],
+    ids_of: Callable[[Any], Any],
+    num_bytes: int,
+) -> Json:
+    """A first pass ("cold"), passes over the same object ("warm"), over new ones ("new").
+
+    A string keeps its UTF-8 form once a tool has asked for it: the last two are not the same.
+    """
+    argument = fresh()
+    memory = PeakMemory()
+    result, *first = timed(call, argument)
+    peak_bytes = memory.growth_bytes()
+    _save(job, ids_of(result))
+    del result
+    count = job["passes"] if first[0] < 3 else 1
+
+    def median(passes: list[Timing]) -> tuple[float, float]:
+        return (
+            statistics.median(one.seconds for one in passes),
+            statistics.median(one.cpu_seconds for one in passes),
+        )
+
+    warm = median([timed(call, argument)._replace(result=None) for _ in range(count)])
+    new = median([timed(call, fresh())._replace(result=None) for _ in range(count)])
+    return {
+        "seconds": {"cold": first[0], "warm": warm[0], "new": new[0]},
+        "cpu_seconds": {"cold": first[1], "warm": warm[1], "new": new[1]},
+        "num_bytes": num_bytes,
+        "peak_bytes": peak_bytes,
+    }
+
+
+def _save(job: Json, ids: Any) -> None:
+    """Leave the ids for `compare`, in the first round."""
+    if job["output"]:
+        with open(job["output"], "wb") as file:
+            np.save(file, np.asarray(ids).astype(np.uint32))

@@ -1,0 +1,112 @@
+"""`groundup data prepare`: a corpus into shards of ids."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundup.data.prepare import PrepareSummary
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Encode a corpus into shards; run again after a kill, it goes on where it stopped."""
+
+    files: Positional[tuple[str, ...]]
+    """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """The tokenizer file, of any known format."""
+
+    out: Path = Path("shards")
+    """The folder for the shards and their index."""
+
+    validation_fraction: float = 0.005
+    """Share of the documents for validation, chosen by their hash: the choice is lasting."""
+
+    shard_ids: int = 100_000_000
+    """A shard is complete with the document that brings it to this many ids."""
+
+    separator: str = "<|endoftext|>"
+    """The special token that separates documents in plain text and ends each one in the shards."""
+
+    num_threads: int | None = None
+    """Threads to encode with; all cores if not given. The result is the same."""
+
+    field: str = "text"
+    """The field of a JSON-lines record that holds the text."""
+
+    column: str = "text"
+    """The column of a Parquet file that holds the text."""
+
+    errors: Literal["strict", "replace", "skip"] = "strict"
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
+
+    pattern: str | None = None
+    """The split pattern, for tokenizer files that do not say theirs."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A special token besides the tokenizer's own; repeat for more."""
+
+    overwrite: bool = False
+    """Replace shards that are already in the folder."""
+
+
+def run(arguments: Arguments) -> None:
+    """Prepare and print the figures."""
+    from groundup.cli.progress import progress_bar
+    from groundup.data.prepare import prepare
+    from groundup.tokenizer import Tokenizer
+
+    if not arguments.files:
+        raise ConfigError("groundup data prepare needs at least one file to encode")
+    tokenizer = Tokenizer.load(
+        arguments.tokenizer,
+        pattern=arguments.pattern,
+        special_tokens=list(arguments.special_token) or None,
+    )
+    with progress_bar("encoding") as progress:
+        summary = prepare(
+            arguments.files,
+            tokenizer,
+            arguments.out,
+            validation_fraction=arguments.validation_fraction,
+            shard_ids=arguments.shard_ids,
+            separator=arguments.separator,
+            field=arguments.field,
+            column=arguments.column,
+            errors=arguments.errors,
+            num_threads=arguments.num_threads,
+            overwrite=arguments.overwrite,
+            progress=progress,
+        )
+    print_summary(summary)
+
+
+def print_summary(summary: "PrepareSummary") -> None:
+    """What lies in the folder, and how fast it came there."""
+    from groundup.cli.tables import print_figures, show_amount, show_duration
+
+    index = summary.index
+    figures = []
+    for name, split in index.splits.items():
+        text = f"{split.num_ids:,} ids, {split.num_documents:,} documents"
+        text += f", {show_amount(split.num_bytes)} of text"
+        figures.append((name, f"{text}, {len(split.shards)} × {index.dtype} shards"))
+    num_ids = sum(split.num_ids for split in index.splits.values())
+    num_bytes = sum(split.num_bytes for split in index.splits.values())
+    figures.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
+    if summary.outcome != "up to date":
+        rate = summary.num_bytes / summary.seconds / 1e6
+        figures.append(("time", f"{show_duration(summary.seconds)}, {rate:,.1f} MB/s"))
+    for name, split in index.splits.items():
+        if not split.num_ids and (name == "train" or index.settings.validation_fraction):
+            figures.append(("note", f"no document fell to {name}: the corpus has too few"))
+    verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
+    folder = shlex.quote(str(summary.folder))
+    print_figures(f"{verb[summary.outcome]} {folder}", figures)

@@ -1,0 +1,46 @@
+"""`groundup data verify`: shards against their index, byte for byte."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional, UseAppendAction
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Hash every shard again and check every id; the first thing that is wrong is named."""
+
+    folder: Positional[Path]
+    """The folder that groundup data prepare wrote."""
+
+    tokenizer: Path | None = None
+    """Also make sure that the shards belong to this tokenizer file."""
+
+    pattern: str | None = None
+    """The split pattern, for tokenizer files that do not say theirs."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A special token besides the tokenizer's own; repeat for more."""
+
+
+def run(arguments: Arguments) -> None:
+    """Verify and say that all is well."""
+    from groundup.cli.progress import progress_bar
+    from groundup.cli.tables import show_amount
+    from groundup.data.verify import verify
+    from groundup.tokenizer import Tokenizer
+
+    tokenizer = None
+    if arguments.tokenizer is not None:
+        tokenizer = Tokenizer.load(
+            arguments.tokenizer,
+            pattern=arguments.pattern,
+            special_tokens=list(arguments.special_token) or None,
+        )
+    with progress_bar("checking") as progress:
+        summary = verify(arguments.folder, tokenizer, progress)
+    num_ids = sum(split.num_ids for split in summary.index.splits.values())
+    print(
+        f"{arguments.folder} is sound: {summary.num_shards} shards, {num_ids:,} ids, "
+        f"{show_amount(summary.num_bytes)}"
+    )

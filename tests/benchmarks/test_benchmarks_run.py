@@ -1,0 +1,90 @@
+"""Every benchmark runs from end to end on a small text and writes a well-formed result."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+
+
+def run(name: str, out: Path, *flags: str) -> dict[str, Any]:
+    script = str(BENCHMARKS / f"{name}.py")
+    command = [sys.executable, script, "--quick", "--out", str(out), *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+    return result
+
+
+@pytest.mark.parametrize(
+    ("name", "rivals"),
+    [
+        ("tokenizer_encoding", ["tiktoken"]),
+        ("tokenizer_training", ["tokenizers"]),
+        ("data_prepare", []),
+    ],
+)
+def test_a_benchmark_gives_a_well_formed_result(
+    name: str, rivals: list[str], tmp_path: Path
+) -> None:
+    for rival in rivals:
+        pytest.importorskip(rival)
+    result = run(name, tmp_path, "--tools", *rivals) if rivals else run(name, tmp_path)
+    assert result["benchmark"] == name
+    assert result["quick"] and result["rounds"] == 1
+    assert result["hardware"]["cores"] >= 1
+    assert {"python", "groundup", *rivals} <= set(result["versions"])
+    names = [row["name"] for row in result["rows"]]
+    assert names and len(set(names)) == len(names)
+    for row in result["rows"]:
+        assert row["valid"], row
+        for tool, cell in row["tools"].items():
+            assert "error" not in cell, (row["name"], tool, cell)
+            assert cell["low"] <= cell["median"] <= cell["high"]
+        assert row["tools"]["groundup"]["median"] >= 0
+        assert "ratio" not in row["tools"]["groundup"]
+
+
+def test_a_tool_that_is_not_installed_is_said(tmp_path: Path) -> None:
+    result = run("tokenizer_training", tmp_path, "--tools", "tokenizers", "--only", "stories")
+    assert result["skipped"]["gigatoken"] == "not asked for"
+    assert {row["name"].split(".")[0] for row in result["rows"]} == {"stories_10k"}
+    assert all(set(row["tools"]) <= {"groundup", "tokenizers"} for row in result["rows"])
+
+
+def test_ours_runs_right_beside_every_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from measure import OURS, _groups
+
+    rivals = ["a", "b", "c", "d", "e"]
+    for number in range(2):
+        groups = list(_groups(rivals, number))
+        assert sorted(tool for group in groups for tool in group if tool != OURS) == rivals
+        for group in groups:
+            ours = group.index(OURS)
+            assert all(abs(place - ours) <= 1 for place in range(len(group)))
+    assert list(_groups([], 0)) == [[OURS]]
+
+
+def test_ratios_compare_neighbours_and_not_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from rows import OURS, Measure, Task, make_row
+
+    def outcome(seconds: float) -> dict[str, Any]:
+        timing = {"time": seconds}
+        return {"seconds": timing, "cpu_seconds": timing, "num_bytes": 10**6, "peak_bytes": 0}
+
+    # The machine slows down: each pair says twice as fast, medians over all rounds would not.
+    ours = [outcome(1), outcome(10), outcome(100)]
+    theirs = [outcome(2), outcome(20), outcome(200)]
+    for unit in ("s", "MB/s"):
+        measure = Measure("time", "", unit)
+        task = Task("task", "a task", {}, ("rival",), (measure,))
+        pairs = {"rival": list(zip(ours, theirs, strict=True))}
+        row = make_row(task, measure, {OURS: ours, "rival": theirs}, pairs, {}, {})
+        assert row["tools"]["rival"]["ratios"] == [2, 2, 2]
+        assert row["tools"]["rival"]["ratio"] == 2

@@ -1,0 +1,300 @@
+"""The native encoder gives the ids of the definition, for any vocabulary and any word."""
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, Pattern
+from groundup.tokenizer.reference import decode_reference, encode_reference, train_bpe_reference
+
+BYTES = [bytes([byte]) for byte in range(256)]
+NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
+PIECES = st.sampled_from([*"aabbé字😀 \n.'1", "ab", "ba", "aab", "the", " the", "'s", "  ", "\xa0"])
+TEXTS = st.one_of(
+    st.lists(PIECES, max_size=60).map("".join), st.text("ab ", max_size=80), st.text(max_size=40)
+)
+MIXED = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then there's ab abab aabb bbaa"
+
+
+def trained(text: str, num_merges: int, pattern: Pattern = GPT2) -> TokenizerDefinition:
+    vocab, merges = train_bpe_reference(text, 256 + num_merges, pattern=pattern)
+    return TokenizerDefinition(vocab, merges, {}, pattern)
+
+
+MIXED_TOKENIZER = Tokenizer.from_definition(trained(MIXED * 2, 40))
+
+
+@st.composite
+def odd_definitions(draw: st.DrawFn) -> TokenizerDefinition:
+    """Merges no training would give: of later tokens, of one product twice, dead ends; any ids."""
+    tokens: list[bytes] = [b"a", b"b", b"\xc3", b"\xa9", b" "]
+    merges: list[tuple[bytes, bytes]] = []
+    for _ in range(draw(st.integers(0, 14))):
+        pair = (draw(st.sampled_from(tokens)), draw(st.sampled_from(tokens)))
+        if pair in merges or len(pair[0] + pair[1]) > 8:
+            continue
+        merges.append(pair)
+        tokens.append(pair[0] + pair[1])
+    if draw(st.booleans()):
+        merges = draw(st.permutations(merges))
+    if draw(st.booleans()):
+        merges = [merge for merge in merges if draw(st.integers(0, 3))]
+    extra = draw(st.lists(st.text("ab ", min_size=2, max_size=6).map(str.encode), max_size=3))
+    distinct = list(dict.fromkeys([*BYTES, *tokens, *extra]))
+    random.Random(draw(st.integers(0, 9))).shuffle(distinct)
+    return TokenizerDefinition(
+        dict(enumerate(distinct)),
+        merges,
+        {},
+        draw(st.sampled_from([*NATIVE_PATTERNS, DEEPSEEK])),
+        whole_words=draw(st.booleans()),
+    )
+
+
+@hypothesis.given(
+    corpus=TEXTS,
+    text=TEXTS,
+    num_merges=st.integers(0, 50),
+    pattern=st.sampled_from(NATIVE_PATTERNS),
+)
+def test_a_trained_vocabulary_encodes_as_the_reference(
+    corpus: str, text: str, num_merges: int, pattern: Pattern
+) -> None:
+    definition = trained(corpus, num_merges, pattern)
+    tokenizer = Tokenizer.from_definition(definition)
+    for whole in (text, corpus, corpus + text):
+        ids = encode_reference(definition, whole)
+        assert tokenizer.encode(whole) == ids
+        assert tokenizer.encode_to_numpy(whole).tolist() == ids
+        assert tokenizer.decode(ids) == decode_reference(definition, ids) == whole
+
+
+@hypothesis.given(definition=odd_definitions(), text=st.text("aabbé ", max_size=100))
+@hypothesis.settings(max_examples=200)
+def test_odd_merge_lists_encode_as_the_reference(
+    definition: TokenizerDefinition, text: str
+) -> None:
+    tokenizer = Tokenizer.from_definition(definition)
+    for part in (text, text.replace(" ", ""), text.replace(" ", "") * 4):
+        assert tokenizer.encode(part) == encode_reference(definition, part)
+
+
+@pytest.mark.parametrize(
+    "size", [1, 2, 14, 15, 16, 17, 31, 63, 64, 65, 66, 200, 255, 256, 257, 300]
+)
+def test_words_of_any_length_encode_as_the_reference(size: int) -> None:
+    shuffled = random.Random(size)
+    words = ["".join(shuffled.choices("abc", k=size)) for _ in range(4)] + ["a" * size, "ab" * size]
+    definition = trained(" ".join(words), 80)
+    tokenizer = Tokenizer.from_definition(definition)
+    for word in words:
+        ids = encode_reference(definition, word[:size])
+        assert tokenizer.encode(word[:size]) == ids
+        assert tokenizer.encode(f"{word[:size]}.")[:-1] == ids
+
+
+@pytest.mark.parametrize("size", [1000, 4095, 4096, 4097, 5000, 70_000])
+def test_very_long_words_encode_as_in_tiktoken(size: int) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    shuffled = random.Random(size)
+    definition = trained(" ".join("".join(shuffled.choices("ab", k=9)) for _ in range(200)), 200)
+    ranks = {token: id for id, token in definition.vocab.items()}
+    oracle = tiktoken.Encoding(
+        "oracle", pat_str=GPT2.stages[0], mergeable_ranks=ranks, special_tokens={}
+    )
+    tokenizer = Tokenizer.from_definition(definition)
+    for word in ("a" * size, "".join(shuffled.choices("ab", k=size)), "aab" * (size // 3)):
+        assert tokenizer.encode(word) == oracle.encode_ordinary(word)
+
+
+@pytest.mark.parametrize("vocab_size", [65_536, 65_537])
+def test_ids_are_as_wide_as_the_vocabulary_needs(vocab_size: int) -> None:
+    filling = [b"token %d" % number for number in range(vocab_size - 257)]
+    vocab = dict(enumerate([*BYTES, *filling, b"ab"]))
+    tokenizer = Tokenizer(vocab, [(b"a", b"b")], None)
+    ids = tokenizer.encode_to_numpy("abcab" * 20)
+    assert tokenizer.vocab_size == vocab_size
+    assert ids.dtype == tokenizer.id_type == (np.uint16 if vocab_size == 65_536 else np.uint32)
+    assert ids.tolist() == [vocab_size - 1, ord("c"), vocab_size - 1] * 20
+    assert tokenizer.decode(ids) == "abcab" * 20
+
+
+@hypothesis.given(words=st.lists(TEXTS, min_size=1, max_size=20))
+def test_a_word_seen_before_encodes_as_one_seen_first(words: list[str]) -> None:
+    warm = MIXED_TOKENIZER
+    cold = Tokenizer.from_definition(warm.definition)
+    for text in (*words, *reversed(words), " ".join(words)):
+        assert warm.encode(text) == cold.encode(text) == encode_reference(warm.definition, text)
+
+
+def test_more_words_than_the_cache_holds_encode_as_few() -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    numbers = " ".join(map(str, range(30_000)))
+    definition = trained(numbers[:20_000], 60)
+    ranks = {token: id for id, token in definition.vocab.items()}
+    oracle = tiktoken.Encoding(
+        "oracle", pat_str=GPT2.stages[0], mergeable_ranks=ranks, special_tokens={}
+    )
+    tokenizer = Tokenizer.from_definition(definition)
+    # 1.3 million short words overflow the lines, 600 thousand long ones the arena beside them.
+    short = " ".join(map(str, range(1_000_000, 2_300_000)))
+    long = "".join(f" {number:09d}{number:09d}" for number in range(600_000))
+    for text in (short, long):
+        expected = np.array(oracle.encode_ordinary(text))
+        for _ in range(2):
+            assert np.array_equal(tokenizer.encode_to_numpy(text), expected)
+    assert tokenizer.encode(numbers) == oracle.encode_ordinary(numbers)
+
+
+@hypothesis.given(text=st.text(max_size=200))
+def test_decoding_gives_the_text_back(text: str) -> None:
+    ids = MIXED_TOKENIZER.encode(text)
+    assert MIXED_TOKENIZER.decode(ids) == text
+    assert MIXED_TOKENIZER.decode_bytes(ids) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">u2", ">i4", "<u8"]
+)
+def test_ids_of_every_integer_type_decode(dtype: str) -> None:
+    ids = np.array([104, 105, 32, 33] * 20, dtype=dtype)
+    assert MIXED_TOKENIZER.decode(ids) == "hi !" * 20
+    assert MIXED_TOKENIZER.decode(ids[::2]) == "h " * 20
+    assert MIXED_TOKENIZER.decode_bytes(ids[:0]) == b""
+
+
+def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
+    torch = pytest.importorskip("torch")
+    ids = MIXED_TOKENIZER.encode(MIXED)
+    for same in (
+        ids,
+        tuple(ids),
+        iter(ids),
+        (id for id in ids),
+        np.array(ids),
+        [np.int32(id) for id in ids],
+        torch.tensor(ids),
+        torch.tensor(ids, dtype=torch.int32),
+        memoryview(np.array(ids, np.uint16)),
+    ):
+        assert MIXED_TOKENIZER.decode(same) == MIXED
+    assert MIXED_TOKENIZER.decode([]) == MIXED_TOKENIZER.decode(iter(())) == ""
+    assert MIXED_TOKENIZER.decode(np.array([])) == MIXED_TOKENIZER.decode(torch.tensor([])) == ""
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([296], "296 is not an id"),
+        ([1, 2, -1], "-1 is not an id"),
+        (np.array([65, 2**40]), f"{2**40} is not an id"),
+        (np.array([-5], np.int8), "-5 is not an id"),
+        (np.array([700], np.uint16), "700 is not an id"),
+        (np.array([2**63], np.uint64), "is not an id"),
+        ([2**64], "is not an id"),
+        ([65.0], "integer"),
+        (np.array([65.0]), "1-D array of integers"),
+        (np.array([[65]]), "2 dimensions"),
+        (np.array(65), "0 dimensions"),
+        (np.array([True]), "type bool"),
+        ("text", "integer"),
+        ([None], "integer"),
+        (65, "integer"),
+    ],
+)
+def test_what_is_no_id_of_the_vocabulary_is_refused(ids: Any, message: str) -> None:
+    for decode in (MIXED_TOKENIZER.decode, MIXED_TOKENIZER.decode_bytes):
+        with pytest.raises(TokenizerError, match=message):
+            decode(ids)
+
+
+def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
+    definition = TokenizerDefinition({**dict(enumerate(BYTES)), 300: b"<x>"}, [], {"<x>": 300})
+    tokenizer = Tokenizer.from_definition(definition)
+    assert tokenizer.decode([300, 65]) == "<x>A"
+    for ids in ([256], np.array([299])):
+        with pytest.raises(TokenizerError, match=f"{ids[0]} is not an id"):
+            tokenizer.decode(ids)
+
+
+def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
+    tokenizer = MIXED_TOKENIZER
+    for text, same in (
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00\ud800", "\ufffd\ufffd"),
+        ("x\ud83d\ude00y", "x😀y"),
+        ("\ud83d", "\ufffd"),
+        ("\ufeff\ud800", "\ufeff\ufffd"),
+    ):
+        ids = tokenizer.encode(same)
+        assert tokenizer.encode(text) == tokenizer.encode_to_numpy(text).tolist() == ids
+        assert tokenizer.encode_batch(["é", text, b"A"])[0].tolist() == tokenizer.encode(
+            "é"
+        ) + ids + [65]
+        assert list(tokenizer.encode_iterable([text])) == ids
+
+
+def test_empty_text_has_no_ids() -> None:
+    assert MIXED_TOKENIZER.encode("") == []
+    assert MIXED_TOKENIZER.encode_to_numpy("").shape == (0,)
+    assert MIXED_TOKENIZER.encode_with_offsets("")[1].shape == (0, 2)
+
+
+@hypothesis.given(text=TEXTS)
+def test_offsets_lead_back_into_the_text(text: str) -> None:
+    for tokenizer in (MIXED_TOKENIZER, Tokenizer(dict(enumerate(BYTES)), [], ["the", "é字"])):
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text)
+        ends = np.cumsum([len(character.encode()) for character in text]).tolist()
+        begins = [0, *ends]
+        at = 0
+        for id, (first, last) in zip(ids, offsets.tolist(), strict=True):
+            size = len(tokenizer.vocab[id])
+            assert begins[first] <= at < ends[first]
+            assert begins[last - 1] < at + size <= ends[last - 1]
+            at += size
+
+
+@hypothesis.given(
+    ids=st.lists(st.integers(0, 295), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=40)
+)
+def test_streamed_text_is_the_decoded_text(ids: list[int], sizes: list[int]) -> None:
+    decoder = MIXED_TOKENIZER.decode_stream()
+    parts, at = [], 0
+    for size in [*sizes, len(ids)]:
+        parts.append(decoder.push(*ids[at : at + size]))
+        at += size
+    assert "".join(parts) + decoder.finish() == MIXED_TOKENIZER.decode(ids)
+
+
+@hypothesis.given(text=st.text(max_size=30))
+def test_streamed_text_never_holds_half_a_character(text: str) -> None:
+    decoder = MIXED_TOKENIZER.decode_stream()
+    seen = ""
+    for id in text.encode():
+        seen += decoder.push(id)
+        assert text.startswith(seen)
+    assert seen == text
+    assert decoder.finish() == ""
+
+
+@pytest.mark.parametrize("pattern", [O200K, DEEPSEEK])
+def test_copies_encode_alike(pattern: Pattern) -> None:
+    definition = TokenizerDefinition(
+        {**MIXED_TOKENIZER.vocab, 296: b"<x>"}, MIXED_TOKENIZER.merges, {"<x>": 296}, pattern
+    )
+    tokenizer = Tokenizer.from_definition(definition)
+    copies = (copy.copy(tokenizer), copy.deepcopy(tokenizer), pickle.loads(pickle.dumps(tokenizer)))
+    for same in copies:
+        assert same.id == tokenizer.id
+        assert same.definition == definition
+        assert same.encode(f"{MIXED}<x>{MIXED}") == tokenizer.encode(f"{MIXED}<x>{MIXED}")

@@ -1,0 +1,200 @@
+"""Special tokens stay whole: leftmost, there the longest, however many and whatever they look like."""
+
+import random
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2
+from groundup.tokenizer.reference import (
+    encode_reference,
+    split_special_tokens,
+    train_bpe_reference,
+)
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+VOCAB, MERGES = train_bpe_reference("ab abba aab the a.b é <|x|> a\nb it's " * 3, 280)
+PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
+
+# Prefixes of each other, overlapping ends, expressions, white space, single characters.
+NASTY = [
+    "<|x|>",
+    "<|x|><|x|>",
+    "<|x",
+    "<",
+    "|>",
+    "ab",
+    "aba",
+    "abab",
+    "bab",
+    "a b",
+    " ",
+    "  ",
+    "\n",
+    " \n",
+    "b\na",
+    "é",
+    "a.b",
+    ".*",
+    "[a-b]+",
+    "(a|b)",
+    "\\d",
+    "$",
+    "^",
+    "'s",
+    "😀",
+    "\x00",
+]
+TEXTS = st.lists(
+    st.sampled_from([*NASTY, *"ab <|x>\n.é'st1", "the", " a", "it's", "  \n "]), max_size=25
+).map("".join)
+
+
+def with_special(special_tokens: list[str], pattern_number: int = 0) -> Tokenizer:
+    """Special tokens may have the bytes of ordinary ones, under ids of their own."""
+    ids = {text: len(VOCAB) + 3 * place for place, text in enumerate(special_tokens)}
+    vocab = {**VOCAB, **{id: text.encode() for text, id in ids.items()}}
+    return Tokenizer.from_definition(
+        TokenizerDefinition(vocab, MERGES, ids, PATTERNS[pattern_number])
+    )
+
+
+@hypothesis.given(
+    text=TEXTS,
+    special_tokens=st.lists(st.sampled_from(NASTY), unique=True, max_size=8),
+    pattern_number=st.integers(0, len(PATTERNS) - 1),
+)
+@hypothesis.settings(max_examples=400)
+def test_special_tokens_are_those_of_the_reference(
+    text: str, special_tokens: list[str], pattern_number: int
+) -> None:
+    tokenizer = with_special(special_tokens, pattern_number)
+    ids = encode_reference(tokenizer.definition, text)
+    assert tokenizer.encode(text) == ids
+    assert list(tokenizer.encode_iterable([text])) == ids
+    assert tokenizer.decode(ids) == text
+
+
+@hypothesis.given(
+    text=st.text("ab", max_size=40),
+    special_tokens=st.lists(st.text("ab", min_size=1, max_size=6), unique=True, max_size=6),
+)
+def test_overlapping_special_tokens_are_cut_leftmost_and_longest(
+    text: str, special_tokens: list[str]
+) -> None:
+    tokenizer = with_special(special_tokens)
+    found = [tokenizer.vocab[id].decode() for id in tokenizer.encode(text) if id >= len(VOCAB)]
+    assert found == [
+        piece for piece, is_special in split_special_tokens(text, special_tokens) if is_special
+    ]
+
+
+@hypothesis.given(text=TEXTS, special_tokens=st.lists(st.sampled_from(NASTY), unique=True))
+def test_special_tokens_are_those_of_tiktoken(text: str, special_tokens: list[str]) -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    # tiktoken takes the first of several that fit, in no order of its own: give it none that
+    # begin like another.
+    special_tokens = [
+        token
+        for token in special_tokens
+        if not any(other != token and other.startswith(token) for other in special_tokens)
+    ]
+    tokenizer = with_special(special_tokens)
+    oracle = tiktoken.Encoding(
+        "oracle",
+        pat_str=GPT2.stages[0],
+        mergeable_ranks={token: id for id, token in VOCAB.items()},
+        special_tokens=tokenizer.special_tokens,
+    )
+    assert tokenizer.encode(text) == oracle.encode(text, allowed_special="all")
+
+
+@pytest.mark.parametrize("kind", ["numbered", "nested", "random"])
+def test_ten_thousand_special_tokens_are_found(kind: str) -> None:
+    shuffled = random.Random(0)
+    special_tokens = {
+        "numbered": [f"<|{number}|>" for number in range(10_000)],
+        "nested": ["<" + "x" * size for size in range(100)]
+        + [f"[{number}" for number in range(9_900)],
+        "random": sorted(
+            {"".join(shuffled.choices("abcdé<>", k=shuffled.randrange(4, 9))) for _ in range(11_000)}
+        )[:10_000],
+    }[kind]
+    assert len(special_tokens) == 10_000
+    tokenizer = with_special(special_tokens)
+    text = "".join(
+        shuffled.choice(special_tokens) + shuffled.choice(["", " ", "the", "<", "\n"])
+        for _ in range(3000)
+    )
+    expected = encode_reference(tokenizer.definition, text)
+    assert tokenizer.encode(text) == expected
+    assert tokenizer.encode_batch([text, text[7:]], 2)[0].tolist()[: len(expected)] == expected
+    assert list(tokenizer.encode_iterable([text[:999], text[999:]])) == expected
+
+
+def test_a_very_long_special_token_is_found() -> None:
+    long = "<|" + "long " * 20_000 + "|>"
+    tokenizer = with_special([long, "<|"])
+    assert tokenizer.encode(f"a{long}b{long[:-1]}") == encode_reference(
+        tokenizer.definition, f"a{long}b{long[:-1]}"
+    )
+
+
+def test_one_that_was_not_given_is_ordinary_text() -> None:
+    plain = Tokenizer(VOCAB, MERGES)
+    assert len(plain.encode("<|x|>")) > 1
+    given = Tokenizer(VOCAB, MERGES, ["<|x|>"])
+    assert given.encode("<|y|>") == plain.encode("<|y|>")
+    assert given.encode("<|x|") == plain.encode("<|x|")
+    in_vocab = Tokenizer({**BYTES, 256: b"<|y|>"}, [])
+    assert in_vocab.encode("<|y|>") == list(b"<|y|>")
+
+
+def test_ones_missing_from_the_vocabulary_are_appended_in_order() -> None:
+    tokenizer = Tokenizer({**BYTES, 256: b"<|b|>"}, [], ["<|c|>", "<|b|>", "<|a|>"])
+    assert tokenizer.special_tokens == {"<|c|>": 257, "<|b|>": 256, "<|a|>": 258}
+    assert tokenizer.vocab_size == len(tokenizer) == 259
+    assert tokenizer.encode("<|a|><|b|>x<|c|>") == [258, 256, ord("x"), 257]
+
+
+def test_a_vocabulary_given_is_left_as_it_is() -> None:
+    vocab = dict(BYTES)
+    Tokenizer(vocab, [], ["<|x|>"])
+    assert vocab == BYTES
+
+
+def test_neighbouring_special_tokens_leave_nothing_between() -> None:
+    tokenizer = with_special(["<|x|>", "<|x|><|x|>"])
+    single, double = tokenizer.special_tokens.values()
+    assert tokenizer.encode("<|x|>" * 5) == [double, double, single]
+    assert tokenizer.encode("<|x|> <|x|>") == [single, 32, single]
+
+
+def test_a_special_token_ends_the_white_space_before_it() -> None:
+    tokenizer = with_special(["<|x|>"])
+    (special,) = tokenizer.special_tokens.values()
+    # Before a letter the last blank would belong to the word; at an end all three stay together.
+    space = tokenizer.encode("   ")
+    assert tokenizer.encode("   <|x|>b") == [*space, special, *tokenizer.encode("b")]
+
+
+@pytest.mark.parametrize("pattern_number", range(len(PATTERNS) - 1))
+@pytest.mark.parametrize(
+    "special_tokens", [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"], ["b a", "a b"]]
+)
+def test_a_document_cut_for_threads_keeps_its_special_tokens(
+    special_tokens: list[str], pattern_number: int
+) -> None:
+    # All natural cuts of this text lie inside of special tokens, or next to them.
+    shuffled = random.Random(pattern_number)
+    pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
+    text = "".join(shuffled.choices(pieces, k=700_000))
+    tokenizer = with_special(special_tokens, pattern_number)
+    expected = tokenizer.encode_to_numpy(text)
+    ids, _ = tokenizer._encoder.encode_batch([text], 3, -1)
+    assert np.array_equal(np.frombuffer(ids, tokenizer.id_type), expected)
+    assert expected[:2000].tolist() == encode_reference(tokenizer.definition, text[:20_000])[:2000]

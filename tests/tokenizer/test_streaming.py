@@ -1,0 +1,196 @@
+"""Text that comes in pieces: the same ids however it is cut, early, and in no more memory."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2, Pattern
+from groundup.tokenizer.reference import train_bpe_reference
+
+CORPUS = "the theme of the thesis: it's thé 字字 😀 don't ABBA 123\n\n  and thus\nthen " * 2
+VOCAB, MERGES = train_bpe_reference(CORPUS, 300)
+SPECIAL_TOKENS = ["<|end|>", "<|end|><|end|>", "a b", "\n\n", "'s "]
+NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
+PIECES = st.sampled_from(
+    [*"abAB字ไ́1 \n\r\t\u3000\xa0'.é!/😀<|>", "  ", "\n\n", "'s", "'Ll", "the", " the", "字AB", "AB字"]
+    + SPECIAL_TOKENS
+)
+
+
+def make_tokenizer(pattern: Pattern, special_tokens: list[str]) -> Tokenizer:
+    ids = {text: len(VOCAB) + place for place, text in enumerate(special_tokens)}
+    vocab = {**VOCAB, **{id: text.encode() for text, id in ids.items()}}
+    return Tokenizer.from_definition(TokenizerDefinition(vocab, MERGES, ids, pattern))
+
+
+TOKENIZERS = {
+    f"{pattern.name}, {len(special_tokens)} special": make_tokenizer(pattern, special_tokens)
+    for pattern in NATIVE_PATTERNS
+    for special_tokens in ([], SPECIAL_TOKENS[:1], SPECIAL_TOKENS)
+}
+TOKENIZER = TOKENIZERS["gpt2, 1 special"]
+for_every_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
+
+
+def cut_text(text: str, places: list[int]) -> list[str]:
+    ends = sorted(place % (len(text) + 1) for place in places)
+    return [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+@for_every_tokenizer
+@hypothesis.given(
+    text=st.lists(PIECES, max_size=40).map("".join),
+    places=st.lists(st.integers(0, 400), max_size=12),
+)
+def test_ids_do_not_depend_on_where_the_text_is_cut(
+    name: str, text: str, places: list[int]
+) -> None:
+    tokenizer = TOKENIZERS[name]
+    ids = tokenizer.encode(text)
+    assert list(tokenizer.encode_iterable(cut_text(text, places))) == ids
+    assert list(tokenizer.encode_iterable(text)) == ids
+
+
+@for_every_tokenizer
+@hypothesis.given(
+    runs=st.lists(
+        st.builds(
+            lambda piece, size: piece * size,
+            PIECES,
+            st.sampled_from([1, 2, 3, 7, 63, 64, 65, 600, 4100]),
+        ),
+        max_size=5,
+    ),
+    places=st.lists(st.integers(0, 20_000), max_size=12),
+)
+def test_long_runs_may_be_cut_anywhere(name: str, runs: list[str], places: list[int]) -> None:
+    tokenizer = TOKENIZERS[name]
+    text = "".join(runs)
+    ids = tokenizer.encode(text)
+    assert list(tokenizer.encode_iterable(cut_text(text, places))) == ids
+    for size in (1, 61):
+        pieces = (text[place : place + size] for place in range(0, min(len(text), 2000), size))
+        assert list(tokenizer.encode_iterable(pieces)) == tokenizer.encode(text[:2000][: len(text)])
+
+
+@hypothesis.given(
+    text=st.text(
+        st.one_of(st.sampled_from("ab '"), st.characters(categories=["Cs"]), st.just("\ud83d\ude00")),
+        max_size=30,
+    ),
+    places=st.lists(st.integers(0, 60), max_size=6),
+)
+def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
+    for whole in (text, text + "\ud83d\ude00", f"\ud83d\ude00 {text} the \ud83d\ude00 end"):
+        pieces = cut_text(whole, places)
+        assert list(TOKENIZER.encode_iterable(pieces)) == TOKENIZER.encode(whole)
+        assert list(TOKENIZER.encode_iterable(whole)) == TOKENIZER.encode(whole)
+
+
+def test_a_huge_word_in_single_characters_ends() -> None:
+    text = "ab" * 50_000 + "<|end|>" + "\n" * 30_000 + "x"
+    assert list(TOKENIZER.encode_iterable(text)) == TOKENIZER.encode(text)
+
+
+def test_a_pattern_without_a_scanner_takes_each_piece_by_itself() -> None:
+    tokenizer = make_tokenizer(DEEPSEEK, ["<|end|>"])
+    lines = ["the theme\n", "it's 123<|end|>\n", "", "字字\n"]
+    assert list(tokenizer.encode_iterable(lines)) == tokenizer.encode("".join(lines))
+
+
+def test_nothing_comes_from_nothing() -> None:
+    assert list(TOKENIZER.encode_iterable([])) == list(TOKENIZER.encode_iterable(["", ""])) == []
+
+
+@for_every_tokenizer
+def test_ids_come_before_the_text_ends(name: str) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield "the theme of the thesis\n"
+
+    ids = TOKENIZERS[name].encode_iterable(endless())
+    assert read == 0
+    for number in range(1000):
+        next(ids)
+        # A line has at least five ids; two lines at most are held back.
+        assert read <= number / 5 + 3
+
+
+def test_a_failing_source_fails_where_it_stands() -> None:
+    def broken() -> Iterator[str]:
+        yield "the theme of the thesis\n"
+        raise OSError("gone")
+
+    ids = TOKENIZER.encode_iterable(broken())
+    assert TOKENIZER.decode([next(ids)]) == "the"
+    with pytest.raises(OSError, match="gone"):
+        list(ids)
+
+
+# As the course measures it: the address space may not pass what is resident now plus a megabyte,
+# so hardly anything can be mapped while the ids are taken.
+MEMORY_SCRIPT = """
+import resource, sys
+import psutil
+from groundup.tokenizer import Tokenizer
+
+tokenizer = Tokenizer.load(sys.argv[1])
+
+def count_ids(path):
+    process = psutil.Process()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = process.memory_info().rss + int(float(sys.argv[3]))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+    try:
+        with open(path, encoding="utf-8") as lines:
+            return sum(1 for _ in tokenizer.encode_iterable(lines))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+print(count_ids(sys.argv[2]), process_growth := 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+@pytest.mark.parametrize("kind", ["english", "every line new"])
+def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("psutil")
+    shuffled = random.Random(0)
+    words = CORPUS.split()
+    with open(tmp_path / "text.txt", "w", encoding="utf-8") as file:
+        size = 0
+        while size < 5_000_000:
+            if kind == "english":
+                line = " ".join(shuffled.choices(words, k=20))
+            else:
+                line = " ".join("%x" % shuffled.getrandbits(70) for _ in range(6))
+            size += file.write(f"{line}\n" + "<|end|>\n" * (size % 9 == 0))
+    TOKENIZER.save(tmp_path / "tokenizer.json")
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            MEMORY_SCRIPT,
+            str(tmp_path / "tokenizer.json"),
+            str(tmp_path / "text.txt"),
+            "1e6",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "text.txt").read_text("utf-8")
+    assert int(result.stdout.split()[0]) == len(TOKENIZER.encode_to_numpy(text))

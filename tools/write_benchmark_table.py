@@ -1,0 +1,114 @@
+"""Writes the README's table of measurements from benchmarks/results/*.json.
+
+`make bench` runs it; `tests/test_benchmark_table.py` compares the README with a fresh rendering.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from groundup.files import write_text_atomic
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+README = REPOSITORY / "README.md"
+RESULTS = REPOSITORY / "benchmarks" / "results"
+BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
+OURS = "groundup"
+# The order of the tables; results with other names come after.
+ORDER = ["tokenizer_encoding", "tokenizer_training", "data_prepare"]
+
+Json = dict[str, Any]
+
+
+def read_results(folder: Path = RESULTS) -> list[Json]:
+    """All results, rehearsals (`--quick`) refused: their figures mean nothing."""
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    quick = [result["benchmark"] for result in results if result["quick"]]
+    if quick:
+        sys.exit(f"error: {', '.join(quick)} in {folder} came from --quick; run it in full")
+    names = [*ORDER, *sorted(result["benchmark"] for result in results)]
+    return sorted(results, key=lambda result: names.index(result["benchmark"]))
+
+
+def render_section(results: Iterable[Json]) -> str:
+    """What stands between the markers: a table for each result and how it was measured."""
+    return "".join(f"\n{_render(result)}" for result in results)
+
+
+def put_section(readme: str, section: str) -> str:
+    """The README with another section between its markers."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{section}{END}{after}"
+
+
+def _render(result: Json) -> str:
+    lines = [
+        "| measured | groundup | others (ours is so many times better) | target |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [_line(row) for row in result["rows"] if row["headline"]]
+    return "\n".join([result["question"], "", *lines, "", _conditions(result), ""])
+
+
+def _line(row: Json) -> str:
+    ours = row["tools"][OURS]
+    others = [
+        _other(tool, cell, row["unit"]) for tool, cell in row["tools"].items() if tool != OURS
+    ]
+    title = row["title"] + ("" if row["valid"] else " (outputs differ)")
+    shown = f"**{_figure(ours, row['unit'])}**"
+    return f"| {title} | {shown} | {', '.join(others)} | {_target(row)} |"
+
+
+def _other(tool: str, cell: Json, unit: str) -> str:
+    if cell.get("agrees") is False:
+        return f"{tool} gives another result"
+    if "median" not in cell:
+        return f"{tool} fails"
+    ratio = f" ({_short(cell['ratio'])}x)" if "ratio" in cell else ""
+    return f"{tool} {_figure(cell, unit)}{ratio}"
+
+
+def _target(row: Json) -> str:
+    """Each target with a word on whether it was met."""
+    parts = []
+    for rival, least in row["targets"].items():
+        ratio = row["tools"].get(rival, {}).get("ratio")
+        met = "not measured" if ratio is None else "met" if ratio >= least else "missed"
+        parts.append(f"{least:g}x {rival}: {met}")
+    if row["limit"] is not None:
+        value = row["tools"][OURS].get("median")
+        met = "not measured" if value is None else "met" if value <= row["limit"] else "missed"
+        parts.append(f"{row['limit']:g} {row['unit']} at most: {met}")
+    return "; ".join(parts)
+
+
+def _figure(cell: Json, unit: str) -> str:
+    return f"{_short(cell['median'])} {unit}" if "median" in cell else "failed"
+
+
+def _conditions(result: Json) -> str:
+    hardware = result["hardware"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    return (
+        f"{result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
+        f"{hardware['memory_bytes'] / 2**30:.0f} GiB, {hardware['system']}; text from "
+        f"{result['text']}; medians of {result['rounds']} rounds, ratios between neighbouring "
+        f"runs; {versions}."
+    )
+
+
+def _short(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    section = render_section(read_results())
+    write_text_atomic(README, put_section(README.read_text(encoding="utf-8"), section))
