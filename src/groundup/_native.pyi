@@ -1,10 +1,15 @@
 """Types of the native core, native/python_module.cpp."""
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
-from typing_extensions import Buffer as BufferLike
+import numpy.typing as npt
+from typing_extensions import Buffer as SystemBuffer
 
-class Buffer(BufferLike):
+# Arrays are buffers too, but before Python 3.12 their types do not say so.
+BufferLike: TypeAlias = SystemBuffer | npt.NDArray[Any]
+
+class Buffer(SystemBuffer):
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 

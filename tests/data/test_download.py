@@ -21,6 +21,8 @@ from groundup.errors import DataError
 CONTENT = bytes(range(256)) * 400 + b"the end"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
+Fetch = Callable[..., None]
+
 
 class Site:
     """A server with one behaviour: what it holds, and how it misbehaves."""
@@ -104,7 +106,7 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def fetch(site: Site, path: Path, pauses: list[float]) -> Callable[..., None]:
+def fetch(site: Site, path: Path, pauses: list[float]) -> Fetch:
     """Fetch the site's file to `path`, without waiting; keywords change what is recorded of it."""
     recorded = {"num_bytes": len(CONTENT), "sha256": SHA256, "pause": pauses.append}
     return lambda **changes: download_file(
@@ -131,9 +133,7 @@ def test_a_file_arrives_whole_and_alone(
     assert pauses == []
 
 
-def test_an_empty_file_arrives(
-    site: Site, path: Path, tmp_path: Path, fetch: Callable[..., None]
-) -> None:
+def test_an_empty_file_arrives(site: Site, path: Path, tmp_path: Path, fetch: Fetch) -> None:
     site.files["/corpus/file.txt"] = b""
     fetch(num_bytes=None, sha256=None)
     assert path.read_bytes() == b""
@@ -141,7 +141,7 @@ def test_an_empty_file_arrives(
 
 
 def test_a_cut_connection_is_taken_up_again(
-    site: Site, path: Path, fetch: Callable[..., None], pauses: list[float]
+    site: Site, path: Path, fetch: Fetch, pauses: list[float]
 ) -> None:
     site.cuts = [1000, 50_000]
     fetch()
@@ -150,9 +150,7 @@ def test_a_cut_connection_is_taken_up_again(
     assert len(pauses) == 2
 
 
-def test_a_stopped_run_goes_on_where_it_was(
-    site: Site, path: Path, fetch: Callable[..., None]
-) -> None:
+def test_a_stopped_run_goes_on_where_it_was(site: Site, path: Path, fetch: Fetch) -> None:
     interrupted(site, path, 4321)
     fetch()
     assert path.read_bytes() == CONTENT
@@ -161,14 +159,14 @@ def test_a_stopped_run_goes_on_where_it_was(
 
 @pytest.mark.parametrize("recorded", [len(CONTENT), None])
 def test_a_run_stopped_before_the_rename_needs_no_byte_more(
-    site: Site, path: Path, fetch: Callable[..., None], recorded: int | None
+    site: Site, path: Path, fetch: Fetch, recorded: int | None
 ) -> None:
     interrupted(site, path, len(CONTENT))
     fetch(num_bytes=recorded)
     assert path.read_bytes() == CONTENT
 
 
-def test_a_changed_file_is_not_spliced(site: Site, path: Path, fetch: Callable[..., None]) -> None:
+def test_a_changed_file_is_not_spliced(site: Site, path: Path, fetch: Fetch) -> None:
     interrupted(site, path, 4321)
     site.tag = '"version-2"'
     site.files["/corpus/file.txt"] = changed = CONTENT[::-1]
@@ -177,7 +175,7 @@ def test_a_changed_file_is_not_spliced(site: Site, path: Path, fetch: Callable[.
 
 
 def test_without_a_version_a_part_is_not_trusted(
-    site: Site, path: Path, tmp_path: Path, fetch: Callable[..., None]
+    site: Site, path: Path, tmp_path: Path, fetch: Fetch
 ) -> None:
     (tmp_path / "file.txt.part").write_bytes(b"of unknown origin")
     fetch()
@@ -185,16 +183,14 @@ def test_without_a_version_a_part_is_not_trusted(
     assert site.requests == [("/corpus/file.txt", None)]
 
 
-def test_a_weak_tag_does_not_vouch_for_bytes(site: Site, fetch: Callable[..., None]) -> None:
+def test_a_weak_tag_does_not_vouch_for_bytes(site: Site, fetch: Fetch) -> None:
     site.tag = 'W/"about-the-same"'
     site.cuts = [1000]
     fetch()
     assert [ask for _, ask in site.requests] == [None, None]
 
 
-def test_a_server_without_ranges_starts_over(
-    site: Site, path: Path, fetch: Callable[..., None]
-) -> None:
+def test_a_server_without_ranges_starts_over(site: Site, path: Path, fetch: Fetch) -> None:
     site.has_ranges = False
     site.cuts = [1000]
     fetch()
@@ -202,7 +198,7 @@ def test_a_server_without_ranges_starts_over(
 
 
 def test_a_server_that_always_cuts_is_given_up(
-    site: Site, path: Path, fetch: Callable[..., None], pauses: list[float]
+    site: Site, path: Path, fetch: Fetch, pauses: list[float]
 ) -> None:
     site.has_ranges = False
     site.cuts = [1000] * 20
@@ -212,7 +208,7 @@ def test_a_server_that_always_cuts_is_given_up(
     assert pauses == sorted(pauses) and pauses[-1] > pauses[0]
 
 
-def test_a_busy_server_is_asked_again(site: Site, path: Path, fetch: Callable[..., None]) -> None:
+def test_a_busy_server_is_asked_again(site: Site, path: Path, fetch: Fetch) -> None:
     site.statuses = [503, 429]
     fetch()
     assert path.read_bytes() == CONTENT
@@ -220,7 +216,7 @@ def test_a_busy_server_is_asked_again(site: Site, path: Path, fetch: Callable[..
 
 
 def test_a_missing_file_is_named_and_not_asked_for_again(
-    site: Site, tmp_path: Path, fetch: Callable[..., None]
+    site: Site, tmp_path: Path, fetch: Fetch
 ) -> None:
     site.files.clear()
     with pytest.raises(DataError, match=r"/corpus/file\.txt does not exist"):
@@ -229,32 +225,26 @@ def test_a_missing_file_is_named_and_not_asked_for_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_hash_deletes_what_came(
-    site: Site, tmp_path: Path, fetch: Callable[..., None]
-) -> None:
+def test_a_wrong_hash_deletes_what_came(site: Site, tmp_path: Path, fetch: Fetch) -> None:
     site.files["/corpus/file.txt"] = b"x" + CONTENT[1:]
     with pytest.raises(DataError, match=rf"hash sha256:\w+ and not the recorded sha256:{SHA256}"):
         fetch()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_length_is_said_before_the_bytes_come(
-    tmp_path: Path, fetch: Callable[..., None]
-) -> None:
+def test_a_wrong_length_is_said_before_the_bytes_come(tmp_path: Path, fetch: Fetch) -> None:
     with pytest.raises(DataError, match=rf"has {len(CONTENT)} bytes, but 12 are recorded"):
         fetch(num_bytes=12)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_file_is_not_fetched_again(
-    site: Site, path: Path, fetch: Callable[..., None]
-) -> None:
+def test_a_finished_file_is_not_fetched_again(site: Site, path: Path, fetch: Fetch) -> None:
     path.write_bytes(CONTENT)
     fetch()
     assert site.requests == []
 
 
-def test_a_wrong_file_in_the_way_is_left_alone(path: Path, fetch: Callable[..., None]) -> None:
+def test_a_wrong_file_in_the_way_is_left_alone(path: Path, fetch: Fetch) -> None:
     path.write_bytes(b"mine")
     with pytest.raises(DataError, match="delete it or choose another folder"):
         fetch()
@@ -277,7 +267,7 @@ def test_only_http_is_spoken(path: Path, url: str) -> None:
 
 
 def test_a_full_disk_keeps_what_came(
-    site: Site, path: Path, fetch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    site: Site, path: Path, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = PartialFile.write
 
@@ -294,8 +284,8 @@ def test_a_full_disk_keeps_what_came(
     assert site.requests[-1][1] == "bytes=500-"
 
 
-def test_two_downloads_do_not_share_a_part(fetch: Callable[..., None]) -> None:
-    with PartialFilepath, pytest.raises(DataError, match="another download"):
+def test_two_downloads_do_not_share_a_part(path: Path, fetch: Fetch) -> None:
+    with PartialFile(path), pytest.raises(DataError, match="another download"):
         fetch()
 
 

@@ -121,7 +121,10 @@ def test_ten_thousand_special_tokens_are_found(kind: str) -> None:
         "nested": ["<" + "x" * size for size in range(100)]
         + [f"[{number}" for number in range(9_900)],
         "random": sorted(
-            {"".join(shuffled.choices("abcdé<>", k=shuffled.randrange(4, 9))) for _ in range(11_000)}
+            {
+                "".join(shuffled.choices("abcdé<>", k=shuffled.randrange(4, 9)))
+                for _ in range(11_000)
+            }
         )[:10_000],
     }[kind]
     assert len(special_tokens) == 10_000
@@ -184,7 +187,8 @@ def test_a_special_token_ends_the_white_space_before_it() -> None:
 
 @pytest.mark.parametrize("pattern_number", range(len(PATTERNS) - 1))
 @pytest.mark.parametrize(
-    "special_tokens", [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"], ["b a", "a b"]]
+    "special_tokens",
+    [["a b"], ["b\na", "b\nab"], [" the a", "the"], ["a", " ", "\n"], ["b a", "a b"]],
 )
 def test_a_document_cut_for_threads_keeps_its_special_tokens(
     special_tokens: list[str], pattern_number: int

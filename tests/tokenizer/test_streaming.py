@@ -20,7 +20,17 @@ VOCAB, MERGES = train_bpe_reference(CORPUS, 300)
 SPECIAL_TOKENS = ["<|end|>", "<|end|><|end|>", "a b", "\n\n", "'s "]
 NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
 PIECES = st.sampled_from(
-    [*"abAB字ไ́1 \n\r\t\u3000\xa0'.é!/😀<|>", "  ", "\n\n", "'s", "'Ll", "the", " the", "字AB", "AB字"]
+    [
+        *"abAB字ไ́1 \n\r\t\u3000\xa0'.é!/😀<|>",
+        "  ",
+        "\n\n",
+        "'s",
+        "'Ll",
+        "the",
+        " the",
+        "字AB",
+        "AB字",
+    ]
     + SPECIAL_TOKENS
 )
 
@@ -76,16 +86,20 @@ def test_long_runs_may_be_cut_anywhere(name: str, runs: list[str], places: list[
     text = "".join(runs)
     ids = tokenizer.encode(text)
     assert list(tokenizer.encode_iterable(cut_text(text, places))) == ids
+    start = text[:2000]
     for size in (1, 61):
-        pieces = (text[place : place + size] for place in range(0, min(len(text), 2000), size))
-        assert list(tokenizer.encode_iterable(pieces)) == tokenizer.encode(text[:2000][: len(text)])
+        pieces = (start[place : place + size] for place in range(0, len(start), size))
+        assert list(tokenizer.encode_iterable(pieces)) == tokenizer.encode(start)
 
 
 @hypothesis.given(
-    text=st.text(
-        st.one_of(st.sampled_from("ab '"), st.characters(categories=["Cs"]), st.just("\ud83d\ude00")),
+    text=st.lists(
+        st.one_of(
+            st.sampled_from([*"ab '", "\ud83d\ude00", "\ud835\udc00"]),
+            st.characters(categories=["Cs"]),
+        ),
         max_size=30,
-    ),
+    ).map("".join),
     places=st.lists(st.integers(0, 60), max_size=6),
 )
 def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
@@ -151,7 +165,7 @@ tokenizer = Tokenizer.load(sys.argv[1])
 def count_ids(path):
     process = psutil.Process()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    limit = process.memory_info().rss + int(float(sys.argv[3]))
+    limit = process.memory_info().rss + 1_000_000
     resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
     try:
         with open(path, encoding="utf-8") as lines:
@@ -159,7 +173,7 @@ def count_ids(path):
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
-print(count_ids(sys.argv[2]), process_growth := 0)
+print(count_ids(sys.argv[2]))
 """
 
 
@@ -185,7 +199,6 @@ def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) 
             MEMORY_SCRIPT,
             str(tmp_path / "tokenizer.json"),
             str(tmp_path / "text.txt"),
-            "1e6",
         ],
         capture_output=True,
         text=True,
@@ -193,4 +206,4 @@ def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) 
     )
     assert result.returncode == 0, result.stderr
     text = (tmp_path / "text.txt").read_text("utf-8")
-    assert int(result.stdout.split()[0]) == len(TOKENIZER.encode_to_numpy(text))
+    assert int(result.stdout) == len(TOKENIZER.encode_to_numpy(text))

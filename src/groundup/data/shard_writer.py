@@ -17,6 +17,9 @@ from pydantic import Field
 from groundup.data.shard_index import HASH_BLOCK_BYTES, HashTree, Record, ShardEntry, Split
 from groundup.errors import DataError
 
+# Syncing on the way leaves little to wait for when a shard is complete.
+_SYNC_BYTES = 8 << 20
+
 
 class SplitState(Record):
     """What a split consists of at some moment: finished shards, and how much of the next."""
@@ -45,6 +48,7 @@ class ShardWriter:
         self._block_bytes = np.frombuffer(self._block, np.uint8)
         self._filled = 0
         self._written = 0
+        self._unsynced = 0
         if self.num_ids:
             self._restore()
 
@@ -118,6 +122,14 @@ class ShardWriter:
                     self._write_out()
                 self._hash.add_block(self._block)
                 self._filled = self._written = 0
+                self._sync_often()
+
+    def _sync_often(self) -> None:
+        self._unsynced += HASH_BLOCK_BYTES
+        if self._unsynced >= _SYNC_BYTES:
+            with self._named_errors():
+                os.fsync(self._file)
+            self._unsynced = 0
 
     def _write_out(self) -> None:
         if self._file < 0:

@@ -21,7 +21,7 @@ def cut_mapped(mapped: mmap.mmap, separators: Sequence[bytes], piece_bytes: int)
             continue
         cut, bounds = found
         yield Piece(view[begin : begin + cut], bounds, begin, begin + cut)
-        pass
+        _release(mapped, begin, begin + cut)
         begin, window = begin + cut, piece_bytes
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,9 +99,8 @@ class Tokenizer:
     def _set_up(self, definition: TokenizerDefinition) -> None:
         definition.validate()
         self.definition = definition
-        size = definition.vocab_size
-        vocab = definition.vocab
-        tokens = list(map(vocab.get, range(size)))
+        self._vocab_size = definition.vocab_size
+        tokens = list(map(definition.vocab.get, range(self._vocab_size)))
         special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
         pattern = definition.pattern
         self._is_native = pattern.native
@@ -115,7 +115,6 @@ class Tokenizer:
         except ValueError as error:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
         self._id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
-        self._token_sizes = np.array([len(token or b"") for token in tokens], dtype=np.int64)
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -136,7 +135,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """One more than the greatest id."""
-        return len(self._token_sizes)
+        return self._vocab_size
 
     @property
     def id(self) -> str:
@@ -151,7 +150,8 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
         if not self._is_native:
-            return self._encode_by_regex(text).tolist()
+            ids: list[int] = self._encode_by_regex(text).tolist()
+            return ids
         try:
             return self._encoder.encode(text)
         except UnicodeEncodeError:
@@ -247,8 +247,9 @@ class Tokenizer:
         Tokens that share the bytes of one character all name that character.
         """
         ids = self.encode_to_numpy(text)
-        ends = np.cumsum(self._token_sizes[ids])
-        begins = ends - self._token_sizes[ids]
+        sizes = self._token_sizes[ids]
+        ends = np.cumsum(sizes)
+        begins = ends - sizes
         data = np.frombuffer(_without_lone_surrogates(text).encode(), np.uint8)
         # characters[i]: the character that byte i belongs to.
         characters = np.cumsum((data & 0xC0) != 0x80) - 1
@@ -287,6 +288,12 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_definition, (self.definition,)
+
+    @cached_property
+    def _token_sizes(self) -> npt.NDArray[np.int64]:
+        sizes = np.zeros(self._vocab_size, dtype=np.int64)
+        sizes[list(self.vocab)] = list(map(len, self.vocab.values()))
+        return sizes
 
     def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
         parts: list[npt.NDArray[Any]] = []
