@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections.abc import Callable
 
 from corpora import SEPARATOR
@@ -13,9 +14,13 @@ def _random_letters(size: int) -> str:
 
 
 def _random_characters(size: int) -> str:
-    source = random.Random(0)
-    points = (source.randrange(0x21, 0x2FFFF) for _ in range(size))
-    return "".join(chr(point) for point in points if not 0xD800 <= point < 0xE000)
+    # Characters of long standing: tools differ in how new the Unicode is that they know.
+    known = [
+        character
+        for character in map(chr, range(0x21, 0x30000))
+        if unicodedata.category(character) not in {"Cn", "Cs"}
+    ]
+    return "".join(random.Random(0).choices(known, k=size))
 
 
 # By name: what it is in a few words, and the text of about so many characters.

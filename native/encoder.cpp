@@ -236,6 +236,17 @@ size_t Encoder::parallel_cut(Span text, size_t from) const {
     return cut;
 }
 
+namespace {
+
+bool ends_in_space(Span text) {
+    const Byte* const end = text.data + text.size;
+    const Byte* p = end - 1;
+    while (p > text.data && end - p < 3 && is_continuation(*p)) p--;
+    return decode_char(p, end).cls == kSpace;
+}
+
+}  // namespace
+
 size_t Encoder::stream_cut(Span text) const {
     // A special token that is still arriving may begin anywhere in the last max_size - 1 bytes.
     const size_t held = special_tokens_.empty() ? 0 : special_tokens_.max_size() - 1;
@@ -252,7 +263,8 @@ size_t Encoder::stream_cut(Span text) const {
         if (best) return best;
         if (from == 1) break;
     }
-    // None: take the pre-tokens themselves. What follows can change the last three at most.
+    // None: take the pre-tokens themselves. What follows can change the last three at most; and
+    // white space that ends a text is cut in another way than white space inside of it.
     SpecialTokens::Match match;
     size_t at = 0;
     while (special_tokens_.find(text, at, match) && match.begin < visible) at = match.begin + match.size;
@@ -263,6 +275,7 @@ size_t Encoder::stream_cut(Span text) const {
         const size_t count = scan_({text.data + begin, text.size - begin}, ends.data());
         for (size_t i = 0; i < count; i++) {
             if (begin + ends[i] > visible) break;
+            if (ends_in_space({text.data, begin + ends[i]})) continue;
             last[0] = last[1];
             last[1] = last[2];
             last[2] = last[3];

@@ -408,7 +408,6 @@ for seed in range(6):
     while (status := run(folder, random.choice([1000, 20_000, 1 << 20]), random.randrange(1, 90))):
         assert status == -signal.SIGKILL, status
         kills += 1
-        assert not (folder / "index.json").exists() or (folder / "unfinished.json").exists()
     print(kills)
 """
 

@@ -34,7 +34,7 @@ def bless(folder: Path, **changes: Any) -> None:
     path = folder / "index.json"
     index = json.loads(path.read_text())
     tree = HashTree()
-    tree.add_block(memoryview((folder / "train_000001.bin").read_bytes()))
+    tree.add_bytes((folder / "train_000001.bin").read_bytes())
     split = index["splits"]["train"]
     shard = split["shards"][1]
     for name, value in changes.items():

@@ -42,7 +42,7 @@ def as_parquet(texts: Iterable[Any], column: str = "text", **options: Any) -> by
             r"line 2 has no field text; its fields are body, id: .*--field",
         ),
         (b"{}", "its fields are none"),
-        (b'{"text": 3}', "line 2: field text holds a number, not a text"),
+        (b'{"text": 3}', "line 2 holds a number in field text, not a text"),
         (b'{"text": null}', "holds null"),
         (b'{"text": "\xff"}', r"line 2: not UTF-8; .*--errors"),
         (b'{"text": "\\ud800"}', r"line 2: not UTF-8"),

@@ -8,74 +8,32 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
+from groundup.data.journal import Journal, Position, write_journal
 from groundup.data.shard_index import (
     JOURNAL_NAME,
     SPLITS,
-    EndToken,
     HashTree,
-    PrepareSettings,
-    Record,
     ShardIndex,
     SourceEntry,
     Split,
     SplitEntry,
-    read_record,
     write_index,
 )
-from groundup.data.shard_writer import ShardWriter, SplitState, shard_name
+from groundup.data.shard_writer import ShardWriter, shard_name
 from groundup.errors import DataError
-from groundup.files import write_json_atomic
-
-JOURNAL_FORMAT = "groundup-unfinished-shards"
-JOURNAL_VERSION = 1
 
 _SHARD_FILE = re.compile(r"(?:train|validation)_\d{6,}\.bin(?:\.partial)?")
 
 # Between shards the journal is written this often, and never for more than a twentieth of the time.
 _JOURNAL_SECONDS = 10.0
 _JOURNAL_SHARE = 0.05
-
-
-class ShardIdentity(Record):
-    """What shards are made with: the parts of the index that are known beforehand."""
-
-    dtype: Literal["uint16", "uint32"]
-    vocab_size: int
-    tokenizer: str
-    end: EndToken
-    settings: PrepareSettings
-
-
-class Position(Record):
-    """How far the sources have been read: the finished ones, and documents of the next."""
-
-    finished: list[SourceEntry] = Field(default_factory=list)
-    modified_ns: list[int | None] = Field(default_factory=list)
-    num_documents: int = 0
-    num_bytes: int = 0
-    hash: str = HashTree().value()
-
-
-def _new_splits() -> dict[str, SplitState]:
-    return {split: SplitState() for split in SPLITS}
-
-
-class Journal(Record):
-    """The whole of `unfinished.json`."""
-
-    format: str = JOURNAL_FORMAT
-    version: int = JOURNAL_VERSION
-    identity: ShardIdentity
-    position: Position = Position()
-    splits: dict[str, SplitState] = Field(default_factory=_new_splits)
 
 
 @dataclass(frozen=True)
@@ -88,23 +46,28 @@ class SkippedDocuments:
 
 
 @dataclass(frozen=True)
-class EncodedDocuments:
-    """Document i is ids[offsets[i]:offsets[i + 1]]; `is_whole` False: one whose rest follows."""
-
-    ids: npt.NDArray[Any]
-    offsets: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.int64]
-    is_whole: bool = True
-
-
-@dataclass(frozen=True)
 class SourceEnd:
     """All documents of a source have come."""
 
     path: str
     size: int | None
     modified_ns: int | None
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """Document i is ids[offsets[i]:offsets[i + 1]] and had lengths[i] bytes.
+
+    `ends` says after how many of the documents a source is over. `is_whole` is False for a part
+    of a single document whose rest follows.
+    """
+
+    ids: npt.NDArray[Any]
+    offsets: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.int64]
+    ends: list[tuple[int, SourceEnd]] = field(default_factory=list)
+    is_whole: bool = True
 
 
 class CorpusWriter:
@@ -134,10 +97,8 @@ class CorpusWriter:
             self.close()
             raise
 
-    def write(self, item: EncodedDocuments | SkippedDocuments | SourceEnd) -> None:
-        if isinstance(item, SourceEnd):
-            self._end_source(item)
-        elif isinstance(item, SkippedDocuments):
+    def write(self, item: EncodedDocuments | SkippedDocuments) -> None:
+        if isinstance(item, SkippedDocuments):
             self._skip(item)
         elif item.is_whole and not self._is_inside_document:
             self._write_documents(item)
@@ -194,7 +155,8 @@ class CorpusWriter:
         counts = np.diff(item.offsets)
         ends = {split: np.cumsum(np.where(mask, counts, 0)) for split, mask in chosen.items()}
         begin, num_documents = 0, len(counts)
-        while begin < num_documents:
+        sources = list(item.ends)
+        while begin < num_documents or sources:
             end, full = num_documents, None
             for split, writer in self._writers.items():
                 room = self._settings.shard_ids - writer.num_ids
@@ -207,6 +169,11 @@ class CorpusWriter:
                 chunks = _gather(item.ids, item.offsets[begin : end + 1], mask)
                 num_bytes = int(item.lengths[begin:end][mask].sum())
                 writer.write(chunks, int(np.count_nonzero(mask)), num_bytes)
+            while sources and sources[0][0] <= end:
+                row, source = sources.pop(0)
+                self._advance(item.hashes[begin:row], int(item.lengths[begin:row].sum()))
+                self._end_source(source)
+                begin = row
             self._advance(item.hashes[begin:end], int(item.lengths[begin:end].sum()))
             if full is not None:
                 full.finish_shard()
@@ -279,14 +246,6 @@ def _changed(path: str) -> DataError:
     )
 
 
-def read_journal(folder: Path) -> Journal:
-    return read_record(folder / JOURNAL_NAME, Journal, JOURNAL_FORMAT, JOURNAL_VERSION)
-
-
-def write_journal(folder: Path, journal: Journal) -> None:
-    write_json_atomic(folder / JOURNAL_NAME, journal.model_dump())
-
-
 def find_shard_files(folder: Path) -> list[str]:
     """The names in a folder that only shards have, finished or not."""
     return sorted(name for name in os.listdir(folder) if _SHARD_FILE.fullmatch(name))
@@ -300,6 +259,6 @@ def _gather(
         return [ids[offsets[0] : offsets[-1]]]
     runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
     begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
-    if len(runs) * 512 > int((ends - begins).sum()):
+    if len(runs) > 64 and len(runs) * 512 > int((ends - begins).sum()):
         return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
     return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]

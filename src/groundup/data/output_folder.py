@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from groundup.data.corpus_writer import (
+from groundup.data.corpus_writer import find_shard_files
+from groundup.data.documents import STDIN, Source, read_document_batches
+from groundup.data.journal import (
     Journal,
     Position,
     ShardIdentity,
-    find_shard_files,
     read_journal,
     write_journal,
 )
-from groundup.data.documents import STDIN, Source, read_document_batches
 from groundup.data.shard_index import (
     INDEX_NAME,
     JOURNAL_NAME,

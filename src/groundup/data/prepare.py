@@ -15,26 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import WordCounter
-from groundup.data.corpus_writer import (
-    CorpusWriter,
-    EncodedDocuments,
-    Journal,
-    Position,
-    ShardIdentity,
-    SkippedDocuments,
-    SourceEnd,
-)
-from groundup.data.documents import (
-    END_OF_TEXT,
-    DocumentBatch,
-    Source,
-    expand_inputs,
-    read_document_batches,
-)
-from groundup.data.output_folder import claim_folder, open_journal, path_text, stamp
+from groundup.data.corpus_writer import CorpusWriter, EncodedDocuments, SkippedDocuments
+from groundup.data.documents import END_OF_TEXT, Source, expand_inputs
+from groundup.data.journal import Journal, ShardIdentity
+from groundup.data.output_folder import claim_folder, open_journal, stamp
 from groundup.data.pipeline import WriteBehind, read_ahead
-from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex, hash_each
-from groundup.errors import ConfigError, DataError, TokenizerError
+from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex
+from groundup.data.source_reader import SourceBatch, read_sources
+from groundup.errors import ConfigError, TokenizerError
 from groundup.runtime import num_cores
 
 if TYPE_CHECKING:
@@ -43,7 +31,7 @@ if TYPE_CHECKING:
 Errors = Literal["strict", "replace", "skip"]
 Progress = Callable[[int, int | None], None]
 
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 8 << 20
 _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
 # A document of more batches than this is encoded in parts.
@@ -111,16 +99,6 @@ def prepare(
     return PrepareSummary(folder, index, outcome, work.num_bytes, time.perf_counter() - started)
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A batch with the hashes of its documents, and how far the sources have been read with it."""
-
-    batch: DocumentBatch
-    hashes: npt.NDArray[np.uint64]
-    done: int
-    total: int | None
-
-
 class _Preparing:
     """One run over the sources, from where the journal left off."""
 
@@ -142,18 +120,22 @@ class _Preparing:
         self._cutter: WordCounter | None = None
 
     def run(self, folder: Path, journal: Journal, progress: Progress | None) -> ShardIndex:
+        sizes = [stamp(source)[0] for source in self._sources]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        batches = read_sources(self._sources, self._settings, self._batch_bytes, journal.position)
         writer = CorpusWriter(folder, journal)
         behind = WriteBehind(writer.write, _DEPTH)
         try:
-            with read_ahead(self._read(journal.position), _DEPTH) as items:
+            with read_ahead(batches, _DEPTH) as items:
                 for item in items:
-                    if not isinstance(item, _Read):
+                    if isinstance(item, SkippedDocuments):
                         behind.put(item)
                         continue
                     for documents in self._encode(item):
                         behind.put(documents)
+                    item.release()
                     if progress is not None:
-                        progress(item.done, item.total)
+                        progress(item.done, total)
             behind.finish()
             index = writer.finish()
         except BaseException:
@@ -163,70 +145,31 @@ class _Preparing:
             raise
         finally:
             writer.close()
-        size = sum(entry.size or 0 for entry in index.sources)
-        if progress is not None:
-            progress(size, size)
+        if progress is not None and total is not None:
+            progress(total, total)
         return index
 
-    def _read(self, position: Position) -> Iterator[_Read | SkippedDocuments | SourceEnd]:
-        first = len(position.finished)
-        to_skip = position.num_documents
-        sizes = [stamp(source)[0] for source in self._sources]
-        total = None if None in sizes else sum(size or 0 for size in sizes)
-        for number, source in enumerate(self._sources[first:], start=first):
-            read = sum(size or 0 for size in sizes[:number])
-            before = stamp(source)
-            for batch, done in self._read_source(source):
-                hashes = hash_each(batch.data, batch.bounds)
-                skip = min(to_skip, len(hashes))
-                if skip:
-                    to_skip -= skip
-                    num_bytes = int(_lengths(batch.bounds[:skip]).sum())
-                    yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
-                if skip < len(hashes):
-                    rest = replace(batch, bounds=batch.bounds[skip:])
-                    yield _Read(rest, hashes[skip:], read + done, total)
-            if stamp(source) != before:
-                raise DataError(f"{source} changed while it was being read; run the command again")
-            yield SourceEnd(path_text(source), *before)
-
-    def _read_source(self, source: Source) -> Iterator[tuple[DocumentBatch, int]]:
-        """The batches of a source, each with how many bytes of the file are behind."""
-        read = 0
-
-        def note(done: int, total: int | None) -> None:
-            nonlocal read
-            read = done
-
-        settings = self._settings
-        batches = read_document_batches(
-            [source],
-            separators=settings.separators,
-            field=settings.field,
-            column=settings.column,
-            errors=settings.errors,
-            batch_bytes=self._batch_bytes,
-            progress=note,
-        )
-        for batch in batches:
-            yield batch, read
-
-    def _encode(self, read: _Read) -> Iterator[EncodedDocuments]:
-        bounds, hashes = read.batch.bounds, read.hashes
-        lengths = _lengths(bounds)
-        is_long = lengths > _LONG_BATCHES * self._batch_bytes
-        begin = 0
-        for row in [*np.flatnonzero(is_long).tolist(), len(bounds)]:
-            if begin < row:
-                ids, offsets = self._tokenizer.encode_documents(
-                    read.batch.data, bounds[begin:row], self._threads, self._end_id
-                )
-                yield EncodedDocuments(ids, offsets, hashes[begin:row], lengths[begin:row])
-            if row < len(bounds):
-                text = memoryview(read.batch.data)[bounds[row, 0] : bounds[row, 1]]
-                yield from self._encode_long(text, hashes[row : row + 1])
-            begin = row + 1
+    def _encode(self, batch: SourceBatch) -> Iterator[EncodedDocuments]:
+        bounds, hashes, lengths = batch.bounds, batch.hashes, _lengths(batch.bounds)
         self.num_bytes += int(lengths.sum())
+        long_rows = np.flatnonzero(lengths > _LONG_BATCHES * self._batch_bytes).tolist()
+        begin = 0
+        for row in long_rows:
+            yield self._encode_rows(batch, lengths, begin, row)
+            text = memoryview(batch.data)[bounds[row, 0] : bounds[row, 1]]
+            yield from self._encode_long(text, hashes[row : row + 1])
+            begin = row + 1
+        # Only small batches hold ends of sources, and those have no long documents.
+        rest = self._encode_rows(batch, lengths, begin, len(bounds))
+        yield replace(rest, ends=batch.ends)
+
+    def _encode_rows(
+        self, batch: SourceBatch, lengths: npt.NDArray[np.int64], begin: int, end: int
+    ) -> EncodedDocuments:
+        ids, offsets = self._tokenizer.encode_documents(
+            batch.data, batch.bounds[begin:end], self._threads, self._end_id
+        )
+        return EncodedDocuments(ids, offsets, batch.hashes[begin:end], lengths[begin:end])
 
     def _encode_long(
         self, text: memoryview, hashes: npt.NDArray[np.uint64]
@@ -237,7 +180,9 @@ class _Preparing:
             end_id = self._end_id if cut == len(text) else None
             bounds = np.array([[0, cut]], np.int64)
             ids, offsets = self._tokenizer.encode_documents(text, bounds, self._threads, end_id)
-            yield EncodedDocuments(ids, offsets, hashes, _lengths(bounds), cut == len(text))
+            yield EncodedDocuments(
+                ids, offsets, hashes, _lengths(bounds), is_whole=cut == len(text)
+            )
             text = text[cut:]
 
     def _find_cut(self, text: memoryview) -> int:

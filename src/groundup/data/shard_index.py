@@ -25,7 +25,7 @@ JOURNAL_NAME = "unfinished.json"
 Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
-HASH_BLOCK_BYTES = 1 << 20
+HASH_BLOCK_BYTES = 1 << 16
 
 RecordType = TypeVar("RecordType", bound="Record")
 
@@ -124,9 +124,11 @@ class HashTree:
     def add(self, leaves: npt.NDArray[np.uint64]) -> None:
         self._digest.update(leaves.astype("<u8", copy=False).data)
 
-    def add_block(self, block: memoryview) -> None:
-        """Add bytes of a shard: blocks of HASH_BLOCK_BYTES, only the last may be shorter."""
-        self.add(hash_each(block, np.array([[0, len(block)]], np.int64)))
+    def add_bytes(self, data: bytes | memoryview) -> None:
+        """Add bytes of a shard: whole blocks of HASH_BLOCK_BYTES, only the last may be shorter."""
+        begins = np.arange(0, len(data), HASH_BLOCK_BYTES, dtype=np.int64)
+        ends = np.minimum(begins + HASH_BLOCK_BYTES, len(data))
+        self.add(hash_each(data, np.stack([begins, ends], axis=1)))
 
     def value(self) -> str:
         return f"tree64:{self._digest.hexdigest()}"

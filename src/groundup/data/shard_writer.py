@@ -43,9 +43,8 @@ class ShardWriter:
         self._dtype = dtype.newbyteorder("<")
         self._file = -1
         self._hash = HashTree()
-        # A block is hashed when full; what of it is already in the file can be asked for earlier.
+        # A block is hashed when it is full, but a part of it may have to be in the file before.
         self._block = memoryview(bytearray(HASH_BLOCK_BYTES))
-        self._block_bytes = np.frombuffer(self._block, np.uint8)
         self._filled = 0
         self._written = 0
         self._unsynced = 0
@@ -69,7 +68,7 @@ class ShardWriter:
     def write(self, chunks: Iterable[npt.NDArray[Any]], num_documents: int, num_bytes: int) -> None:
         """Add the ids of documents that hold `num_bytes` of text."""
         for chunk in chunks:
-            self._append(chunk.astype(self._dtype, copy=False).view(np.uint8))
+            self._append(chunk.astype(self._dtype, copy=False).view(np.uint8).data)
             self.num_ids += len(chunk)
         self.num_documents += num_documents
         self.num_bytes += num_bytes
@@ -77,21 +76,21 @@ class ShardWriter:
     def sync(self) -> None:
         """Make what was written durable; `state` describes it."""
         if self.num_ids:
+            self._write_waiting()
             with self._named_errors():
-                self._write_out()
-                os.fsync(self._file)
+                self._sync()
 
     def finish_shard(self) -> None:
         """Complete the current shard, unless it is empty, and begin the next."""
         if not self.num_ids:
             return
+        self._write_waiting()
+        if self._filled:
+            self._hash.add_bytes(self._block[: self._filled])
+        path = self.path
         with self._named_errors():
-            self._write_out()
-            os.fsync(self._file)
-            if self._filled:
-                self._hash.add_block(self._block[: self._filled])
+            self._sync()
             self.close()
-            path = self.path
             os.replace(_partial(path), path)
         self.shards.append(
             ShardEntry(
@@ -110,34 +109,46 @@ class ShardWriter:
             file, self._file = self._file, -1
             os.close(file)
 
-    def _append(self, data: npt.NDArray[np.uint8]) -> None:
-        begin = 0
-        while begin < len(data):
-            count = min(len(data) - begin, HASH_BLOCK_BYTES - self._filled)
-            self._block_bytes[self._filled : self._filled + count] = data[begin : begin + count]
-            self._filled += count
-            begin += count
+    def _append(self, data: memoryview) -> None:
+        """Whole blocks go from `data` to the file; what is left waits for the next to come."""
+        if self._filled:
+            data = data[self._fill(data) :]
             if self._filled == HASH_BLOCK_BYTES:
-                with self._named_errors():
-                    self._write_out()
-                self._hash.add_block(self._block)
+                self._hash.add_bytes(self._block)
+                self._write_waiting()
                 self._filled = self._written = 0
-                self._sync_often()
+        whole = len(data) - len(data) % HASH_BLOCK_BYTES
+        if whole:
+            self._hash.add_bytes(data[:whole])
+            self._write(data[:whole])
+        self._fill(data[whole:])
 
-    def _sync_often(self) -> None:
-        self._unsynced += HASH_BLOCK_BYTES
-        if self._unsynced >= _SYNC_BYTES:
-            with self._named_errors():
-                os.fsync(self._file)
-            self._unsynced = 0
+    def _fill(self, data: memoryview) -> int:
+        count = min(len(data), HASH_BLOCK_BYTES - self._filled)
+        self._block[self._filled : self._filled + count] = data[:count]
+        self._filled += count
+        return count
 
-    def _write_out(self) -> None:
-        if self._file < 0:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._file = os.open(_partial(self.path), flags, 0o666)
-        while self._written < self._filled:
-            view = self._block[self._written : self._filled]
-            self._written += os.write(self._file, view)
+    def _write_waiting(self) -> None:
+        """Write what waits for its block to be full, as far as the file does not have it yet."""
+        self._write(self._block[self._written : self._filled])
+        self._written = self._filled
+
+    def _write(self, data: memoryview) -> None:
+        with self._named_errors():
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+                self._file = os.open(_partial(self.path), flags, 0o666)
+            while data:
+                count = os.write(self._file, data)
+                data = data[count:]
+                self._unsynced += count
+            if self._unsynced >= _SYNC_BYTES:
+                self._sync()
+
+    def _sync(self) -> None:
+        os.fsync(self._file)
+        self._unsynced = 0
 
     def _restore(self) -> None:
         """Go on in the unfinished shard as it was when `state` was taken; later bytes are cut."""
@@ -155,7 +166,7 @@ class ShardWriter:
         os.ftruncate(self._file, size)
         for _ in range(size // HASH_BLOCK_BYTES):
             self._read_block(HASH_BLOCK_BYTES)
-            self._hash.add_block(self._block)
+            self._hash.add_bytes(self._block)
         self._filled = self._written = size % HASH_BLOCK_BYTES
         self._read_block(self._filled)
 

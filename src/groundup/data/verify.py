@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int | None], None]
 
+_READ_BYTES = 16 * HASH_BLOCK_BYTES
 _MEND = "put the file back as it was, or run groundup data prepare again with --overwrite"
 
 
@@ -65,7 +66,7 @@ def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
     path = check_shard_file(folder, shard, id_bytes)
     tree = HashTree()
     for block in _blocks(path):
-        tree.add_block(block)
+        tree.add_bytes(block)
     _compare_hash(path, shard, tree)
 
 
@@ -91,7 +92,7 @@ class _ShardCheck:
     def run(self) -> Iterator[int]:
         tree = HashTree()
         for block in _blocks(self._path):
-            tree.add_block(block)
+            tree.add_bytes(block)
             self._check_ids(np.frombuffer(block, np.dtype(self._index.dtype).newbyteorder("<")))
             yield len(block)
         _compare_hash(self._path, self._shard, tree)
@@ -142,8 +143,8 @@ def _token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
 
 
 def _blocks(path: Path) -> Iterator[memoryview]:
-    """The file in blocks as they are hashed; each is overwritten by the next."""
-    buffer = bytearray(HASH_BLOCK_BYTES)
+    """The file in pieces of whole hash blocks; each is overwritten by the next."""
+    buffer = bytearray(_READ_BYTES)
     view = memoryview(buffer)
     with open(path, "rb", buffering=0) as file:
         filled = 0

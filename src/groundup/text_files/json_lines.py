@@ -10,7 +10,9 @@ from groundup.errors import DataError
 from groundup.text_files.inputs import Source
 from groundup.text_files.pieces import Errors, Piece, not_utf8
 
-_BOM = b"\xef\xbb\xbf"
+
+class _BadLine(Exception):
+    pass
 
 
 def read_json_lines(
@@ -25,8 +27,13 @@ def read_json_lines(
     texts: list[bytes | None] = []
     size = begin = position = 0
     for number, line in enumerate(stream, start=1):
-        if line.strip():
-            text = _text_of_line(line.removeprefix(_BOM), field, errors, f"{source} line {number}")
+        if not line.isspace():
+            try:
+                text = _text_of_line(line, field, errors)
+            except _BadLine as error:
+                raise DataError(f"{source} line {number} {error}") from None
+            except UnicodeError:
+                raise not_utf8(f"{source} line {number}") from None
             texts.append(text)
             size += 0 if text is None else len(text)
         position += len(line)
@@ -45,41 +52,38 @@ def _pack(texts: list[bytes | None], offset: int, read_bytes: int) -> Piece:
     return Piece(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
 
 
-def _text_of_line(line: bytes, field: str, errors: Errors, where: str) -> bytes | None:
-    """The document in a line, None for one to leave out."""
+def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:
+    """The document in a line, None for one to leave out; UnicodeError for one that is not UTF-8."""
     try:
-        record = json.loads(line)
+        text = line.decode("utf-8", "strict" if errors != "replace" else "replace")
+        value = _value_of_field(text.removeprefix("\ufeff"), field)
+        return value.encode()
     except UnicodeDecodeError:
         if errors == "strict":
-            raise not_utf8(where) from None
-        if errors == "skip":
-            return None
-        return _text_of_line(line.decode("utf-8", "replace").encode(), field, errors, where)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON: {error}; each line must be an object") from None
-    value = _value_of_field(record, field, where)
-    try:
-        return value.encode()
+            raise
+        return None
     except UnicodeEncodeError:
         # JSON can spell half of a surrogate pair, which UTF-8 cannot.
         if errors == "strict":
-            raise not_utf8(where) from None
+            raise
         if errors == "skip":
             return None
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
 
 
-def _value_of_field(record: object, field: str, where: str) -> str:
+def _value_of_field(line: str, field: str) -> str:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _BadLine(f"is not JSON: {error}; each line must be an object") from None
     if not isinstance(record, dict):
-        raise DataError(f"{where} holds {_describe(record)}; each line must be an object")
+        raise _BadLine(f"holds {_describe(record)}; each line must be an object")
     if field not in record:
         fields = ", ".join(record) or "none"
-        raise DataError(
-            f"{where} has no field {field}; its fields are {fields}: choose one with --field"
-        )
+        raise _BadLine(f"has no field {field}; its fields are {fields}: choose one with --field")
     value = record[field]
     if not isinstance(value, str):
-        raise DataError(f"{where}: field {field} holds {_describe(value)}, not a text")
+        raise _BadLine(f"holds {_describe(value)} in field {field}, not a text")
     return value
 
 

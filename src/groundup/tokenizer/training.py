@@ -91,8 +91,11 @@ def train_from_files(
     from groundup.text_files import read_text_blocks
 
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
+    texts = check_special_token_texts(special_tokens)
+    # Text may be cut at special tokens, since nothing merges across them, and nowhere else.
+    joiner = texts[0] if texts else None
     return train_tokenizer(
-        read_text_blocks(inputs, **reading),
+        read_text_blocks(inputs, separators=texts, joiner=joiner, **reading),
         vocab_size,
         special_tokens,
         pattern=pattern if isinstance(pattern, Pattern) else find_pattern(pattern),

@@ -123,8 +123,8 @@ need_call
 | "{helper}! {helper}!" {called/shouted} {hero}. {^the_helper} came {at once/running/right away}.
 | So {hero} {fetched/called/went to find} {the_helper}. "We must be {quiet/gentle/patient}," said
   {helper}, "or we will frighten it."
-| "What shall we do?" asked {hero}. {^the_helper} {thought/looked around} for a moment. "I think I
-  know," {helper} said.
+| "What shall we do?" asked {hero}. {^the_helper} {had come to look and thought/thought/looked
+  around} for a moment. "I think I know," {helper} said.
 
 need_help
 | {^slowly}, they set to work. {{^help}/{^soon}, {help}}.

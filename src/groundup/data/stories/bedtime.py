@@ -94,7 +94,7 @@ bed_story
   {teach}
 | {opening} {bed_night} ¶ {bed_think} {bed_try} ¶ {bed_come} {bed_cure} ¶ {bed_calm} {bed_calm}
   {bed_dream}
-| {bed_night} {bed_think} {bed_try} {bed_cure} {bed_calm} {bed_dream}
+| {bed_night} {bed_think} {bed_try} {bed_come} {bed_cure} {bed_calm} {bed_dream}
 """
 
 SHAPE = Shape("bed", tables=("sleepless",))

@@ -114,17 +114,17 @@ _CAST = {
 }
 
 
-def bind_cast(scene: Scene, kind: str) -> None:
-    """Choose everyone a story of this kind may name; a friend differs from the hero in name."""
+def choose_cast(scene: Scene, kind: str) -> dict[str, str]:
+    """The words for everyone a story of this kind may name; the friend is not the hero's double."""
     cast = _CAST[kind]
-    hero = cast["hero"][scene.index(len(cast["hero"]))]
-    friends = cast["friend"]
-    friend = friends[scene.index(len(friends))]
+    hero = _choose(scene, cast["hero"])
+    friend = _choose(scene, cast["friend"])
     while friend["friend"] == hero["hero"] or (
         kind == "animal" and friend["fchild"] == hero["child"]
     ):
-        friend = friends[scene.index(len(friends))]
-    scene.update(hero)
-    scene.update(friend)
-    scene.bind(cast["elder"][scene.index(len(cast["elder"]))])
-    scene.bind(_PARENTS[scene.index(len(_PARENTS))])
+        friend = _choose(scene, cast["friend"])
+    return {**hero, **friend, **_choose(scene, cast["elder"]), **_choose(scene, _PARENTS)}
+
+
+def _choose(scene: Scene, characters: list[dict[str, str]]) -> dict[str, str]:
+    return characters[scene.index(len(characters))]

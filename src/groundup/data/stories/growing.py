@@ -96,7 +96,7 @@ seed_harvest
 | {By the end of {summer/the season}/Slowly, slowly/Week after week} it grew. And then there it was:
   {harvest}!
 | It grew and grew. At last, {hero} stood in front of {harvest}.
-| {Everyone/{friend}} came to {see/look}. There was {harvest}.
+| {Everyone/{friend}/{^his_parent}} came to {see/look at/admire} {harvest}.
 
 seed_feast
 | {hero} invited {everyone/{friend}/all {his} friends}, and they {feast}.

@@ -84,8 +84,8 @@ truth_hide
 | {feel_scared} What would {parent} say? {hero} {hide}.
 
 truth_ask
-| "Has anyone {seen/touched} the {object}?" asked {parent} {at supper/later/that evening}. {hero}
-  shook {his} head. "{Not me/I do not know}," {he} said.
+| "What happened to the {object}?" asked {parent} {at supper/later/that evening}. {hero} shook {his}
+  head. "{Not me/I do not know}," {he} said.
 | "How was your day?" asked {parent}. "{Fine/The same as always}," said {hero} and looked at {the
   floor/{his} feet}.
 | When {parent} came back, {phe} asked, "Is everything all right?" "Yes," said {hero} very
@@ -94,7 +94,8 @@ truth_ask
 truth_worse
 | But hiding it did not help. {{^worse}/{^soon}, {worse}}. {feel_sorry}
 | Then it got worse: {worse}. {feel_sorry}
-| {The next day/Soon/Before long}, {worse}. {hero} could not {eat/sleep/play/look up}. {feel_sorry}
+| {The next day/Soon/Before long}, {worse}. {hero} could not {eat/sleep/play/sit still}.
+  {feel_sorry}
 
 truth_tell
 | "It was me," {said/whispered/blurted out} {hero}. "I {am so sorry/should have told you}." And {he}

@@ -157,7 +157,7 @@ lost_why
 lost_end
 | {hero} {held/hugged} the {thing} tight. From then on, {he} put it {back /}in {the same/a special}
   place every {night/evening}.
-| {hero} {made/found} a special {shelf/corner/hook/box} for the {thing}, so that it would never get
+| {hero} {made/found} a special {shelf/corner/place/box} for the {thing}, so that it would never get
   lost again.
 | {hero} {promised/decided} to take better care of the {thing}.
 | And the first thing {hero} did was to {use}.

@@ -94,8 +94,8 @@ way_advice
 
 way_guide
 | So {guide}.
-| {hero} {said thank you/thanked politely/bowed and said thanks} and did just that.
-  {{^guide}/{^soon}, {guide}}.
+| {hero} {said thank you/gave thanks/bowed and said thanks} and did just that. {{^guide}/{^soon},
+  {guide}}.
 | It worked! {{^guide}/{^soon}, {guide}}.
 
 way_arrive

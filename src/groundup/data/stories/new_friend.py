@@ -33,9 +33,9 @@ newcomer: origin | odd | lonely | gossip | move | shared | later
 - from the village behind the hill | had a limp and walked slowly | watched the others run and race
   | Too slow for our games | walked just as slowly beside {fhim} | slow walkers find the most
   wonderful things | their pockets were always full of treasures
-- from the desert | laughed out loud at every puddle | caught raindrops in a cup, all alone | Who is
-  afraid of rain and likes it too? | came out without a coat and held up a second cup | each drop
-  made a different note in the cups | on rainy days there was a concert of cups
+- from the desert | laughed out loud at every puddle | caught raindrops in a cup, all alone | Only
+  ducks are that fond of water | came out without a coat and held up a second cup | each drop made a
+  different note in the cups | on rainy days there was a concert of cups
 - from a busy harbor | told stories that nobody believed | talked to the {pigeons/gulls/sparrows} |
   All lies | sat down and asked what had happened next | {friend} knew how to tell stories, and
   {hero} knew how to listen | every evening there was a new chapter
@@ -79,7 +79,7 @@ new_smile
 
 new_share
 | They soon found out something: {shared}.
-| And what a surprise! {{^shared}/{^soon}, {shared}}.
+| And what a surprise! {^shared}.
 | Before {the day was over/the sun went down}, they knew that {shared}.
 
 new_later

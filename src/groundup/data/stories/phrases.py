@@ -13,13 +13,14 @@ opening
 | {Everyone/Everybody} who lived {near} knew {hero}, {a trait} {child} who loved to {hobby}.
 | This is a story about {hero}, {a trait} {child} who lived {near}.
 | Not so long ago, {a child} named {hero} lived with {his_parent} in {a homely} {home} {near}.
-| Some {big/old} stories begin with a {king/dragon/castle}. This one begins with {a trait} {child}
-  named {hero}.
+| {Some/Many} {long/old/famous} stories begin with a {king/dragon/castle/princess/storm}. This one
+  begins with {a trait} {child} named {hero}.
 
 opening_more
 | {^who} loved to {hobby}.
 | {^who} liked to {hobby} and to {hobby}.
-| {^who} lived with {his_parent} in {a homely} {home} {near}.
+| {^who} had {a baby sister/a big brother/two small brothers/three noisy cousins/a very old aunt}
+  and no end of {ideas/questions/energy/wishes}.
 | Most of all, {he} loved to {hobby}.
 | {^who} could {hobby} all day long.
 | When {he} was not busy, {he} liked to {hobby}.
@@ -103,9 +104,9 @@ cozy_end
 | Before bed, {he} looked {out /up }at the {moon/stars/night sky} and {smiled/felt warm inside/felt
   lucky}.
 | {^who} slept better than {he} had in a long time.
-| {At home/Later} there {was/was a plate of} {sweet} and {drink}, and nobody could {imagine/think
-  of/remember} a better {day/treat}.
-| For {supper/dinner} there was {meal}, and {it tasted better than ever/{hero} had two
+| {At home/Later} they had {sweet} and {drink}, and nobody could {imagine/think of/remember} a
+  better {day/treat}.
+| For {supper/dinner} they had {meal}, and {everything tasted better than ever/{hero} had two
   helpings/everyone wanted more}.
 | It had been a {good/long/fine/strange and wonderful} day.
 | The {sky/sun/clouds} turned {pink/orange/gold}, and it was time to go home.
@@ -125,8 +126,8 @@ teach
 
 walk_home
 | {hero} {hummed/skipped/whistled/smiled/sang/hopped} all the way home.
-| They {walked/strolled/wandered} home {together/side by side/through the long grass/under the first
-  stars}.
+| {hero} {walked/strolled/wandered} home {slowly/through the long grass/under the first stars/with
+  the wind at {his} back}.
 | On the way home, {hero} {counted {clouds/birds/snails/fence posts}/could talk of nothing
   else/hummed {a happy/a new/an old} tune}.
 |

@@ -104,7 +104,7 @@ quarrel_sorry
 
 quarrel_repair
 | This time, {repair}.
-| And do you know what they did? {{^repair}/{^soon}, {repair}}.
+| And do you know what they did? {^repair}.
 | "I have an idea," said {friend}. So {repair}, and it was the best game they had ever played.
 | They thought about it together. In the end, {repair}.
 

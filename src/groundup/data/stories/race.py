@@ -18,11 +18,10 @@ race: contest | boast | prize | trouble | stop | mishap | outcome
   into the reeds | two tied boats crossed the line side by side
 - the baking contest | Nobody bakes like me | a silver spoon | {friend} had forgotten to bring eggs
   | gave {friend} two of {his} own eggs | {rival} opened the oven too early, and the cake sank | the
-  judges could not decide between {hero} and {friend} and broke the spoon in two
-- the climbing contest | I could do it with closed eyes | a bell for the winner to ring | a young
-  bird sat on the path and could not fly | put the bird safely into a bush before going on | {rival}
-  took the steep way and had to turn back | {hero} reached the top just in time to ring the bell for
-  everyone
+  judges could not decide between {hero} and {friend} and cut the spoon in two
+- the climbing contest | I could do it with closed eyes | a golden bell | a young bird sat on the
+  path and could not fly | put the bird safely into a bush before going on | {rival} took the steep
+  way and had to turn back | {hero} reached the top just in time to ring the bell for everyone
 - the treasure hunt | I already know where it is | a box of {sweet} | the smallest ones could not
   read the clues | read every clue out loud for them | {rival} ran off without reading the last clue
   | the treasure chest was so heavy that only all of them together could lift it
@@ -93,7 +92,7 @@ race_praise
   heart is rarer}."
 | Everyone {clapped/cheered} for {hero}. {Even/After a while, even} {rival} {clapped/came over and
   shook {his} hand}.
-| "{Why did you stop/You could have won}?" asked {rival} later. {hero} {shrugged/smiled}. "Some
+| "{Why did you stop?/You could have won!}" said {rival} later. {hero} {shrugged/smiled}. "Some
   things are more {important/fun} than {winning/a prize}," {he} said.
 
 race_moral: helping someone is better than winning, those who boast often trip over their own words,

@@ -16,7 +16,7 @@ rain: plan | make | steps | hitch | fix | best
 - swim in the lake | put on a play | they made a stage, painted {a color} dragon and learned their
   words | nobody wanted to be the {donkey/tree/villain} | they made a donkey out of a
   {bucket/pumpkin} and a mop of straw | everyone clapped so hard that nobody could hear the rain
-- go to the fair | have their own fair | they set up a ring toss, a fishing pond and a funny mirror
+- go to the fair | hold a fair at home | they set up a ring toss, a fishing pond and a funny mirror
   | they had no prizes | they made medals out of {clay/bark} and string | everyone won something,
   even the {cat/snail}
 - look for birds | make an orchestra | they used pots for drums, a comb for a flute and dry peas in

@@ -108,7 +108,7 @@ skill_coach
   thing}," {ehe} said. "{tip}."
 | {^his_elder} sat down next to {him}. "I failed {a hundred/many} times before I could do it," {ehe}
   said. "Here is the secret. {tip}."
-| "You cannot do it {yet/today}," said {his_elder}, "but {yet/today} is a small word. {tip}."
+| "You cannot do it yet," said {his_elder}, "but yet is a {small/short} word. {tip}."
 | "Shall I tell you what helped me?" asked {his_elder}. {hero} nodded. "{tip}," said {elder}.
 
 skill_work
@@ -127,7 +127,7 @@ skill_done
 
 skill_cheer
 | "{Bravo/Hooray/Look at you}!" {called/cried/cheered} {elder}. {feel_happy}
-| {friend} clapped the loudest. "{Can you teach me/How did you do that/That was wonderful}!" {fhe}
+| {friend} clapped the loudest. "{Can you teach me?/How did you do that?/That was wonderful!}" {fhe}
   {said/cried}.
 | "I did it!" {shouted/cried/laughed} {hero}. "I really did it!"
 | {feel_happy} {elder} {winked/smiled/nodded} at {him}.

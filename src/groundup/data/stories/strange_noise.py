@@ -91,8 +91,8 @@ noise_go
   {helper} {took/brought} a {lantern/small light/lamp}, and they {tiptoed/crept/went} closer.
 | {hero} {could not sleep any more/wanted to know}. {^he} woke {the_helper}. "{Come with me/Please
   come}," {he} {whispered/said}. Side by side they {tiptoed/crept} closer.
-| They waited. There it was again: {noise}! "I am {going to look/too curious to hide},"
-  {whispered/said} {hero}. {^the_helper} came along.
+| It was still for a {while/moment}. Then it came again: {noise}! "I am {going to look/too curious
+  to hide}," {whispered/said} {hero}. {^the_helper} came along.
 
 noise_clue
 | First they found a clue: {clue}. "{Interesting/Strange/Aha}," said {helper}. "What kind of

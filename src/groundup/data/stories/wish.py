@@ -118,8 +118,8 @@ wish_return
 wish_end
 | {^signal}, and everything was as it had been. Then {goodbye}.
 | "I thought so," {it_said}. {^signal}, and it was done. Then {goodbye}.
-| {^goodbye}, and everything was {just /}as before. {hero} had never been so {happy} to be
-  {himself}.
+| {^goodbye}, and everything was {just /}as before. {hero} had never been so {happy/glad/pleased} to
+  be {himself}.
 
 wish_moral
 | {learned}

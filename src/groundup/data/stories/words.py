@@ -73,9 +73,11 @@ day_start
 
 who
 | {he}
+| {he}
 | {hero}
 
 whose
+| {his}
 | {his}
 | {hero}'s
 

@@ -1,6 +1,6 @@
 """Writes one story after another: picks a shape and a cast, expands, and sets the paragraphs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from random import Random
 
@@ -26,11 +26,11 @@ from groundup.data.stories import (
     wish,
     words,
 )
-from groundup.data.stories.cast import bind_cast
+from groundup.data.stories.cast import choose_cast
 from groundup.data.stories.grammar import Grammar, Scene
 from groundup.data.stories.shape import Shape
 
-_SHAPE_MODULES = (
+SHAPE_MODULES = (
     animal_in_need,
     bedtime,
     broken_thing,
@@ -61,18 +61,17 @@ _SETTING = {"near": "{near}", "home": "{home}", "homely": "{homely}"}
 
 def endless_stories(seed: int) -> Iterator[str]:
     """Stories without end, the same for the same seed on every machine and Python."""
-    scene = Scene(_load_grammar(), Random(seed))
-    plans = [(module.SHAPE, kind) for module in _SHAPE_MODULES for kind in module.SHAPE.kinds]
+    scene = Scene(load_grammar(), Random(seed))
+    plans = [(module.SHAPE, kind) for module in SHAPE_MODULES for kind in module.SHAPE.kinds]
     while True:
         shape, kind = plans[scene.index(len(plans))]
-        _bind_story(scene, shape, kind)
-        paragraphs = scene[f"{shape.name}_story"].split("¶")
-        yield "\n\n".join([" ".join(text.split()) for text in paragraphs]).rstrip()
+        scene.start(kind)
+        yield tell_story(scene, shape, choose_cast(scene, kind))
 
 
-def _bind_story(scene: Scene, shape: Shape, kind: str) -> None:
-    scene.start(kind)
-    bind_cast(scene, kind)
+def tell_story(scene: Scene, shape: Shape, cast: Mapping[str, str]) -> str:
+    """One story of this shape, with this cast, in a scene that has just been started."""
+    scene.bind(cast)
     helper = shape.helpers[scene.index(len(shape.helpers))]
     scene.bind({"helper": f"{{{helper}}}", "the_helper": _FIRST_MENTION[helper]})
     scene.bind(_SETTING)
@@ -80,14 +79,20 @@ def _bind_story(scene: Scene, shape: Shape, kind: str) -> None:
     for table in shape.tables:
         scene.bind_row(table)
     scene.bind({"moral": f"{{{shape.name}_moral}}"})
+    story = scene[f"{shape.name}_story"]
+    # Sentences that came out empty leave their spaces behind.
+    while "  " in story:
+        story = story.replace("  ", " ")
+    return story.rstrip(" ¶").replace(" ¶ ", "\n\n")
 
 
 @cache
-def _load_grammar() -> Grammar:
+def load_grammar() -> Grammar:
+    """All rules and tables; read once, when the first story is wanted."""
     grammar = Grammar()
     grammar.add_rules(words.WORDS)
     grammar.add_rules(phrases.PHRASES)
-    for module in _SHAPE_MODULES:
+    for module in SHAPE_MODULES:
         grammar.add_rules(module.RULES)
         for table in module.TABLES:
             grammar.add_table(table)

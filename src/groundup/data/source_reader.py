@@ -1,0 +1,139 @@
+"""The documents of all sources in batches of a good size to encode, each document with its hash.
+
+Small files are put together into one batch, and what an earlier process has written is passed over.
+"""
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.corpus_writer import SkippedDocuments, SourceEnd
+from groundup.data.documents import DocumentBatch, Source, read_document_batches
+from groundup.data.journal import Position
+from groundup.data.output_folder import path_text, stamp
+from groundup.data.shard_index import PrepareSettings, hash_each
+from groundup.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class SourceBatch:
+    """Documents of one or more sources; `ends` says after how many of them a source is over.
+
+    `done` is how many bytes of the sources had been read before.
+    """
+
+    data: bytes | memoryview
+    bounds: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+    done: int
+    ends: list[tuple[int, SourceEnd]] = field(default_factory=list)
+    offset: int = 0
+
+    def release(self) -> None:
+        """Give back the pages of a mapped file; reading ahead, nobody else knows when."""
+        mapped = self.data.obj if isinstance(self.data, memoryview) else None
+        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
+            begin = self.offset - self.offset % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, begin, self.offset + len(self.data) - begin)
+
+
+def read_sources(
+    sources: list[Source], settings: PrepareSettings, batch_bytes: int, position: Position
+) -> Iterator[SourceBatch | SkippedDocuments]:
+    """Read from `position` on; the documents before it in its source come as skipped ones."""
+    small: list[SourceBatch] = []
+    num_bytes = 0
+    try:
+        for item in _read(sources, settings, batch_bytes, position):
+            is_small = isinstance(item, SourceBatch) and len(item.data) < batch_bytes // 4
+            if small and (not is_small or num_bytes >= batch_bytes // 2):
+                yield _join(small)
+                small, num_bytes = [], 0
+            if isinstance(item, SourceBatch) and is_small:
+                small.append(item)
+                num_bytes += len(item.data)
+            else:
+                yield item
+    except Exception:
+        # What was read before the error is good, and need not be read again.
+        if small:
+            yield _join(small)
+        raise
+    if small:
+        yield _join(small)
+
+
+def _read(
+    sources: list[Source], settings: PrepareSettings, batch_bytes: int, position: Position
+) -> Iterator[SourceBatch | SkippedDocuments]:
+    to_skip = position.num_documents
+    read = sum(entry.size or 0 for entry in position.finished)
+    for source in sources[len(position.finished) :]:
+        before = stamp(source)
+        for batch, done in _read_source(source, settings, batch_bytes):
+            hashes = hash_each(batch.data, batch.bounds)
+            skip = min(to_skip, len(hashes))
+            if skip:
+                to_skip -= skip
+                num_bytes = int(np.diff(batch.bounds[:skip]).sum())
+                yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
+            if skip < len(hashes):
+                bounds, hashes = batch.bounds[skip:], hashes[skip:]
+                yield SourceBatch(batch.data, bounds, hashes, read + done, offset=batch.offset)
+        if stamp(source) != before:
+            raise DataError(f"{source} changed while it was being read; run the command again")
+        read += before[0] or 0
+        yield _only_end(SourceEnd(path_text(source), *before), read)
+
+
+def _read_source(
+    source: Source, settings: PrepareSettings, batch_bytes: int
+) -> Iterator[tuple[DocumentBatch, int]]:
+    """The batches of a source, each with how many bytes of the file were read before it."""
+    read = 0
+
+    def note(done: int, total: int | None) -> None:
+        nonlocal read
+        read = done
+
+    batches = read_document_batches(
+        [source],
+        separators=settings.separators,
+        field=settings.field,
+        column=settings.column,
+        errors=settings.errors,
+        batch_bytes=batch_bytes,
+        progress=note,
+    )
+    for batch in batches:
+        yield batch, read
+
+
+def _only_end(end: SourceEnd, done: int) -> SourceBatch:
+    nothing = np.empty(0, np.uint64)
+    return SourceBatch(b"", np.empty((0, 2), np.int64), nothing, done, [(0, end)])
+
+
+def _join(batches: list[SourceBatch]) -> SourceBatch:
+    """One batch of many; a single one with documents is not copied."""
+    rows = np.cumsum([0, *(len(batch.hashes) for batch in batches)]).tolist()
+    ends = [
+        (row + after, end)
+        for row, batch in zip(rows, batches, strict=False)
+        for after, end in batch.ends
+    ]
+    filled = [batch for batch in batches if len(batch.hashes)]
+    if len(filled) == 1:
+        return replace(filled[0], ends=ends, done=batches[-1].done)
+    begins = np.cumsum([0, *(len(batch.data) for batch in batches)]).tolist()
+    bounds = [batch.bounds + begin for begin, batch in zip(begins, batches, strict=False)]
+    return SourceBatch(
+        b"".join(batch.data for batch in batches),
+        np.concatenate(bounds),
+        np.concatenate([batch.hashes for batch in batches]),
+        batches[-1].done,
+        ends,
+    )

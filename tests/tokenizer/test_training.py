@@ -1,0 +1,299 @@
+"""Training gives the merges of the definition, for any threads, blocks, memory and order."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from groundup._native import WordCounter
+from groundup.errors import TokenizerError
+from groundup.tokenizer import training
+from groundup.tokenizer.patterns import (
+    CL100K,
+    DEEPSEEK,
+    GPT2,
+    LLAMA3,
+    O200K,
+    QWEN2,
+    Pattern,
+    find_pattern,
+)
+from groundup.tokenizer.reference import train_bpe_reference
+from groundup.tokenizer.training import train_tokenizer
+
+END = "<|end|>"
+Merges = list[tuple[bytes, bytes]]
+
+# Small alphabets make ties and runs; the others make characters of many bytes and long words.
+TEXTS = st.one_of(
+    st.text("ab ", max_size=200),
+    st.text("aA\x00\x01\xff é", max_size=100),
+    st.text(max_size=60),
+    st.lists(st.sampled_from(["aaaa", "abab", "ba", " ", "\n", END, "字", "'s", "11"])).map(
+        "".join
+    ),
+)
+DOCUMENTS = st.lists(TEXTS, max_size=6)
+
+
+def train(
+    texts: list[str], num_merges: int, special_tokens: tuple[str, ...] = (END,), **options: Any
+) -> tuple[dict[int, bytes], Merges]:
+    vocab_size = 256 + len(special_tokens) + num_merges
+    blocks = [text.encode() for text in texts]
+    tokenizer, _ = train_tokenizer(blocks, vocab_size, special_tokens, **options)
+    return tokenizer.vocab, tokenizer.merges
+
+
+def train_reference(
+    texts: list[str],
+    num_merges: int,
+    special_tokens: tuple[str, ...] = (END,),
+    pattern: Pattern = GPT2,
+) -> tuple[dict[int, bytes], Merges]:
+    vocab_size = 256 + len(special_tokens) + num_merges
+    return train_bpe_reference(texts, vocab_size, special_tokens, pattern)
+
+
+def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, int, int, int]:
+    counter = WordCounter("gpt2", [], 1)
+    counter.add_words(list(words), list(words.values()))
+    packed, num_bytes, num_symbols, num_words = counter.train(num_merges, [], None)
+    tokens = [bytes([byte]) for byte in range(256)]
+    merges = []
+    for left, right in np.frombuffer(packed, np.uint32).reshape(-1, 2).tolist():
+        merges.append((tokens[left], tokens[right]))
+        tokens.append(tokens[left] + tokens[right])
+    return merges, num_bytes, num_symbols, num_words
+
+
+@hypothesis.given(
+    texts=DOCUMENTS,
+    num_merges=st.integers(0, 60),
+    num_threads=st.integers(1, 4),
+    pattern=st.sampled_from([GPT2, CL100K, LLAMA3, QWEN2, O200K]),
+)
+@hypothesis.settings(max_examples=200)
+def test_training_gives_the_merges_of_the_reference(
+    texts: list[str], num_merges: int, num_threads: int, pattern: Pattern
+) -> None:
+    result = train(texts, num_merges, num_threads=num_threads, pattern=pattern)
+    assert result == train_reference(texts, num_merges, pattern=pattern)
+
+
+@hypothesis.given(texts=DOCUMENTS, pattern=st.sampled_from([DEEPSEEK, find_pattern(r"\w+ \w+|.")]))
+@hypothesis.settings(max_examples=50)
+def test_a_pattern_without_a_scanner_trains_as_the_reference(
+    texts: list[str], pattern: Pattern
+) -> None:
+    assert train(texts, 30, pattern=pattern) == train_reference(texts, 30, pattern=pattern)
+
+
+@hypothesis.given(texts=DOCUMENTS, seed=st.integers(0, 99))
+def test_the_order_of_documents_does_not_matter(texts: list[str], seed: int) -> None:
+    shuffled = random.Random(seed).sample(texts, len(texts))
+    assert train(texts, 40) == train(shuffled, 40)
+    # One block of all documents, with the special token between them.
+    assert train(texts, 40) == train([END.join(texts)], 40)
+
+
+@hypothesis.given(
+    runs=st.lists(
+        st.tuples(st.sampled_from(["a", "ab", "aab", "ba", "é"]), st.integers(1, 80)), max_size=5
+    )
+)
+def test_runs_of_one_symbol_merge_as_in_the_reference(runs: list[tuple[str, int]]) -> None:
+    text = " ".join(piece * size for piece, size in runs)
+    assert train([text], 50) == train_reference([text], 50)
+
+
+@hypothesis.given(
+    words=st.dictionaries(
+        st.text("ab\x00\xff", min_size=1, max_size=12).map(lambda text: text.encode("latin-1")),
+        st.integers(1, 5),
+        max_size=12,
+    )
+)
+def test_ties_go_to_the_greater_pair(words: dict[bytes, int]) -> None:
+    counts = {tuple(bytes([byte]) for byte in word): count for word, count in words.items()}
+    expected: Merges = []
+    while len(expected) < 40:
+        pairs: dict[tuple[bytes, bytes], int] = {}
+        for symbols, count in counts.items():
+            for pair in zip(symbols, symbols[1:], strict=False):
+                pairs[pair] = pairs.get(pair, 0) + count
+        if not pairs:
+            break
+        best = max(pairs.values())
+        expected.append(max(pair for pair, count in pairs.items() if count == best))
+        counts = {merge_left_to_right(s, expected[-1]): count for s, count in counts.items()}
+    merges, num_bytes, num_symbols, num_words = train_on_words(words, 40)
+    assert merges == expected
+    assert num_bytes == sum(len(word) * count for word, count in words.items())
+    assert num_symbols == sum(len(symbols) * count for symbols, count in counts.items())
+    assert num_words == len(words)
+
+
+def merge_left_to_right(symbols: tuple[bytes, ...], pair: tuple[bytes, bytes]) -> tuple[bytes, ...]:
+    merged: list[bytes] = []
+    for symbol in symbols:
+        if merged and (merged[-1], symbol) == pair and len(merged[-1]) == len(pair[0]):
+            merged[-1] += symbol
+            merged.append(b"")  # What was just made takes no part again.
+        else:
+            merged.append(symbol)
+    return tuple(symbol for symbol in merged if symbol)
+
+
+def test_counts_beyond_32_bits_are_exact() -> None:
+    big = 2**33
+    words = {b"ab": big, b"cd": big + 1, b"ef": 2**32 - 1, b"gh": 2**40, b"abx": 5}
+    merges, num_bytes, num_symbols, _ = train_on_words(words, 4)
+    assert merges == [(b"g", b"h"), (b"a", b"b"), (b"c", b"d"), (b"e", b"f")]
+    assert num_bytes == 2 * (big + big + 1 + 2**32 - 1 + 2**40) + 15
+    assert num_symbols == num_bytes - sum(words.values())
+
+
+def test_a_word_counted_again_adds_up() -> None:
+    counter = WordCounter("gpt2", [b"<>"], 2)
+    counter.add_words([b"ab", b"ab", b" long word of many bytes", b"", b"zero"], [2, 3, 1, 5, 0])
+    counter.add_text("ab<>ab ab")
+    counter.add_text(b"ab")
+    assert counter.items() == {b"ab": 8, b" ab": 1, b" long word of many bytes": 1}
+
+
+@hypothesis.given(texts=DOCUMENTS, times=st.integers(2, 4))
+def test_a_corpus_repeated_gives_the_same_merges(texts: list[str], times: int) -> None:
+    assert train(texts * times, 40) == train(texts, 40)
+
+
+def test_a_corpus_can_run_out_of_pairs() -> None:
+    tokenizer, summary = train_tokenizer([b"abab"], 1000, [END])
+    assert tokenizer.merges == [(b"a", b"b"), (b"ab", b"ab")]
+    assert tokenizer.vocab_size == summary.vocab_size_reached == 259
+    assert summary.ran_out_of_pairs
+    assert summary.vocab_size_requested == 1000
+    assert summary.longest_tokens[0] == b"abab"
+    assert (summary.num_bytes, summary.num_words, summary.bytes_per_token) == (4, 1, 4.0)
+
+
+@pytest.mark.parametrize("blocks", [[], [b""], [b"a"], [b"a", b"", b"b"], [END.encode()]])
+def test_text_without_a_pair_leaves_the_bytes(blocks: list[bytes]) -> None:
+    tokenizer, summary = train_tokenizer(blocks, 300, [END])
+    assert tokenizer.merges == []
+    assert tokenizer.vocab_size == 257
+    assert summary.num_bytes == sum(map(len, blocks))
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "special_tokens", "options", "message"),
+    [
+        (255, [], {}, "vocab_size 255 is too small"),
+        (257, ["<a>", "<b>"], {}, "2 special tokens alone take 258"),
+        (-5, [], {}, "vocab_size -5"),
+        (300, [""], {}, "is empty"),
+        (300, ["<a>", "<a>"], {}, "given twice"),
+        (300, ["\ud800"], {}, "lone surrogate"),
+        (300, [], {"num_threads": 0}, "num_threads is 0"),
+    ],
+)
+def test_impossible_training_is_refused(
+    vocab_size: int, special_tokens: list[str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        train_tokenizer([b"text"], vocab_size, special_tokens, **options)
+
+
+def test_the_smallest_vocabulary_has_no_merges() -> None:
+    vocab, merges = train(["aaaa"], 0)
+    assert merges == []
+    assert vocab[256] == END.encode()
+
+
+def test_nothing_merges_across_special_tokens() -> None:
+    special_tokens = ("<|end|>", "ab", "a", " ")
+    texts = ["xab<|end|>xya xy abxy"] * 3
+    vocab, merges = train(texts, 20, special_tokens)
+    assert (vocab, merges) == train_reference(texts, 20, special_tokens)
+    assert merges == [(b"x", b"y")]
+
+
+def test_blocks_may_be_any_buffer() -> None:
+    text = "the theme of the thesis".encode()
+    expected = train_tokenizer([text], 270, [])[0].merges
+    for block in (bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)):
+        assert train_tokenizer([block], 270, [])[0].merges == expected
+
+
+def random_words(num_words: int, seed: int) -> str:
+    shuffled = random.Random(seed)
+    return "".join(
+        f" {''.join(shuffled.choices('abcdefgh', k=shuffled.randrange(2, 20)))}"
+        for _ in range(num_words)
+    )
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_large_text_is_counted_the_same_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    # Six megabytes go to the threads in pieces, and first to the counter in steps of 64 KB.
+    text = (random_words(20_000, 1) + f"\n{END}\n") * 25
+    assert len(text) > 5_000_000
+    expected = train([text], 300, num_threads=1)
+    assert train([text], 300, num_threads=num_threads) == expected
+    monkeypatch.setattr(training, "_STEP_BYTES", 1 << 16)
+    assert train([text], 300, num_threads=num_threads) == expected
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_counts_that_spill_to_disk_give_the_same_merges(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    texts = [random_words(5_000, seed % 3) for seed in range(12)]
+    spilled: list[str] = []
+    spill = WordCounter.spill
+
+    class Watched:
+        """A counter that tells what it spills."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._counter = WordCounter(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._counter, name)
+
+        def spill(self, prefix: str) -> list[str]:
+            runs = spill(self._counter, prefix)
+            spilled.extend(runs)
+            return runs
+
+    expected = train(texts, 300)
+    monkeypatch.setattr(training, "WordCounter", Watched)
+    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=9_000_000 * num_threads)
+    assert bounded == expected
+    assert len(spilled) == len(set(spilled)) > num_threads
+    assert not any(Path(run).exists() for run in spilled)
+
+
+def test_progress_counts_the_bytes() -> None:
+    seen: list[tuple[int, int | None]] = []
+    train(["abc", "de", ""], 3, progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == [3, 5]
+
+
+def test_a_failing_source_or_progress_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(["abc"], 3, progress=fail, max_memory_bytes=1_000)
+    assert list(tmp_path.iterdir()) == []
