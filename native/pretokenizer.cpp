@@ -40,15 +40,20 @@ inline size_t contraction_size_any_case(const Byte* p, const Byte* end) {
 template <class Keep>
 inline const Byte* skip_while(const Byte* p, const Byte* end, Keep keep) {
     while (p < end) {
-        const Char c = decode_char(p, end);
-        if (!keep(c)) break;
-        p += c.size;
+        if (*p < 0x80) {
+            if (!keep(static_cast<CharClass>(kAsciiClass[*p]))) break;
+            p++;
+        } else {
+            const Char c = decode_char(p, end);
+            if (!keep(c.cls)) break;
+            p += c.size;
+        }
     }
     return p;
 }
 
 inline const Byte* skip_letters(const Byte* p, const Byte* end) {
-    return skip_while(p, end, [](Char c) { return is_letter(c.cls); });
+    return skip_while(p, end, is_letter);
 }
 
 // A run of white space at p. Its end, the start of its last character, the end of its last newline.
@@ -91,8 +96,8 @@ const Byte* gpt2_end(const Byte* p, const Byte* end) {
     }
     if (c.cls == kSpace) return trailing_space_end(p, end, space_run(p, end));
     if (is_letter(c.cls)) return skip_letters(q, end);
-    if (c.cls == kNumber) return skip_while(q, end, [](Char d) { return d.cls == kNumber; });
-    return skip_while(q, end, [](Char d) { return is_other(d.cls); });
+    if (c.cls == kNumber) return skip_while(q, end, [](CharClass d) { return d == kNumber; });
+    return skip_while(q, end, is_other);
 }
 
 inline const Byte* number_end(const Byte* p, const Byte* end, int max_digits) {
@@ -107,7 +112,7 @@ inline const Byte* number_end(const Byte* p, const Byte* end, int max_digits) {
 // ` ?[^\s\p{L}\p{N}]+` followed by newlines (and slashes, where `slash`); null when it does not match.
 inline const Byte* punctuation_end(const Byte* p, const Byte* end, bool slash) {
     const Byte* q = *p == ' ' ? p + 1 : p;
-    const Byte* r = skip_while(q, end, [](Char c) { return is_other(c.cls); });
+    const Byte* r = skip_while(q, end, is_other);
     if (r == q) return nullptr;
     while (r < end && (is_newline(*r) || (slash && *r == '/'))) r++;
     return r;
@@ -154,7 +159,7 @@ inline const Byte* mixed_case_end(const Byte* p, const Byte* end, const Byte*& u
         if (c.cls != kUpper) after_caseless = q;
     }
     upper_end = q;
-    const Byte* r = skip_while(q, end, [](Char c) { return may_be_lower(c.cls); });
+    const Byte* r = skip_while(q, end, may_be_lower);
     return r > q ? r : after_caseless;
 }
 
@@ -185,11 +190,11 @@ uint32_t checked_offset(size_t offset) {
     return static_cast<uint32_t>(offset);
 }
 
-template <const Byte* (*kEnd)(const Byte*, const Byte*)>
+template <const Byte* (*kEnd)(const Byte*, const Byte*), size_t kBytes = kWindowBytes>
 size_t scan_plain(Span text, uint32_t* ends) {
     const Byte* p = text.data;
     const Byte* const end = p + text.size;
-    const Byte* const stop = text.size > kWindowBytes ? p + kWindowBytes : end;
+    const Byte* const stop = text.size > kBytes ? p + kBytes : end;
     size_t count = 0;
     while (p < stop) {
         p = kEnd(p, end);
@@ -198,7 +203,7 @@ size_t scan_plain(Span text, uint32_t* ends) {
     return count;
 }
 
-// ---- The vector scanner for GPT-2's pattern: classes as bit masks, one bit a byte of text.
+// ---- The mask scanners: classes as bit masks, one bit a byte of text.
 
 constexpr size_t kBlocksPerWindow = kWindowBytes / 64;
 
@@ -210,6 +215,10 @@ struct WindowMasks {
     uint64_t blank[kBlocksPerWindow + 2];  // U+0020
     uint64_t apostrophe[kBlocksPerWindow + 2];
     uint64_t high[kBlocksPerWindow + 2];  // bytes of characters beyond ASCII
+    uint64_t upper[kBlocksPerWindow + 2];
+    uint64_t newline[kBlocksPerWindow + 2];
+    uint64_t continuation[kBlocksPerWindow + 2];  // bytes of a character behind its first
+    uint64_t any_high;
     uint64_t space2[kBlocksPerWindow + 2];  // first bytes of white space of two bytes
     uint64_t space3[kBlocksPerWindow + 2];  // and of three
 };
@@ -230,9 +239,15 @@ inline Char decode_high(const Byte* p, const Byte* end) {
     return decode_char(p, end);
 }
 
+inline void set_bits(uint64_t* words, size_t from, size_t count) {
+    const uint64_t bits = (uint64_t{1} << count) - 1;
+    words[from / 64] |= bits << (from % 64);
+    if (from % 64 + count > 64) words[from / 64 + 1] |= bits >> (64 - from % 64);
+}
+
 namespace plain {
 #define VECTOR_BYTES 0
-#include "gpt2_scan.inc"
+#include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
 
@@ -241,7 +256,7 @@ namespace plain {
 #pragma GCC target("avx2,bmi,bmi2,popcnt")
 namespace avx2 {
 #define VECTOR_BYTES 32
-#include "gpt2_scan.inc"
+#include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
 #pragma GCC pop_options
@@ -252,23 +267,39 @@ namespace avx2 {
 #pragma GCC target("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi2")
 namespace avx512 {
 #define VECTOR_BYTES 64
-#include "gpt2_scan.inc"
+#include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
 #pragma GCC pop_options
 #pragma GCC diagnostic pop
 #endif
 
-ScanFunction best_gpt2_scanner() {
+struct Scanners {
+    ScanFunction gpt2, cl100k, llama3, qwen2, o200k;
+};
+
+#define MASK_SCANNERS(set)                                                                    \
+    {set::scan_gpt2, set::scan_words<cl100k_end<3, true>, 3, true, false>,                     \
+     set::scan_words<cl100k_end<3, false>, 3, false, false>,                                   \
+     set::scan_words<cl100k_end<1, false>, 1, false, false>,                                   \
+     set::scan_words<o200k_end, 3, false, true>}
+
+const Scanners kPlainScanners = {scan_plain<gpt2_end>, scan_plain<cl100k_end<3, true>>,
+                                 scan_plain<cl100k_end<3, false>>,
+                                 scan_plain<cl100k_end<1, false>>, scan_plain<o200k_end>};
+
+Scanners best_scanners() {
 #if defined(__x86_64__)
     const bool bits = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
     if (bits && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vbmi2"))
-        return avx512::scan_gpt2;
-    if (bits && __builtin_cpu_supports("avx2")) return avx2::scan_gpt2;
+        return MASK_SCANNERS(avx512);
+    if (bits && __builtin_cpu_supports("avx2")) return MASK_SCANNERS(avx2);
 #endif
-    return plain::scan_gpt2;
+    return MASK_SCANNERS(plain);
 }
+
+#undef MASK_SCANNERS
 
 }  // namespace
 
@@ -282,14 +313,16 @@ Pattern pattern_from_name(const std::string& name) {
 }
 
 ScanFunction scanner_for(Pattern pattern, bool plain) {
+    static const Scanners best = best_scanners();
+    const Scanners& scanners = plain ? kPlainScanners : best;
     switch (pattern) {
-        case Pattern::kCl100k: return scan_plain<cl100k_end<3, true>>;
-        case Pattern::kLlama3: return scan_plain<cl100k_end<3, false>>;
-        case Pattern::kQwen2: return scan_plain<cl100k_end<1, false>>;
-        case Pattern::kO200k: return scan_plain<o200k_end>;
+        case Pattern::kCl100k: return scanners.cl100k;
+        case Pattern::kLlama3: return scanners.llama3;
+        case Pattern::kQwen2: return scanners.qwen2;
+        case Pattern::kO200k: return scanners.o200k;
         case Pattern::kGpt2: break;
     }
-    return plain ? scan_plain<gpt2_end> : best_gpt2_scanner();
+    return scanners.gpt2;
 }
 
 size_t find_safe_cut(Span text, size_t from) {

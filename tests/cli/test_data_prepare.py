@@ -157,7 +157,7 @@ def test_an_interrupted_command_goes_on(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "tokenizer.json"
     Tokenizer(vocab, merges, [END]).save(path)
     big = tmp_path / "big.txt"
-    big.write_text(corpus.read_text("utf-8") * 400, "utf-8")
+    big.write_text(corpus.read_text("utf-8") * 200, "utf-8")
     out = tmp_path / "out"
     command = [sys.executable, "-m", "groundup", "data", "prepare", str(big)]
     command += ["--tokenizer", str(path), "--out", str(out), "--shard-ids", "10000"]

@@ -1,4 +1,4 @@
-"""Special tokens stay whole: leftmost, there the longest, however many and whatever they look like."""
+"""Special tokens stay whole: leftmost, there the longest, however many and whatever they are."""
 
 import random
 

@@ -32,7 +32,7 @@ PIECES = st.sampled_from(SNIPPETS)
 
 
 def train_without_splitting() -> Tokenizer:
-    """A vocabulary in which almost any two neighbours merge, so that ids tell where text was cut."""
+    """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
     text = "".join(random.Random(0).choices(SNIPPETS, k=20_000))
     return train_tokenizer([text.encode()], 3000, [], pattern=find_pattern(r"(?s).+"))[0]
 
@@ -196,7 +196,7 @@ def test_five_megabytes_take_less_than_one_of_memory(tmp_path: Path, kind: str) 
             if kind == "english":
                 line = " ".join(shuffled.choices(words, k=20))
             else:
-                line = " ".join("%x" % shuffled.getrandbits(70) for _ in range(6))
+                line = " ".join(f"{shuffled.getrandbits(70):x}" for _ in range(6))
             size += file.write(f"{line}\n" + "<|end|>\n" * (size % 9 == 0))
     TOKENIZER.save(tmp_path / "tokenizer.json")
     result = subprocess.run(

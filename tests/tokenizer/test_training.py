@@ -1,6 +1,7 @@
 """Training gives the merges of the definition, for any threads, blocks, memory and order."""
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def test_ties_go_to_the_greater_pair(words: dict[bytes, int]) -> None:
     while len(expected) < 40:
         pairs: dict[tuple[bytes, bytes], int] = {}
         for symbols, count in counts.items():
-            for pair in zip(symbols, symbols[1:], strict=False):
+            for pair in pairwise(symbols):
                 pairs[pair] = pairs.get(pair, 0) + count
         if not pairs:
             break
@@ -223,7 +224,7 @@ def test_nothing_merges_across_special_tokens() -> None:
 
 
 def test_blocks_may_be_any_buffer() -> None:
-    text = "the theme of the thesis".encode()
+    text = b"the theme of the thesis"
     expected = train_tokenizer([text], 270, [])[0].merges
     for block in (bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)):
         assert train_tokenizer([block], 270, [])[0].merges == expected
@@ -255,6 +256,7 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
     monkeypatch: pytest.MonkeyPatch, num_threads: int
 ) -> None:
     texts = [random_words(5_000, seed % 3) for seed in range(12)]
+    monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
     spilled: list[str] = []
     spill = WordCounter.spill
 
@@ -274,10 +276,24 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
 
     expected = train(texts, 300)
     monkeypatch.setattr(training, "WordCounter", Watched)
-    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=9_000_000 * num_threads)
+    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=4_200_000 * num_threads)
     assert bounded == expected
     assert len(spilled) == len(set(spilled)) > num_threads
     assert not any(Path(run).exists() for run in spilled)
+
+
+def test_a_small_bound_on_memory_does_not_make_a_run_of_every_block() -> None:
+    texts = [f"document {number}" for number in range(2000)]
+    assert train(texts, 50, num_threads=2, max_memory_bytes=1_000_000) == train(texts, 50)
+
+
+def test_a_pattern_without_a_scanner_is_cut_at_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = find_pattern(r"\w+ \w+|.")
+    text = b"ab cd, " * 1000
+    _, whole = train_tokenizer([text], 270, [], pattern=pattern)
+    monkeypatch.setattr(training, "_STEP_BYTES", 100)
+    _, in_steps = train_tokenizer([text], 270, [], pattern=pattern)
+    assert in_steps.num_words == whole.num_words == 3
 
 
 def test_progress_counts_the_bytes() -> None:

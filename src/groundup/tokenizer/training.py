@@ -38,6 +38,8 @@ Progress = Callable[[int, int | None], None]
 _STEP_BYTES = 64 << 20
 _BOUNDED_STEP_BYTES = 4 << 20
 
+_SMALLEST_RUN_BYTES = 1 << 20
+
 # Bytes that merging takes for each byte of the distinct pre-tokens: symbols, places, pairs.
 _MERGING_BYTES_PER_WORD_BYTE = 24
 
@@ -152,9 +154,7 @@ def train_tokenizer(
     ids = {text: len(tokens) + place for place, text in enumerate(texts)}
     tokens += map(encode_special_token, texts)
     lineage = {"trained_on": {"num_bytes": counting.num_bytes, "num_words": num_words}}
-    definition = TokenizerDefinition(
-        dict(enumerate(tokens)), merges, ids, pattern, lineage=lineage
-    )
+    definition = TokenizerDefinition(dict(enumerate(tokens)), merges, ids, pattern, lineage=lineage)
     summary = TrainingSummary(
         num_bytes=counting.num_bytes,
         num_words=num_words,
@@ -186,6 +186,7 @@ class _Counting:
         self.num_bytes = 0
         name = pattern.name if pattern.native else None
         self.counter = WordCounter(name, [encode_special_token(t) for t in special_tokens], threads)
+        self._empty_bytes = self.counter.memory_bytes
 
     def add(self, block: Buffer, progress: Progress | None) -> None:
         view = memoryview(block).cast("B")
@@ -193,7 +194,9 @@ class _Counting:
         begin = 0
         while begin < len(view):
             rest = view[begin:]
-            cut = self.counter.find_cut(rest, step) if len(rest) > 2 * step else len(rest)
+            # Where any pattern but the native ones may be cut, nobody knows.
+            may_cut = self._pattern.native and len(rest) > 2 * step
+            cut = self.counter.find_cut(rest, step) if may_cut else len(rest)
             self._count(rest[:cut])
             begin += cut
             self.num_bytes += cut
@@ -218,8 +221,12 @@ class _Counting:
         self.counter.add_words([word.encode() for word in words], list(words.values()))
 
     def _spill_if_large(self) -> None:
-        # A table that grows stands beside its successor for a moment: leave room for that.
-        if self._max_memory_bytes and self.counter.memory_bytes * 2 > self._max_memory_bytes:
+        # A table that grows stands beside its successor for a moment: leave room for that. Tables
+        # that are all but empty stay, or every small block would become a run.
+        used = self.counter.memory_bytes
+        if self._max_memory_bytes and used > max(
+            self._max_memory_bytes // 2, self._empty_bytes + _SMALLEST_RUN_BYTES
+        ):
             self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
 
     def _check_merging_fits(self, run_bytes: int) -> None:

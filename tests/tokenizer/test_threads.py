@@ -1,0 +1,169 @@
+"""One tokenizer, many Python threads: right answers for all, and the interpreter stays free."""
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from groundup._native import WordCounter, find_documents, find_invalid_utf8, split
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.patterns import GPT2
+from groundup.tokenizer.reference import train_bpe_reference
+from groundup.tokenizer.training import train_tokenizer
+
+CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it. "
+VOCAB, MERGES = train_bpe_reference(CORPUS * 2, 320)
+END = "<|end|>"
+
+
+def make_tokenizer() -> Tokenizer:
+    return Tokenizer(VOCAB, MERGES, [END])
+
+
+def make_texts(num_texts: int, seed: int) -> list[str]:
+    shuffled = random.Random(seed)
+    words = [*CORPUS.split(" "), END, *(f"new{number}" for number in range(3000))]
+    return [" ".join(shuffled.choices(words, k=shuffled.randrange(60))) for _ in range(num_texts)]
+
+
+@pytest.fixture
+def eager_switches() -> Iterator[None]:
+    """Threads change places as often as the interpreter can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("eager_switches")
+def test_threads_sharing_a_tokenizer_all_get_the_right_ids() -> None:
+    tokenizer = make_tokenizer()
+    alone = make_tokenizer()
+    texts = make_texts(400, 0)
+    expected = [alone.encode(text) for text in texts]
+    whole, whole_ids = "".join(texts), alone.encode("".join(texts))
+
+    def work(seed: int) -> None:
+        shuffled = random.Random(seed)
+        for _ in range(150):
+            place = shuffled.randrange(len(texts))
+            assert tokenizer.encode(texts[place]) == expected[place]
+            assert tokenizer.decode(expected[place]) == texts[place]
+        assert tokenizer.encode(whole) == whole_ids
+        assert list(tokenizer.encode_iterable(texts)) == whole_ids
+        ids, offsets = tokenizer.encode_batch(texts, 1 + seed % 3)
+        for place in range(0, len(texts), 17):
+            assert ids[offsets[place] : offsets[place + 1]].tolist() == expected[place]
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(16)))
+
+
+def test_more_threads_than_kept_workspaces_are_served() -> None:
+    tokenizer = make_tokenizer()
+    expected = tokenizer.encode(CORPUS * 50)
+    barrier = threading.Barrier(70)
+
+    def work(_: int) -> bool:
+        barrier.wait()
+        return tokenizer.encode(CORPUS * 50) == expected
+
+    with ThreadPoolExecutor(70) as pool:
+        assert all(pool.map(work, range(70)))
+
+
+def test_a_stream_may_move_from_thread_to_thread() -> None:
+    tokenizer = make_tokenizer()
+    texts = make_texts(40, 1)
+    ids = tokenizer.encode_iterable(texts)
+    taken: list[int] = []
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(200):
+            taken.append(pool.submit(next, ids).result())
+    assert taken == tokenizer.encode("".join(texts))[:200]
+
+
+def test_tokenizers_may_be_made_and_dropped_in_threads() -> None:
+    expected = make_tokenizer().encode(CORPUS)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: make_tokenizer().encode(CORPUS), range(40)))
+    assert all(ids == expected for ids in results)
+
+
+def test_trainings_may_run_side_by_side() -> None:
+    blocks = ["".join(make_texts(30, seed)).encode() for seed in range(4)]
+    expected = [train_tokenizer([block], 300, [END])[0].merges for block in blocks]
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(
+            lambda block: train_tokenizer([block], 300, [END], num_threads=2)[0].merges, blocks * 3
+        )
+        assert list(results) == expected * 3
+
+
+def is_free_during(work: Callable[[], object]) -> bool:
+    """Whether another Python thread ran while `work` did, though threads never have to yield."""
+    started, seen, finished = threading.Event(), threading.Event(), threading.Event()
+    observations: list[bool] = []
+
+    def observe() -> None:
+        started.wait()
+        observations.append(finished.is_set())
+        seen.set()
+
+    thread = threading.Thread(target=observe)
+    thread.start()
+    started.set()
+    work()
+    finished.set()
+    seen.wait()
+    thread.join()
+    return not observations[0]
+
+
+@pytest.fixture
+def no_forced_switches() -> Iterator[None]:
+    """A thread keeps the interpreter until it lets go of it by itself."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    yield
+    sys.setswitchinterval(interval)
+
+
+LARGE = "".join(make_texts(3000, 2)) * 5
+LARGE_BYTES = LARGE.encode()
+
+
+def works() -> dict[str, Callable[[], object]]:
+    tokenizer = make_tokenizer()
+    ids = tokenizer.encode_to_numpy(LARGE)
+    bounds = np.array([[0, len(LARGE_BYTES)]])
+    counter = WordCounter(GPT2.name, [END.encode()], 1)
+    return {
+        "encode": lambda: tokenizer.encode(LARGE),
+        "encode_to_numpy": lambda: tokenizer.encode_to_numpy(LARGE),
+        "encode_batch": lambda: tokenizer.encode_batch([LARGE], 1),
+        "encode_batch on two threads": lambda: tokenizer.encode_batch([LARGE, LARGE], 2),
+        "encode_documents": lambda: tokenizer.encode_documents(LARGE_BYTES, bounds, 1),
+        "decode": lambda: tokenizer.decode(ids),
+        "count words": lambda: counter.add_text(LARGE_BYTES),
+        "train": lambda: train_tokenizer([LARGE_BYTES], 1000, [END]),
+        "split": lambda: split(LARGE, "o200k"),
+        "find_invalid_utf8": lambda: find_invalid_utf8(LARGE_BYTES * 20),
+        "find_documents": lambda: find_documents(LARGE_BYTES * 20, [END.encode()]),
+    }
+
+
+def test_a_thread_that_keeps_the_interpreter_is_noticed(no_forced_switches: None) -> None:
+    assert not is_free_during(lambda: sum(range(100_000)))
+
+
+@pytest.mark.usefixtures("no_forced_switches")
+@pytest.mark.parametrize("name", works())
+def test_other_threads_run_while_the_native_core_works(name: str) -> None:
+    work = works()[name]
+    # On a busy machine the other thread may wake too late; that it never does has one reason.
+    assert any(is_free_during(work) for _ in range(20))
