@@ -42,7 +42,7 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
             name,
             f"prepare {size}{' (repeated)' if is_repeated else ''}, two cores",
             {"text": str(path), "vocabulary": vocabulary.as_job()},
-            () if is_repeated else (_ENCODING_ONLY,),
+            (_ENCODING_ONLY,),
             measures,
             cores=2,
         )

@@ -15,6 +15,9 @@ from hostile import HOSTILE, one_line
 from machine import PeakMemory, Timing, timed
 from rows import Json
 
+# How long a process goes on with passes of one kind.
+_SECONDS_OF_PASSES = 2.0
+
 
 def work(job: Json) -> Json:
     """Do a job; the tool is ready before the clock starts."""
@@ -101,7 +104,7 @@ def _passes(
     peak_bytes = memory.growth_bytes()
     _save(job, ids_of(result))
     del result
-    count = job["passes"] if first[0] < 3 else 1
+    count = max(1, min(job["passes"], int(_SECONDS_OF_PASSES / first[0])))
 
     def median(passes: list[Timing]) -> tuple[float, float]:
         return (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from corpora import CACHE, REPOSITORY, Corpora
 from machine import describe_hardware, describe_versions, is_installed, use_cores
-from rows import OURS, Json, Task, Verdict, make_row
+from rows import OURS, Json, Task, Verdict, is_close, make_row
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 
@@ -48,13 +48,17 @@ def main(benchmark: Benchmark, script: str) -> int:
         # Tables appear as they come when the output goes to a file.
         sys.stdout.reconfigure(line_buffering=True)
 
-    rounds = 1 if arguments.quick else arguments.rounds
+    rounds, close_rounds = (1, 0) if arguments.quick else (arguments.rounds, arguments.close_rounds)
+    out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
+    path = out / f"{benchmark.name}.json"
+    old = json.loads(path.read_text()) if arguments.only and path.exists() else None
     result: Json = {
         "benchmark": benchmark.name,
         "question": benchmark.question,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "quick": arguments.quick,
         "rounds": rounds,
+        "close_rounds": close_rounds,
         "hardware": describe_hardware(),
         "text": None,
         "versions": {},
@@ -64,7 +68,7 @@ def main(benchmark: Benchmark, script: str) -> int:
     with tempfile.TemporaryDirectory(prefix="groundup-benchmark-") as folder:
         corpora = Corpora(Path(folder), quick=arguments.quick)
         result["text"] = corpora.source
-        runner = _Runner(benchmark, script, Path(folder), rounds, arguments.timeout)
+        runner = _Runner(benchmark, script, Path(folder), rounds, close_rounds, arguments.timeout)
         for task in benchmark.tasks(corpora):
             if arguments.only and not any(part in task.name for part in arguments.only):
                 continue
@@ -72,14 +76,11 @@ def main(benchmark: Benchmark, script: str) -> int:
             rows = runner.run(task, rivals)
             print_task(task, rows)
             result["rows"] += rows
-    tools = {name for row in result["rows"] for name in row["tools"]}
-    result["versions"] = describe_versions(tools)
+            result["versions"] |= describe_versions(rows[0]["tools"])
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(_merged(old, result), indent=1) + "\n")
     for tool, reason in result["skipped"].items():
         print(f"skipped {tool}: {reason}")
-    out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{benchmark.name}.json"
-    path.write_text(json.dumps(_merged(path, result, arguments.only), indent=1) + "\n")
     print(f"{path}")
     return 0
 
@@ -88,12 +89,19 @@ class _Runner:
     """Starts the processes of a task in turns and makes rows of what they say."""
 
     def __init__(
-        self, benchmark: Benchmark, script: str, folder: Path, rounds: int, timeout: float
+        self,
+        benchmark: Benchmark,
+        script: str,
+        folder: Path,
+        rounds: int,
+        close_rounds: int,
+        timeout: float,
     ) -> None:
         self._benchmark = benchmark
         self._script = script
         self._folder = folder
         self._rounds = rounds
+        self._close_rounds = close_rounds
         self._timeout = timeout
 
     def run(self, task: Task, rivals: Sequence[str]) -> list[Json]:
@@ -103,8 +111,12 @@ class _Runner:
         pairs: dict[str, list[tuple[Json, Json]]] = {tool: [] for tool in rivals}
         problems: dict[str, str] = {}
         verdicts: dict[str, Verdict] = {}
-        for number in range(self._rounds):
+        for number in range(self._rounds + self._close_rounds):
             alive = [tool for tool in rivals if tool not in problems]
+            if number >= self._rounds:
+                alive = [tool for tool in alive if is_close(pairs[tool], task.measures)]
+                if not alive:
+                    break
             for group in _groups(alive, number):
                 done = {tool: self._process(task, tool, first=number == 0) for tool in group}
                 for tool, outcome in done.items():
@@ -191,11 +203,10 @@ def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> 
     return present
 
 
-def _merged(path: Path, result: Json, only: list[str] | None) -> Json:
-    """With --only the rows measured now take the places of the old ones in the file."""
-    if not only or not path.exists():
+def _merged(old: Json | None, result: Json) -> Json:
+    """The rows measured now in the places of the old ones, where those are kept (--only)."""
+    if old is None:
         return result
-    old = json.loads(path.read_text())
     new = {row["name"]: row for row in result["rows"]}
     rows = [new.pop(row["name"], row) for row in old["rows"]]
     return {
@@ -217,6 +228,7 @@ def _parse(benchmark: Benchmark) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=benchmark.question)
     parser.add_argument("--quick", action="store_true", help="small texts, one round: a rehearsal")
     parser.add_argument("--rounds", type=int, default=3, help="how often each tool gets its turn")
+    parser.add_argument("--close-rounds", type=int, default=4, help="more of them for close rivals")
     parser.add_argument("--only", nargs="+", help="only tasks whose names contain one of these")
     parser.add_argument("--tools", nargs="+", help="only these rivals")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a process may take")

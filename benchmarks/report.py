@@ -22,14 +22,14 @@ def print_task(task: Task, rows: list[Json]) -> None:
     table.add_column("tool")
     for measure in task.measures:
         table.add_column(f"{measure.title or measure.name}, {measure.unit}", justify="right")
-        table.add_column("ours is", justify="right")
+        table.add_column("ours is (by cpu)", justify="right")
     table.add_column("peak MB", justify="right")
     table.add_column("output")
     for tool in rows[0]["tools"]:
         cells = [row["tools"][tool] for row in rows]
         line = [tool]
         for cell in cells:
-            line += [_spread(cell), f"{cell['ratio']:.2f}x" if "ratio" in cell else ""]
+            line += [_spread(cell), _ratios(cell)]
         peak = cells[0].get("peak_bytes")
         words = [cells[0].get("error"), cells[0].get("agreement"), cells[0].get("note")]
         line.append("" if peak is None else f"{peak / 1e6:.0f}")
@@ -45,6 +45,13 @@ def short(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def _ratios(cell: Json) -> str:
+    if "ratio" not in cell:
+        return ""
+    by_cpu = f" ({cell['cpu_ratio']:.2f}x)" if cell["cpu_ratio"] else ""
+    return f"{cell['ratio']:.2f}x{by_cpu}"
 
 
 def _spread(cell: Json) -> str:

@@ -11,6 +11,8 @@ OURS = "groundup"
 
 Json = dict[str, Any]
 
+_CLOSE = 4.0
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -80,7 +82,11 @@ def make_row(
         neighbours = pairs.get(tool, [])
         ratios = [ratio for a, b in neighbours if (ratio := _ratio(a, b, measure)) is not None]
         if ratios:
-            cell |= {"ratio": statistics.median(ratios), "ratios": ratios}
+            cell |= {
+                "ratio": statistics.median(ratios),
+                "ratios": ratios,
+                "cpu_ratio": _median(_cpu_ratio(a, b, measure) for a, b in neighbours),
+            }
         tools[tool] = cell
     return {
         "name": f"{task.name}.{measure.name}",
@@ -93,6 +99,13 @@ def make_row(
         "valid": all(verdict.agrees for verdict in verdicts.values()) and OURS not in problems,
         "tools": tools,
     }
+
+
+def is_close(pairs: list[tuple[Json, Json]], measures: Iterable[Measure]) -> bool:
+    """Whether a rival came near enough to ours in any time for a second look."""
+    times = [measure for measure in measures if measure.unit != "MB"]
+    ratios = [_ratio(a, b, measure) for a, b in pairs for measure in times]
+    return any(ratio is not None and ratio < _CLOSE for ratio in ratios)
 
 
 def _value(outcome: Json, measure: Measure) -> float | None:
@@ -113,6 +126,12 @@ def _ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
     if not a or not b:
         return None
     return a / b if measure.unit == "MB/s" else b / a
+
+
+def _cpu_ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
+    """The same by processor time, which other people's work on the machine disturbs less."""
+    a, b = (one["cpu_seconds"].get(measure.name) for one in (ours, theirs))
+    return (b / theirs["num_bytes"]) / (a / ours["num_bytes"]) if a and b else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

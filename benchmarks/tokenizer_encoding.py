@@ -23,7 +23,7 @@ from rows import OURS, Json, Measure, Task, Verdict
 _ONE_THREAD = f"{OURS}, one thread"
 _NUM_SPECIAL_TOKENS = 10_000
 # Slow tools get the first part of a text, and the result says so.
-_MOST_MEGABYTES = {"tiktoken": 24.0, "splintr-rs": 24.0, "tokenizers": 3.0}
+_MOST_MEGABYTES = {"tiktoken": 10.0, "splintr-rs": 24.0, "tokenizers": 1.0}
 
 
 def tasks(corpora: Corpora) -> Iterator[Task]:

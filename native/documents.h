@@ -15,8 +15,8 @@ struct Bounds {
 // The pieces between separators; empty ones are left out.
 std::vector<Bounds> find_documents(Span text, const SpecialTokens& separators);
 
-// Part of the shard format (it decides which split a document goes to): never change it.
-// Words of eight bytes, little end first, the last one filled up with zeros.
+// Part of the shard format (it decides which split a document goes to): never change it. Words of
+// eight bytes, little end first, the last one filled up with zeros, go in turn to four lanes.
 uint64_t hash_document(Span document);
 
 }  // namespace groundup

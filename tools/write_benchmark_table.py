@@ -98,8 +98,8 @@ def _conditions(result: Json) -> str:
     return (
         f"{result['date']}, {hardware['cores']} cores of {hardware['cpu']}, "
         f"{hardware['memory_bytes'] / 2**30:.0f} GiB, {hardware['system']}; text from "
-        f"{result['text']}; medians of {result['rounds']} rounds, ratios between neighbouring "
-        f"runs; {versions}."
+        f"{result['text']}; medians of {result['rounds']} rounds (more for close rivals), ratios "
+        f"between neighbouring runs; {versions}."
     )
 
 

@@ -87,4 +87,4 @@ def test_ratios_compare_neighbours_and_not_medians(monkeypatch: pytest.MonkeyPat
         pairs = {"rival": list(zip(ours, theirs, strict=True))}
         row = make_row(task, measure, {OURS: ours, "rival": theirs}, pairs, {}, {})
         assert row["tools"]["rival"]["ratios"] == [2, 2, 2]
-        assert row["tools"]["rival"]["ratio"] == 2
+        assert row["tools"]["rival"]["ratio"] == row["tools"]["rival"]["cpu_ratio"] == 2

@@ -188,14 +188,20 @@ def hash_document(document: bytes) -> int:
         product = left * right
         return (product ^ product >> 64) & (2**64 - 1)
 
+    all_bits = 2**64 - 1
     first, second = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
-    hash = len(document) * first & (2**64 - 1)
-    for place in range(0, len(document), 8):
-        hash = mix(hash ^ int.from_bytes(document[place : place + 8], "little"), second)
+    seed = len(document) * first & all_bits
+    lanes = [seed, seed ^ first, seed ^ second, seed ^ all_bits]
+    for number, place in enumerate(range(0, len(document), 8)):
+        word = int.from_bytes(document[place : place + 8], "little")
+        lanes[number % 4] = mix(lanes[number % 4] ^ word, second)
+    hash = lanes[0]
+    for lane in lanes[1:]:
+        hash = mix(hash ^ lane, second ^ hash)
     return mix(hash ^ first, second)
 
 
-@hypothesis.given(data=st.binary(max_size=40), begin=st.integers(0, 40), size=st.integers(0, 40))
+@hypothesis.given(data=st.binary(max_size=99), begin=st.integers(0, 99), size=st.integers(0, 99))
 def test_the_hash_of_a_document_never_changes(data: bytes, begin: int, size: int) -> None:
     begin = min(begin, len(data))
     document = data[begin : begin + size]
@@ -205,7 +211,7 @@ def test_the_hash_of_a_document_never_changes(data: bytes, begin: int, size: int
 
 
 def test_the_hash_of_a_known_document_is_known() -> None:
-    assert hash_document(b"Once upon a time") == 0xF7EB84677EE28A36
+    assert hash_document(b"Once upon a time") == 0x02332822A938F044
 
 
 def test_documents_are_hashed_by_content_alone() -> None:

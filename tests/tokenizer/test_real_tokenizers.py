@@ -1,0 +1,132 @@
+"""The published tokenizers on real text: the ids of their own libraries, on every corpus."""
+
+import base64
+import lzma
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from groundup._native import find_documents
+from groundup.tokenizer import Tokenizer
+
+CORPORA = ("stories", "web", "multilingual", "code")
+RANKS = {
+    "r50k_base.tiktoken": "gpt2",
+    "p50k_base.tiktoken": "gpt2",
+    "cl100k_base.tiktoken": "cl100k",
+    "o200k_base.tiktoken": "o200k",
+    "llama3_tokenizer.model": "llama3",
+    "qwen.tiktoken": "qwen2",
+}
+# Written as tiktoken writes it: its `$` means the end of the text only.
+CL100K_IN_TIKTOKEN = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
+    r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+)
+END = "<|endoftext|>"
+SLICE_BYTES = 1_500_000
+
+
+@cache
+def read_slice(packed: Path, size: int) -> str:
+    """Text from a little way into a corpus, without unpacking the rest of it."""
+    with lzma.open(packed) as file:
+        file.read(200_001)
+        return file.read(size).decode("utf-8", "ignore")
+
+
+@pytest.fixture(params=CORPORA)
+def corpus(request: pytest.FixtureRequest, shared_data: Path) -> Callable[[int], str]:
+    packed = shared_data / f"{request.param}.txt.xz"
+    if not packed.is_file():
+        pytest.skip(f"no {packed.name} in ../shared/data")
+    return lambda size: read_slice(packed, size)
+
+
+@cache
+def load_tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.load(path)
+
+
+@cache
+def load_oracle(path: Path) -> Any:
+    tiktoken = pytest.importorskip("tiktoken")
+    tokenizer = load_tokenizer(path)
+    lines = path.read_bytes().splitlines()
+    return tiktoken.Encoding(
+        path.name,
+        pat_str=CL100K_IN_TIKTOKEN
+        if tokenizer.pattern.name == "cl100k"
+        else tokenizer.pattern.stages[0],
+        mergeable_ranks={base64.b64decode(line.split()[0]): int(line.split()[1]) for line in lines},
+        special_tokens=tokenizer.special_tokens,
+    )
+
+
+def edges_of_documents(text: str) -> Iterator[str]:
+    """Where texts begin and end the patterns decide differently than inside."""
+    for document in text.split(END)[:300]:
+        yield document[:150]
+        yield document[-150:]
+        yield document.rstrip()[-100:] + " "
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ids_on_real_text_are_those_of_tiktoken(
+    name: str, corpus: Callable[[int], str], unpack: Callable[[str], Path]
+) -> None:
+    path = unpack(f"tokenizers/{name}")
+    tokenizer, oracle = load_tokenizer(path), load_oracle(path)
+    assert tokenizer.pattern.name == RANKS[name]
+    text = corpus(SLICE_BYTES)
+    expected = np.array(oracle.encode(text, allowed_special={END}))
+    assert np.array_equal(tokenizer.encode_to_numpy(text), expected)
+    assert tokenizer.decode(expected) == text
+    texts = list(edges_of_documents(text))
+    ids, offsets = tokenizer.encode_batch(texts, 2)
+    for place, ids_of_text in enumerate(oracle.encode_ordinary_batch(texts, num_threads=1)):
+        assert ids[offsets[place] : offsets[place + 1]].tolist() == ids_of_text
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_all_ways_to_encode_real_text_agree(
+    name: str, corpus: Callable[[int], str], unpack: Callable[[str], Path]
+) -> None:
+    tokenizer = load_tokenizer(unpack(f"tokenizers/{name}"))
+    text = corpus(SLICE_BYTES)
+    expected = tokenizer.encode_to_numpy(text)
+    lines = text.splitlines(keepends=True)
+    assert np.array_equal(np.fromiter(tokenizer.encode_iterable(lines), np.uint32), expected)
+    pieces = (text[place : place + 997] for place in range(0, len(text), 997))
+    assert np.array_equal(np.fromiter(tokenizer.encode_iterable(pieces), np.uint32), expected)
+    assert np.array_equal(tokenizer.encode_batch([text], 2)[0], expected)
+    data = text.encode()
+    bounds = np.frombuffer(find_documents(data, [END.encode()]), np.int64).reshape(-1, 2)
+    ids, offsets = tokenizer.encode_documents(data, bounds, 2)
+    documents = [document for document in text.split(END) if document]
+    assert len(offsets) == len(documents) + 1
+    for place in range(0, len(documents), 50):
+        assert ids[offsets[place] : offsets[place + 1]].tolist() == tokenizer.encode(
+            documents[place]
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("gpt2_hf_tokenizer.json", 500_000), ("deepseek_tokenizer.json", 200_000)]
+)
+def test_ids_on_real_text_are_those_of_tokenizers(
+    name: str, size: int, corpus: Callable[[int], str], unpack: Callable[[str], Path]
+) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = unpack(f"tokenizers/{name}")
+    tokenizer = load_tokenizer(path)
+    oracle = tokenizers.Tokenizer.from_file(str(path))
+    text = corpus(SLICE_BYTES)[:size]
+    ids = oracle.encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode(text) == ids
+    for edge in list(edges_of_documents(text))[:200]:
+        assert tokenizer.encode(edge) == oracle.encode(edge, add_special_tokens=False).ids
