@@ -22,11 +22,11 @@ template <class Id>
 class WordCache {
 public:
     static constexpr size_t kInlineIds = 16 / sizeof(Id);
-    static constexpr uint64_t kElsewhere = 0xA5A5A5A5A5A5A5A5ull;
+    static constexpr uint64_t kElsewhere = 15;
 
     struct Entry {
-        uint64_t low;   // as in WordKey; changed by kElsewhere where the ids are in the arena
-        uint64_t high;  // as in WordKey; the top four bits count the ids
+        uint64_t low;   // as in WordKey
+        uint64_t high;  // as in WordKey; the top four bits count the ids, or say kElsewhere
         Id ids[kInlineIds];
 
         size_t num_ids() const { return high >> 60; }
@@ -55,7 +55,7 @@ public:
                     count = entry->num_ids();
                     return entry->ids;
                 }
-                if (entry->differs({key.low ^ kElsewhere, key.high})) continue;
+                if (entry->low != key.low || entry->high != elsewhere(key.high)) continue;
                 if (const Id* ids = find_in_arena(*entry, word, size, count)) return ids;
             }
         }
@@ -70,7 +70,7 @@ public:
             made.high |= uint64_t{count} << 60;
             for (size_t i = 0; i < count; i++) made.ids[i] = static_cast<Id>(ids[i]);
         } else {
-            const size_t word_space = size > kInlineWord ? (size + 3) / 4 : 0;
+            const size_t word_space = (size + 3) / 4;
             const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
             if (arena_used_ + needed > kArenaWords) {
                 std::memset(lines_.data(), 0, line_mask_ + 64);
@@ -79,10 +79,10 @@ public:
             uint32_t* record = arena() + arena_used_;
             record[0] = static_cast<uint32_t>(size);
             record[1] = static_cast<uint32_t>(count);
-            if (word_space) std::memcpy(record + 2, word, size);
+            std::memcpy(record + 2, word, size);
             Id* stored = reinterpret_cast<Id*>(record + 2 + word_space);
             for (size_t i = 0; i < count; i++) stored[i] = static_cast<Id>(ids[i]);
-            made.low ^= kElsewhere;
+            made.high = elsewhere(key.high);
             const uint32_t place = static_cast<uint32_t>(arena_used_);
             std::memcpy(made.ids, &place, 4);
             arena_used_ += needed;
@@ -92,6 +92,10 @@ public:
     }
 
 private:
+    // The high half of an entry whose ids are in the arena. Keys have a size there, or their lowest
+    // bit is set: no key may equal such an entry, whatever its word.
+    static uint64_t elsewhere(uint64_t high) { return (high << 8 >> 8 & ~uint64_t{1}) | kElsewhere << 60; }
+
     Entry* neighbour_of(Entry* line) const {
         Entry* const first = reinterpret_cast<Entry*>(lines_.data());
         return first + ((line - first) ^ 2);
@@ -122,20 +126,25 @@ private:
             line[0] = line[1] = Entry{};
             for (const Entry& entry : moved) {
                 if (entry.is_free()) continue;
-                const uint64_t low = entry.num_ids() ? entry.low : entry.low ^ kElsewhere;
-                const uint64_t hash = hash_of({low, entry.high << 4 >> 4});
+                const uint64_t hash = hash_of(key_of(entry));
                 if ((hash & old_mask) == i) put(hash, entry);
             }
         }
     }
 
-    // Ids of an entry that lie in the arena; null when the entry is another long word's.
+    WordKey key_of(const Entry& entry) const {
+        if (entry.num_ids() != kElsewhere) return {entry.low, entry.high << 4 >> 4};
+        const uint32_t* record = arena() + place_of(entry);
+        const Byte* word = reinterpret_cast<const Byte*>(record + 2);
+        return word_key(word, record[0], word + record[0]);
+    }
+
+    // Ids of an entry that lie in the arena; null when the entry is another word's.
     const Id* find_in_arena(const Entry& entry, const Byte* word, size_t size, size_t& count) const {
         const uint32_t* record = arena() + place_of(entry);
-        if (size > kInlineWord && (record[0] != size || std::memcmp(record + 2, word, size) != 0))
-            return nullptr;
+        if (record[0] != size || std::memcmp(record + 2, word, size) != 0) return nullptr;
         count = record[1];
-        return reinterpret_cast<const Id*>(record + 2 + (size > kInlineWord ? (size + 3) / 4 : 0));
+        return reinterpret_cast<const Id*>(record + 2 + (size + 3) / 4);
     }
 
     static uint32_t place_of(const Entry& entry) {
