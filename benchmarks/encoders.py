@@ -78,12 +78,22 @@ class Gigatoken:
 
 
 class Fastokens:
-    """Reads tokenizer.json: from ranks it takes a general regular expression, far slower."""
+    """Reads tokenizer.json: GPT-2's ranks it scans with a general expression, far slower.
+
+    Of the newer vocabularies, whose ids have gaps, it reads the ranks only.
+    """
 
     def __init__(self, vocabulary: Job, threads: int) -> None:
         from fastokens import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(vocabulary["json"])
+        if vocabulary["pattern"] == "gpt2":
+            self._tokenizer = Tokenizer.from_file(vocabulary["json"])
+        else:
+            self._tokenizer = Tokenizer.from_tiktoken(
+                vocabulary["ranks"],
+                special_tokens=vocabulary["special_tokens"],
+                encoding=f"{vocabulary['pattern']}_base",
+            )
 
     def to_array(self, text: str) -> Any:
         return np.frombuffer(self._tokenizer.encode_batch_flat([text])[0], np.uint32)
@@ -105,7 +115,12 @@ class Splintr:
     def __init__(self, vocabulary: Job, threads: int) -> None:
         import splintr
 
-        self._tokenizer = splintr.from_json(vocabulary["json"])
+        # It refuses the published cl100k pattern but brings that vocabulary with it.
+        self._tokenizer = (
+            splintr.Tokenizer.from_pretrained("cl100k_base")
+            if vocabulary["pattern"] == "cl100k"
+            else splintr.from_json(vocabulary["json"])
+        )
 
     def to_array(self, text: str) -> Any:
         return np.frombuffer(self._tokenizer.encode_flat(text), np.uint32)

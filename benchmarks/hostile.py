@@ -29,13 +29,13 @@ HOSTILE: dict[str, tuple[str, Callable[[int], str]]] = {
     "spaces": ("1,000,000 spaces", lambda size: " " * size),
     "newlines": ("1,000,000 newlines", lambda size: "\n" * size),
     "blanks": ("spaces and newlines in turn", lambda size: " \n" * (size // 2)),
-    "emoji": ("1,000,000 emoji", lambda size: "\U0001f600" * size),
+    "emoji": ("1 MB of emoji", lambda size: "\U0001f600" * (size // 4)),
     "digits": ("1,000,000 digits", lambda size: "0123456789" * (size // 10)),
     "punctuation": ("punctuation in turn", lambda size: "!?" * (size // 2)),
     "apostrophes": ("1,000,000 apostrophes", lambda size: "'" * size),
     "alternating": ("a letter and a digit in turn", lambda size: "a1" * (size // 2)),
     "one_word": ("one word of random letters", _random_letters),
-    "ideographs": ("one ideograph again and again", lambda size: "\u7684" * size),
+    "ideographs": ("one ideograph again and again", lambda size: "\u7684" * (size // 3)),
     "random": ("random characters of all planes", _random_characters),
 }
 

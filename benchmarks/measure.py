@@ -115,7 +115,7 @@ class _Runner:
             alive = [tool for tool in rivals if tool not in problems]
             if number >= self._rounds:
                 alive = [tool for tool in alive if is_close(pairs[tool], task.measures)]
-                if not alive:
+                if not alive or not task.looks_twice:
                     break
             for group in _groups(alive, number):
                 done = {tool: self._process(task, tool, first=number == 0) for tool in group}

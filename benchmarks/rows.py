@@ -37,6 +37,8 @@ class Task:
     rivals: tuple[str, ...]
     measures: tuple[Measure, ...]
     cores: int = 1
+    # Whether close rivals get more rounds.
+    looks_twice: bool = True
     # What a slow tool does instead, so that it ends today: changes to the job and words about them.
     lighter: dict[str, tuple[Json, str]] = field(default_factory=dict)
 

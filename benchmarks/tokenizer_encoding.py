@@ -210,7 +210,7 @@ def _task(
         "passes": 1 if corpora.quick else 5,
         **(more or {}),
     }
-    return Task(name, title, job, rivals, measures, cores, lighter)
+    return Task(name, title, job, rivals, measures, cores, kind != "hostile", lighter)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ public:
         }
     }
     void finish(uint64_t size) {
+        if (begins_.empty()) return;  // no word has a pair, so nobody will ask
         begins_.push_back(UINT64_MAX);
         size_t run = 0;
         for (uint64_t place = 0; place <= size; place += kStep) {
@@ -328,6 +329,8 @@ Training train(WordList words, size_t num_merges, const std::function<void(size_
     if (words.sizes.size() >= kNone) throw InputError("more than four billion distinct words");
     uint64_t size = 1;
     for (const uint32_t word : words.sizes) size += word + 1;
+    // A merge takes away one symbol at least: however many are asked for, there are no more.
+    num_merges = std::min<uint64_t>(num_merges, size);
     const bool narrow = num_merges + 256 < 65534;
     if (size < UINT32_MAX) {
         if (narrow) return Trainer<uint16_t, uint32_t>(std::move(words), num_merges).run(progress);

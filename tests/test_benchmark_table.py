@@ -86,6 +86,16 @@ def test_a_rival_with_another_output_shows_no_figure(tool: types.ModuleType) -> 
     assert "900" not in line
 
 
+def test_a_rival_that_got_less_text_says_so(tool: types.ModuleType) -> None:
+    tools = {
+        "groundup": {"median": 123.4},
+        "rival": {"median": 1.0, "ratio": 99.0, "agrees": True, "note": "on the first 1 MB"},
+    }
+    assert "rival 1.00 MB/s (99.0x, on the first 1 MB)" in tool.render_section(
+        [result(tools=tools)]
+    )
+
+
 def test_rows_beside_the_headlines_stay_in_the_file(tool: types.ModuleType) -> None:
     assert "encode, cold" not in tool.render_section([result(headline=False)])
 

@@ -70,8 +70,9 @@ def _other(tool: str, cell: Json, unit: str) -> str:
         return f"{tool} gives another result"
     if "median" not in cell:
         return f"{tool} fails"
-    ratio = f" ({_short(cell['ratio'])}x)" if "ratio" in cell else ""
-    return f"{tool} {_figure(cell, unit)}{ratio}"
+    remarks = [f"{_short(cell['ratio'])}x"] if "ratio" in cell else []
+    remarks += [cell["note"]] if "note" in cell else []
+    return f"{tool} {_figure(cell, unit)}" + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _target(row: Json) -> str:

@@ -12,12 +12,24 @@ from groundup import _native
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, O200K, Pattern
-from groundup.tokenizer.reference import split_special_tokens, train_bpe_reference
+from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, O200K, Pattern, find_pattern
+from groundup.tokenizer.reference import split_special_tokens
+from groundup.tokenizer.training import train_tokenizer
 
 END = "<|end|>"
 CORPUS = "the theme of the thesis, it's then 123 there\n\n  and thé 字字 😀 thus\nsome more of it."
-VOCAB, MERGES = train_bpe_reference(CORPUS * 2, 300, [END])
+
+
+def train_without_splitting() -> Tokenizer:
+    """A vocabulary in which most neighbours merge, so that ids tell where the text was cut."""
+    shuffled = random.Random(0)
+    pieces = [*CORPUS.split(" "), *CORPUS, " ", "  ", "\n", "\u3000"]
+    text = "".join(shuffled.choices(pieces, k=5000))
+    return train_tokenizer([text.encode()], 1500, [END], pattern=find_pattern(r"(?s).+"))[0]
+
+
+WITHOUT_SPLITTING = train_without_splitting()
+VOCAB, MERGES = WITHOUT_SPLITTING.vocab, WITHOUT_SPLITTING.merges
 
 
 def make_tokenizer(pattern: Pattern) -> Tokenizer:

@@ -5,6 +5,7 @@ nothing here measures time.
 """
 
 import faulthandler
+import sys
 from collections.abc import Iterator
 from functools import cache
 
@@ -50,7 +51,7 @@ TEXTS = {
 
 @pytest.fixture(autouse=True)
 def watchdog() -> Iterator[None]:
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
     yield
     faulthandler.cancel_dump_traceback_later()
 

@@ -206,7 +206,7 @@ class _Counting:
 
     def finish(self) -> list[str]:
         if self._runs:
-            self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+            self._spill()
             self._check_merging_fits(sum(os.path.getsize(run) for run in self._runs))
         return self._runs
 
@@ -227,7 +227,15 @@ class _Counting:
         if self._max_memory_bytes and used > max(
             self._max_memory_bytes // 2, self._empty_bytes + _SMALLEST_RUN_BYTES
         ):
+            self._spill()
+
+    def _spill(self) -> None:
+        try:
             self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+        except ValueError as error:
+            raise TokenizerError(
+                f"{error} Free some space, point TMPDIR to a larger disk, or raise --max-memory"
+            ) from None
 
     def _check_merging_fits(self, run_bytes: int) -> None:
         # Runs repeat words, so this is the most there can be; a fifth of it is the usual case.

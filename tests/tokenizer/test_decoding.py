@@ -1,0 +1,111 @@
+"""Ids back to text: from any container, each mistake named, and no half characters in a stream."""
+
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.reference import train_bpe_reference
+
+BYTES = [bytes([byte]) for byte in range(256)]
+TEXT = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then there's ab abab aabb bbaa"
+TOKENIZER = Tokenizer(*train_bpe_reference(TEXT * 2, 296))
+
+
+@hypothesis.given(text=st.text(max_size=200))
+def test_decoding_gives_the_text_back(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    assert TOKENIZER.decode(ids) == text
+    assert TOKENIZER.decode_bytes(ids) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">u2", ">i4", "<u8"]
+)
+def test_ids_of_every_integer_type_decode(dtype: str) -> None:
+    ids = np.array([104, 105, 32, 33] * 20, dtype=dtype)
+    assert TOKENIZER.decode(ids) == "hi !" * 20
+    assert TOKENIZER.decode(ids[::2]) == "h " * 20
+    assert TOKENIZER.decode_bytes(ids[:0]) == b""
+
+
+def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
+    torch = pytest.importorskip("torch")
+    ids = TOKENIZER.encode(TEXT)
+    for same in (
+        ids,
+        tuple(ids),
+        iter(ids),
+        (id for id in ids),
+        np.array(ids),
+        [np.int32(id) for id in ids],
+        torch.tensor(ids),
+        torch.tensor(ids, dtype=torch.int32),
+        memoryview(np.array(ids, np.uint16)),
+    ):
+        assert TOKENIZER.decode(same) == TEXT
+    assert TOKENIZER.decode([]) == TOKENIZER.decode(iter(())) == ""
+    assert TOKENIZER.decode(np.array([])) == TOKENIZER.decode(torch.tensor([])) == ""
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([296], "296 is not an id"),
+        ([1, 2, -1], "-1 is not an id"),
+        (np.array([65, 2**40]), f"{2**40} is not an id"),
+        (np.array([-5], np.int8), "-5 is not an id"),
+        (np.array([700], np.uint16), "700 is not an id"),
+        (np.array([2**63], np.uint64), "is not an id"),
+        ([2**64], "is not an id"),
+        ([65.0], "integer"),
+        (np.array([65.0]), "1-D array of integers"),
+        (np.array([[65]]), "2 dimensions"),
+        (np.array(65), "0 dimensions"),
+        (np.array([True]), "type bool"),
+        ("text", "integer"),
+        ([None], "integer"),
+        (65, "integer"),
+    ],
+)
+def test_what_is_no_id_of_the_vocabulary_is_refused(ids: Any, message: str) -> None:
+    for decode in (TOKENIZER.decode, TOKENIZER.decode_bytes):
+        with pytest.raises(TokenizerError, match=message):
+            decode(ids)
+
+
+def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
+    definition = TokenizerDefinition({**dict(enumerate(BYTES)), 300: b"<x>"}, [], {"<x>": 300})
+    tokenizer = Tokenizer.from_definition(definition)
+    assert tokenizer.decode([300, 65]) == "<x>A"
+    for ids in ([256], np.array([299])):
+        with pytest.raises(TokenizerError, match=f"{ids[0]} is not an id"):
+            tokenizer.decode(ids)
+
+
+@hypothesis.given(
+    ids=st.lists(st.integers(0, 295), max_size=40), sizes=st.lists(st.integers(0, 4), max_size=40)
+)
+def test_streamed_text_is_the_decoded_text(ids: list[int], sizes: list[int]) -> None:
+    decoder = TOKENIZER.decode_stream()
+    parts, at = [], 0
+    for size in [*sizes, len(ids)]:
+        parts.append(decoder.push(*ids[at : at + size]))
+        at += size
+    assert "".join(parts) + decoder.finish() == TOKENIZER.decode(ids)
+
+
+@hypothesis.given(text=st.text(max_size=30))
+def test_streamed_text_never_holds_half_a_character(text: str) -> None:
+    decoder = TOKENIZER.decode_stream()
+    seen = ""
+    for id in text.encode():
+        seen += decoder.push(id)
+        assert text.startswith(seen)
+    assert seen == text
+    assert decoder.finish() == ""

@@ -1,0 +1,124 @@
+"""Training on much text: in pieces, on threads, in bounded memory, and when something fails."""
+
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup._native import WordCounter
+from groundup.errors import TokenizerError
+from groundup.tokenizer import training
+from groundup.tokenizer.patterns import find_pattern
+from groundup.tokenizer.training import train_tokenizer
+
+END = "<|end|>"
+
+
+def train(
+    texts: list[str], num_merges: int, **options: Any
+) -> tuple[dict[int, bytes], list[tuple[bytes, bytes]]]:
+    blocks = [text.encode() for text in texts]
+    tokenizer, _ = train_tokenizer(blocks, 257 + num_merges, [END], **options)
+    return tokenizer.vocab, tokenizer.merges
+
+
+def random_words(num_words: int, seed: int) -> str:
+    shuffled = random.Random(seed)
+    return "".join(
+        f" {''.join(shuffled.choices('abcdefgh', k=shuffled.randrange(2, 20)))}"
+        for _ in range(num_words)
+    )
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_large_text_is_counted_the_same_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    # Six megabytes go to the threads in pieces, and first to the counter in steps of 64 KB.
+    text = (random_words(20_000, 1) + f"\n{END}\n") * 25
+    assert len(text) > 5_000_000
+    expected = train([text], 300, num_threads=1)
+    assert train([text], 300, num_threads=num_threads) == expected
+    monkeypatch.setattr(training, "_STEP_BYTES", 1 << 16)
+    assert train([text], 300, num_threads=num_threads) == expected
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_counts_that_spill_to_disk_give_the_same_merges(
+    monkeypatch: pytest.MonkeyPatch, num_threads: int
+) -> None:
+    texts = [random_words(5_000, seed % 3) for seed in range(12)]
+    monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
+    spilled: list[str] = []
+    spill = WordCounter.spill
+
+    class Watched:
+        """A counter that tells what it spills."""
+
+        def __init__(self, *arguments: Any) -> None:
+            self._counter = WordCounter(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._counter, name)
+
+        def spill(self, prefix: str) -> list[str]:
+            runs = spill(self._counter, prefix)
+            spilled.extend(runs)
+            return runs
+
+    expected = train(texts, 300)
+    monkeypatch.setattr(training, "WordCounter", Watched)
+    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=4_200_000 * num_threads)
+    assert bounded == expected
+    assert len(spilled) == len(set(spilled)) > num_threads
+    assert not any(Path(run).exists() for run in spilled)
+
+
+def test_a_small_bound_on_memory_does_not_make_a_run_of_every_block() -> None:
+    texts = [f"document {number}" for number in range(2000)]
+    assert train(texts, 50, num_threads=2, max_memory_bytes=1_000_000) == train(texts, 50)
+
+
+def test_a_pattern_without_a_scanner_is_cut_at_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = find_pattern(r"\w+ \w+|.")
+    text = b"ab cd, " * 1000
+    _, whole = train_tokenizer([text], 270, [], pattern=pattern)
+    monkeypatch.setattr(training, "_STEP_BYTES", 100)
+    _, in_steps = train_tokenizer([text], 270, [], pattern=pattern)
+    assert in_steps.num_words == whole.num_words == 3
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(TokenizerError, match=r"cannot write the run .* is the disk full"):
+            train([random_words(5_000, 1)], 300, num_threads=1, max_memory_bytes=1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_the_bytes() -> None:
+    seen: list[tuple[int, int | None]] = []
+    train(["abc", "de", ""], 3, progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == [3, 5]
+
+
+def test_a_failing_source_or_progress_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(["abc"], 3, progress=fail, max_memory_bytes=1_000)
+    assert list(tmp_path.iterdir()) == []
