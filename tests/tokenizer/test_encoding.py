@@ -175,6 +175,19 @@ def test_a_word_is_never_taken_for_another_in_the_cache(
             assert tokenizer.encode(word) == encode_reference(tokenizer.definition, word)
 
 
+def test_words_that_differ_in_one_bit_are_told_apart() -> None:
+    # Without merges the ids are the bytes. These words have more of them than fit beside their key.
+    shuffled = np.random.default_rng(0)
+    for size in (10, 12, 16, 21):
+        words = shuffled.integers(ord("b"), ord("y") + 1, (100_000, 1, size), dtype=np.uint8)
+        pairs = np.repeat(words, 2, axis=1)
+        pairs[:, 1, 8] ^= 1
+        pairs[:, :, -1] = ord(".")
+        tokenizer = Tokenizer(dict(enumerate(BYTES)), [])
+        for data in (pairs, pairs[:, ::-1], pairs):
+            assert np.array_equal(tokenizer.encode_to_numpy(data.tobytes().decode()), data.ravel())
+
+
 def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
     tokenizer = MIXED_TOKENIZER
     long = "é" * 300_000
