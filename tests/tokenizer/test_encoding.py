@@ -31,30 +31,35 @@ def trained(text: str, num_merges: int, pattern: Pattern = GPT2) -> TokenizerDef
 MIXED_TOKENIZER = Tokenizer.from_definition(trained(MIXED * 2, 40))
 
 
-@st.composite
-def odd_definitions(draw: st.DrawFn) -> TokenizerDefinition:
+def odd_definition(seed: int) -> TokenizerDefinition:
     """Merges no training would give: of later tokens, of one product twice, dead ends; any ids."""
-    tokens: list[bytes] = [b"a", b"b", b"\xc3", b"\xa9", b" "]
+    shuffled = random.Random(seed)
+    tokens = [b"a", b"b"] if seed % 2 else [b"a", b"b", b"\xc3", b"\xa9", b" "]
     merges: list[tuple[bytes, bytes]] = []
-    for _ in range(draw(st.integers(0, 14))):
-        pair = (draw(st.sampled_from(tokens)), draw(st.sampled_from(tokens)))
-        if pair in merges or len(pair[0] + pair[1]) > 8:
-            continue
-        merges.append(pair)
-        tokens.append(pair[0] + pair[1])
-    if draw(st.booleans()):
-        merges = draw(st.permutations(merges))
-    if draw(st.booleans()):
-        merges = [merge for merge in merges if draw(st.integers(0, 3))]
-    extra = draw(st.lists(st.text("ab ", min_size=2, max_size=6).map(str.encode), max_size=3))
+    for _ in range(shuffled.randrange(20)):
+        left, right = shuffled.choices(tokens, k=2)
+        if len(left + right) <= 8:
+            merges.append((left, right))
+            tokens.append(left + right)
+    if shuffled.random() < 0.5:
+        # Other ways to put the same tokens together; of each token only one can ever happen.
+        splits = [(token[:cut], token[cut:]) for token in tokens for cut in range(1, len(token))]
+        for pair in shuffled.sample(splits, len(splits) // 2):
+            if pair[0] in tokens and pair[1] in tokens:
+                merges.insert(shuffled.randrange(len(merges) + 1), pair)
+    if shuffled.random() < 0.3:
+        shuffled.shuffle(merges)
+    if shuffled.random() < 0.3:
+        merges = [merge for merge in merges if shuffled.random() < 0.8]
+    extra = ["".join(shuffled.choices("ab ", k=4)).encode() for _ in range(shuffled.randrange(3))]
     distinct = list(dict.fromkeys([*BYTES, *tokens, *extra]))
-    random.Random(draw(st.integers(0, 9))).shuffle(distinct)
+    shuffled.shuffle(distinct)
     return TokenizerDefinition(
         dict(enumerate(distinct)),
-        merges,
+        list(dict.fromkeys(merges)),
         {},
-        draw(st.sampled_from([*NATIVE_PATTERNS, DEEPSEEK])),
-        whole_words=draw(st.booleans()),
+        shuffled.choice([*NATIVE_PATTERNS, DEEPSEEK]),
+        whole_words=shuffled.random() < 0.3,
     )
 
 
@@ -76,14 +81,20 @@ def test_a_trained_vocabulary_encodes_as_the_reference(
         assert tokenizer.decode(ids) == decode_reference(definition, ids) == whole
 
 
-@hypothesis.given(definition=odd_definitions(), text=st.text("aabbé ", max_size=100))
-@hypothesis.settings(max_examples=200)
-def test_odd_merge_lists_encode_as_the_reference(
-    definition: TokenizerDefinition, text: str
-) -> None:
+@hypothesis.given(seed=st.integers(0, 2**32), text=st.text("aabbé ", min_size=5, max_size=100))
+@hypothesis.settings(max_examples=400)
+def test_odd_merge_lists_encode_as_the_reference(seed: int, text: str) -> None:
+    definition = odd_definition(seed)
     tokenizer = Tokenizer.from_definition(definition)
     for part in (text, text.replace(" ", ""), text.replace(" ", "") * 4):
         assert tokenizer.encode(part) == encode_reference(definition, part)
+
+
+def test_a_token_made_in_two_ways_merges_on() -> None:
+    merges = [(b"a", b"b"), (b"ab", b"c"), (b"b", b"c"), (b"a", b"bc"), (b"abc", b"d")]
+    tokenizer = Tokenizer(dict(enumerate([*BYTES, b"ab", b"abc", b"bc", b"abcd"])), merges)
+    assert tokenizer.encode("abcd") == [259]
+    assert tokenizer.encode("abcd" * 50) == [259] * 50
 
 
 @pytest.mark.parametrize(
@@ -173,19 +184,6 @@ def test_a_word_is_never_taken_for_another_in_the_cache(
         tokenizer = Tokenizer(vocab, [(b"\xd8", b"\xaa")])
         for word in (first, second, first, second, second * 2, first * 2, f" {second}!!"):
             assert tokenizer.encode(word) == encode_reference(tokenizer.definition, word)
-
-
-def test_words_that_differ_in_one_bit_are_told_apart() -> None:
-    # Without merges the ids are the bytes. These words have more of them than fit beside their key.
-    shuffled = np.random.default_rng(0)
-    for size in (10, 12, 16, 21):
-        words = shuffled.integers(ord("b"), ord("y") + 1, (100_000, 1, size), dtype=np.uint8)
-        pairs = np.repeat(words, 2, axis=1)
-        pairs[:, 1, 8] ^= 1
-        pairs[:, :, -1] = ord(".")
-        tokenizer = Tokenizer(dict(enumerate(BYTES)), [])
-        for data in (pairs, pairs[:, ::-1], pairs):
-            assert np.array_equal(tokenizer.encode_to_numpy(data.tobytes().decode()), data.ravel())
 
 
 def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:

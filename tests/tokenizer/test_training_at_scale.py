@@ -2,6 +2,7 @@
 
 import random
 import resource
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
 from groundup.tokenizer import training
-from groundup.tokenizer.patterns import find_pattern
+from groundup.tokenizer.patterns import GPT2, find_pattern
+from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.training import train_tokenizer
 
 END = "<|end|>"
@@ -43,6 +45,21 @@ def test_a_large_text_is_counted_the_same_in_pieces(
     assert train([text], 300, num_threads=num_threads) == expected
     monkeypatch.setattr(training, "_STEP_BYTES", 1 << 16)
     assert train([text], 300, num_threads=num_threads) == expected
+
+
+def test_pieces_for_threads_never_cut_a_special_token() -> None:
+    # All natural cuts of this text lie inside of special tokens, or next to them.
+    special_tokens = ["a b", "b\na", " the a"]
+    shuffled = random.Random(0)
+    pieces = ["a b", "b\na", "b\nab", " the a", "the", "a", " ", "\n", "ab", "1 2", "."]
+    text = "".join(shuffled.choices(pieces, k=1_200_000))
+    counter = WordCounter("gpt2", [token.encode() for token in special_tokens], 3)
+    counter.add_text(text)
+    words = Counter[str]()
+    for piece, is_special in split_special_tokens(text, special_tokens):
+        if not is_special:
+            words.update(GPT2.split(piece))
+    assert counter.items() == {word.encode(): count for word, count in words.items()}
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
