@@ -412,6 +412,9 @@ PyObject* encoder_encode_batch(EncoderObject* self, PyObject* args) {
                             batch.feed(inputs.back()->span());
                         } catch (const PythonError&) {
                             failed = true;
+                        } catch (...) {
+                            batch.finish_feeding(true);
+                            throw;
                         }
                     }
                     batch.finish_feeding(failed);
@@ -498,8 +501,12 @@ public:
             int overflow = 0;
             const long long id = PyLong_AsLongLongAndOverflow(item, &overflow);
             if (id == -1 && !overflow && PyErr_Occurred()) throw PythonError();
-            if (overflow || id < 0 || !encoder.knows(static_cast<uint64_t>(id)))
-                unknown_id(id, encoder.vocab_size());
+            if (overflow) {
+                PyErr_Format(PyExc_KeyError, "%R is not an id of this vocabulary of %zu", item,
+                             encoder.vocab_size());
+                throw PythonError();
+            }
+            if (id < 0 || !encoder.knows(static_cast<uint64_t>(id))) unknown_id(id, encoder.vocab_size());
             values.push_back(static_cast<uint32_t>(id));
         });
     }
@@ -724,12 +731,25 @@ PyObject* counter_items(WordCounterObject* self, PyObject*) {
     });
 }
 
-// (num_merges, spilled runs, progress or None) -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
+// What merging takes for each byte of the distinct words, at most: symbols, places, pairs.
+constexpr uint64_t kMergingBytes = 40;
+
+void check_memory(const WordList& words, uint64_t max_memory) {
+    const uint64_t needed = kMergingBytes * (words.bytes.size() + words.sizes.size());
+    if (max_memory && needed > max_memory)
+        throw InputError("merging the " + std::to_string(words.sizes.size()) +
+                         " distinct pre-tokens of this text takes about " +
+                         std::to_string(needed / 1000000) + " MB, more than the " +
+                         std::to_string(max_memory / 1000000) + " MB allowed; raise --max-memory");
+}
+
+// (num_merges, spilled runs, progress or None, most bytes of memory or 0) -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
 // The counter is empty afterwards.
 PyObject* counter_train(WordCounterObject* self, PyObject* args) {
     Py_ssize_t num_merges;
     PyObject *run_list, *callback;
-    if (!PyArg_ParseTuple(args, "nOO", &num_merges, &run_list, &callback)) return nullptr;
+    unsigned long long max_memory;
+    if (!PyArg_ParseTuple(args, "nOOK", &num_merges, &run_list, &callback, &max_memory)) return nullptr;
     return guarded([&] {
         std::vector<std::string> runs;
         each_item(run_list, [&](PyObject* item) {
@@ -755,6 +775,7 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             WordList words = runs.empty() ? join(*self->tables) : merge_runs(runs);
             for (WordCounts& table : *self->tables) table.clear();
             num_words = words.sizes.size();
+            check_memory(words, max_memory);
             training = train(std::move(words), static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)),
                              progress);
         }
@@ -779,7 +800,7 @@ PyMethodDef counter_methods[] = {
     {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
     {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
-     "(num_merges, runs, progress) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+     "(num_merges, runs, progress, max_memory) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef counter_getters[] = {

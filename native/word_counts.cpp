@@ -177,33 +177,40 @@ private:
 
 }  // namespace
 
-void WordCounts::spill(const std::string& path) {
-    struct Item {
-        const Byte* word;
-        size_t size;
-        uint64_t count;
-    };
-    std::vector<Item> items;
-    items.reserve(used_);
-    for_each([&](const Byte* word, size_t size, uint64_t count) { items.push_back({word, size, count}); });
-    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-        const int order = std::memcmp(a.word, b.word, std::min(a.size, b.size));
-        return order ? order < 0 : a.size < b.size;
-    });
-    std::FILE* file = std::fopen(path.c_str(), "wb");
-    if (!file) throw InputError("cannot write the run " + path);
-    bool ok = true;
-    for (const Item& item : items) {
-        const uint32_t size = static_cast<uint32_t>(item.size);
-        ok = ok && std::fwrite(&size, 4, 1, file) == 1 && std::fwrite(&item.count, 8, 1, file) == 1 &&
-             std::fwrite(item.word, 1, size, file) == size;
-    }
-    if (std::fclose(file) != 0 || !ok)
-        throw InputError("cannot write the run " + path + ": is the disk full?");
-    clear();
-}
+namespace {
 
-WordList merge_runs(const std::vector<std::string>& paths) {
+// Writes words to a run file.
+class RunWriter {
+public:
+    explicit RunWriter(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "wb")) {
+        if (!file_) throw InputError("cannot write the run " + path);
+    }
+    ~RunWriter() {
+        if (file_) std::fclose(file_);
+    }
+    RunWriter(const RunWriter&) = delete;
+    RunWriter& operator=(const RunWriter&) = delete;
+
+    void add(const Byte* word, size_t size, uint64_t count) {
+        const uint32_t stored = static_cast<uint32_t>(size);
+        ok_ = ok_ && std::fwrite(&stored, 4, 1, file_) == 1 &&
+              std::fwrite(&count, 8, 1, file_) == 1 && std::fwrite(word, 1, size, file_) == size;
+    }
+    void close() {
+        ok_ = std::fclose(file_) == 0 && ok_;
+        file_ = nullptr;
+        if (!ok_) throw InputError("cannot write the run " + path_ + ": is the disk full?");
+    }
+
+private:
+    std::string path_;
+    std::FILE* file_;
+    bool ok_ = true;
+};
+
+// Calls visit(word, size, count) for the words of all runs, in byte order, each once.
+template <class Visit>
+void visit_merged(const std::vector<std::string>& paths, Visit visit) {
     std::vector<std::unique_ptr<RunReader>> runs;
     for (const std::string& path : paths) {
         runs.push_back(std::make_unique<RunReader>(path));
@@ -212,11 +219,10 @@ WordList merge_runs(const std::vector<std::string>& paths) {
     const auto later = [&](size_t a, size_t b) { return runs[a]->word > runs[b]->word; };
     std::priority_queue<size_t, std::vector<size_t>, decltype(later)> queue(later);
     for (size_t i = 0; i < runs.size(); i++) queue.push(i);
-    WordList words;
     std::string word;
     uint64_t count = 0;
     const auto flush = [&] {
-        if (count) words.add(reinterpret_cast<const Byte*>(word.data()), word.size(), count);
+        if (count) visit(reinterpret_cast<const Byte*>(word.data()), word.size(), count);
     };
     while (!queue.empty()) {
         const size_t i = queue.top();
@@ -232,6 +238,50 @@ WordList merge_runs(const std::vector<std::string>& paths) {
         if (!runs[i]->done) queue.push(i);
     }
     flush();
+}
+
+}  // namespace
+
+void WordCounts::spill(const std::string& path) {
+    struct Item {
+        const Byte* word;
+        size_t size;
+        uint64_t count;
+    };
+    std::vector<Item> items;
+    items.reserve(used_);
+    for_each([&](const Byte* word, size_t size, uint64_t count) { items.push_back({word, size, count}); });
+    std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+        const int order = std::memcmp(a.word, b.word, std::min(a.size, b.size));
+        return order ? order < 0 : a.size < b.size;
+    });
+    RunWriter writer(path);
+    for (const Item& item : items) writer.add(item.word, item.size, item.count);
+    writer.close();
+    clear();
+}
+
+WordList merge_runs(std::vector<std::string> paths) {
+    // Many runs are first merged into fewer: only so many files can be open at once.
+    constexpr size_t kOpenAtOnce = 64;
+    for (size_t round = 0; paths.size() > kOpenAtOnce; round++) {
+        std::vector<std::string> merged;
+        for (size_t i = 0; i < paths.size(); i += kOpenAtOnce) {
+            const auto first = paths.begin() + static_cast<std::ptrdiff_t>(i);
+            const std::vector<std::string> group(first, paths.begin() + static_cast<std::ptrdiff_t>(
+                                                            std::min(i + kOpenAtOnce, paths.size())));
+            merged.push_back(group[0] + ".merged" + std::to_string(round));
+            RunWriter writer(merged.back());
+            visit_merged(group, [&](const Byte* word, size_t size, uint64_t count) {
+                writer.add(word, size, count);
+            });
+            writer.close();
+            for (const std::string& path : group) std::remove(path.c_str());
+        }
+        paths = std::move(merged);
+    }
+    WordList words;
+    visit_merged(paths, [&](const Byte* word, size_t size, uint64_t count) { words.add(word, size, count); });
     return words;
 }
 

@@ -82,7 +82,7 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
 // The words of all tables together.
 WordList join(std::vector<WordCounts>& tables);
 
-// The words of spilled runs together. Each run is read once, in order.
-WordList merge_runs(const std::vector<std::string>& paths);
+// The words of spilled runs together. The files are read in order, and removed where there are many.
+WordList merge_runs(std::vector<std::string> paths);
 
 }  // namespace groundup

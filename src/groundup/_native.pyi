@@ -50,7 +50,12 @@ class WordCounter:
     def spill(self, prefix: str, /) -> list[str]: ...
     def items(self) -> dict[bytes, int]: ...
     def train(
-        self, num_merges: int, runs: Sequence[str], progress: Callable[[int], None] | None, /
+        self,
+        num_merges: int,
+        runs: Sequence[str],
+        progress: Callable[[int], None] | None,
+        max_memory: int,
+        /,
     ) -> tuple[Buffer, int, int, int]: ...
 
 def find_invalid_utf8(data: str | BufferLike, /) -> int: ...

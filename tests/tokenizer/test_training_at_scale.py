@@ -66,7 +66,7 @@ def test_pieces_for_threads_never_cut_a_special_token() -> None:
 def test_counts_that_spill_to_disk_give_the_same_merges(
     monkeypatch: pytest.MonkeyPatch, num_threads: int
 ) -> None:
-    texts = [random_words(5_000, seed % 3) for seed in range(12)]
+    texts = [random_words(2_500, seed % 3) for seed in range(12)]
     monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
     spilled: list[str] = []
     spill = WordCounter.spill
@@ -139,3 +139,22 @@ def test_a_failing_source_or_progress_leaves_nothing_behind(
     with pytest.raises(KeyboardInterrupt):
         train(["abc"], 3, progress=fail, max_memory_bytes=1_000)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_more_runs_than_may_be_open_at_once_are_merged_in_rounds(tmp_path: Path) -> None:
+    whole, parted = WordCounter(None, [], 1), WordCounter(None, [], 1)
+    runs: list[str] = []
+    for number in range(150):
+        words = [f"word{number % 7}".encode(), f"rare{number}".encode()]
+        whole.add_words(words, [number + 1, 1])
+        parted.add_words(words, [number + 1, 1])
+        runs += parted.spill(str(tmp_path / f"run{number}"))
+    expected = whole.train(40, [], None, 0)
+    merged = parted.train(40, runs, None, 0)
+    assert bytes(merged[0]) == bytes(expected[0])
+    assert merged[1:] == expected[1:]
+
+
+def test_words_that_cannot_be_merged_in_the_memory_allowed_are_refused() -> None:
+    with pytest.raises(TokenizerError, match=r"4 distinct pre-tokens .* raise --max-memory"):
+        train(["Once upon a time"], 10, max_memory_bytes=100)

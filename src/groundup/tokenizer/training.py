@@ -40,9 +40,6 @@ _BOUNDED_STEP_BYTES = 4 << 20
 
 _SMALLEST_RUN_BYTES = 1 << 20
 
-# Bytes that merging takes for each byte of the distinct pre-tokens: symbols, places, pairs.
-_MERGING_BYTES_PER_WORD_BYTE = 24
-
 
 @dataclass(frozen=True)
 class TrainingSummary:
@@ -141,9 +138,12 @@ def train_tokenizer(
         runs = counting.finish()
         phases.append(("counting", time.perf_counter() - started, peak_memory_bytes()))
         started = time.perf_counter()
-        packed, num_bytes, num_symbols, num_words = counting.counter.train(
-            vocab_size - smallest, runs, None
-        )
+        try:
+            packed, num_bytes, num_symbols, num_words = counting.counter.train(
+                vocab_size - smallest, runs, None, max_memory_bytes or 0
+            )
+        except ValueError as error:
+            raise TokenizerError(str(error)) from None
     tokens = [bytes([byte]) for byte in range(256)]
     merges: list[tuple[bytes, bytes]] = []
     for left, right in as_array(packed, np.uint32).reshape(-1, 2).tolist():
@@ -207,7 +207,6 @@ class _Counting:
     def finish(self) -> list[str]:
         if self._runs:
             self._spill()
-            self._check_merging_fits(sum(os.path.getsize(run) for run in self._runs))
         return self._runs
 
     def _count(self, text: memoryview) -> None:
@@ -236,12 +235,3 @@ class _Counting:
             raise TokenizerError(
                 f"{error} Free some space, point TMPDIR to a larger disk, or raise --max-memory"
             ) from None
-
-    def _check_merging_fits(self, run_bytes: int) -> None:
-        # Runs repeat words, so this is the most there can be; a fifth of it is the usual case.
-        needed = run_bytes * _MERGING_BYTES_PER_WORD_BYTE // 10
-        if self._max_memory_bytes and needed > self._max_memory_bytes:
-            raise TokenizerError(
-                f"merging the distinct pre-tokens of this text takes about {needed / 1e6:.0f} MB, "
-                f"more than the {self._max_memory_bytes / 1e6:.0f} MB allowed; raise --max-memory"
-            )
