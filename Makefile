@@ -47,6 +47,7 @@ bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py
 	$(RUN) benchmarks/tokenizer_encoding.py
 	$(RUN) benchmarks/data_prepare.py
+	$(RUN) benchmarks/train_step.py
 	$(RUN) tools/write_benchmark_table.py
 
 docs: setup

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import platform
 import select
+import statistics
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# The name of a tool, its module and its package, where they differ.
+# Tools whose package has another name than they, and packages whose module has.
+_PACKAGES = {"gpt": "torch", "huggingface": "transformers"}
 _MODULES = {"splintr-rs": "splintr"}
 
 
@@ -25,7 +27,7 @@ class Timing(NamedTuple):
 
     result: Any
     seconds: float
-    cpu_seconds: float
+    cpu_seconds: float | None
 
 
 def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
@@ -40,6 +42,33 @@ def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
         return Timing(result, seconds, time.process_time() - cpu)
     finally:
         gc.enable()
+
+
+def timed_again(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
+    """Call with one draw of arguments after another: the last result, and medians."""
+    timings = [timed(call, *draw()) for _ in range(num_calls)]
+    cpu_seconds = [timing.cpu_seconds for timing in timings if timing.cpu_seconds is not None]
+    return Timing(
+        timings[-1].result,
+        statistics.median(timing.seconds for timing in timings),
+        statistics.median(cpu_seconds),
+    )
+
+
+def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
+    """The same by the device's own clock, which the calls may keep busy long after they return."""
+    import torch
+
+    spans = []
+    for _ in range(num_calls):
+        arguments = draw()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        result = call(*arguments)
+        end.record()
+        spans.append((begin, end))
+    torch.cuda.synchronize()
+    return Timing(result, statistics.median(a.elapsed_time(b) / 1e3 for a, b in spans), None)
 
 
 class PeakMemory:
@@ -108,15 +137,28 @@ def use_cores(count: int) -> None:
         os.sched_setaffinity(0, cores[-count:])
 
 
+def find_device(asked: str) -> str:
+    """cpu or cuda, of which "auto" prefers the second."""
+    if asked == "cpu":
+        return asked
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "cuda":
+        sys.exit("error: torch finds no CUDA device here; use --device cpu")
+    return "cpu"
+
+
 def is_installed(tool: str) -> bool:
-    return importlib.util.find_spec(_MODULES.get(tool, tool)) is not None
+    package = _package_of(tool)
+    return importlib.util.find_spec(_MODULES.get(package, package)) is not None
 
 
 def describe_versions(tools: Iterable[str]) -> dict[str, str]:
     """The version of each tool's package, ours and Python's among them."""
     versions = {"python": platform.python_version()}
-    names = sorted({tool.split(",")[0] for tool in tools})
-    for name in names:
+    for name in sorted({_package_of(tool) for tool in tools}):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -125,7 +167,13 @@ def describe_versions(tools: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-def describe_hardware() -> dict[str, Any]:
+def _package_of(tool: str) -> str:
+    """What follows a comma is a way of using the tool."""
+    name = tool.partition(",")[0]
+    return _PACKAGES.get(name, name)
+
+
+def describe_hardware(device: str = "cpu") -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0))
@@ -134,6 +182,18 @@ def describe_hardware() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.machine()}",
         "load_before": round(os.getloadavg()[0], 2),
+        **(_describe_cuda() if device == "cuda" else {}),
+    }
+
+
+def _describe_cuda() -> dict[str, Any]:
+    import torch
+
+    device = torch.cuda.get_device_properties(0)
+    return {
+        "accelerator": device.name,
+        "accelerator_memory_bytes": device.total_memory,
+        "cuda": torch.version.cuda,
     }
 
 

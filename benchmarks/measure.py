@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpora import CACHE, REPOSITORY, Corpora
-from machine import describe_hardware, describe_versions, is_installed, use_cores
+from machine import describe_hardware, describe_versions, find_device, is_installed, use_cores
 from rows import OURS, Json, Task, Verdict, is_close, make_row
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -35,6 +35,12 @@ class Benchmark:
     tasks: Callable[[Corpora], Iterable[Task]]
     work: Callable[[Json], Json]
     compare: Callable[[Path, Path], Verdict]
+    # What is said of the conditions where the input is no text.
+    conditions: str | None = None
+    rounds: int = 3
+    close_rounds: int = 4
+    # The same for a device, where there is more than the CPU to run on.
+    on_device: Callable[[str], Benchmark] | None = None
 
 
 def main(benchmark: Benchmark, script: str) -> int:
@@ -44,11 +50,15 @@ def main(benchmark: Benchmark, script: str) -> int:
         return _serve(benchmark, arguments.job)
     from report import print_task
 
+    device = "cpu"
+    if benchmark.on_device is not None:
+        device = find_device(arguments.device)
+        benchmark = benchmark.on_device(device)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Tables appear as they come when the output goes to a file.
         sys.stdout.reconfigure(line_buffering=True)
 
-    rounds, close_rounds = (1, 0) if arguments.quick else (arguments.rounds, arguments.close_rounds)
+    rounds, close_rounds = _rounds(benchmark, arguments)
     out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
     path = out / f"{benchmark.name}.json"
     old = json.loads(path.read_text()) if arguments.only and path.exists() else None
@@ -59,15 +69,16 @@ def main(benchmark: Benchmark, script: str) -> int:
         "quick": arguments.quick,
         "rounds": rounds,
         "close_rounds": close_rounds,
-        "hardware": describe_hardware(),
+        "hardware": describe_hardware(device),
         "text": None,
+        "conditions": benchmark.conditions,
         "versions": {},
         "skipped": {},
         "rows": [],
     }
     with tempfile.TemporaryDirectory(prefix="groundup-benchmark-") as folder:
         corpora = Corpora(Path(folder), quick=arguments.quick)
-        result["text"] = corpora.source
+        result["text"] = corpora.source if benchmark.conditions is None else None
         runner = _Runner(benchmark, script, Path(folder), rounds, close_rounds, arguments.timeout)
         for task in benchmark.tasks(corpora):
             if arguments.only and not any(part in task.name for part in arguments.only):
@@ -117,7 +128,8 @@ class _Runner:
                 alive = [tool for tool in alive if is_close(pairs[tool], task.measures)]
                 if not alive or not task.looks_twice:
                     break
-            for group in _groups(alive, number):
+            groups = [[OURS, *alive]] if task.is_steady else _groups(alive, number)
+            for group in groups:
                 done = {tool: self._process(task, tool, first=number == 0) for tool in group}
                 for tool, outcome in done.items():
                     if "error" in outcome:
@@ -194,13 +206,20 @@ def _present(rivals: Sequence[str], wanted: list[str] | None, skipped: Json) -> 
     for tool in rivals:
         if tool.startswith(OURS):
             present.append(tool)
-        elif wanted is not None and tool not in wanted:
+        elif wanted is not None and not _is_wanted(tool, rivals, wanted):
             skipped[tool] = "not asked for"
         elif not is_installed(tool):
             skipped[tool] = "not installed"
         else:
             present.append(tool)
     return present
+
+
+def _is_wanted(tool: str, rivals: Sequence[str], wanted: list[str]) -> bool:
+    """By its name, or by the part before the comma where no rival has just that for a name."""
+    names = {name.replace(" ", "") for name in wanted}
+    base = tool.partition(",")[0]
+    return tool.replace(" ", "") in names or (base in names and base not in rivals)
 
 
 def _merged(old: Json | None, result: Json) -> Json:
@@ -224,11 +243,24 @@ def _serve(benchmark: Benchmark, path: Path) -> int:
     return 0
 
 
+def _rounds(benchmark: Benchmark, arguments: argparse.Namespace) -> tuple[int, int]:
+    if arguments.quick:
+        return 1, 0
+    asked = arguments.rounds, arguments.close_rounds
+    usual = benchmark.rounds, benchmark.close_rounds
+    rounds, close_rounds = (
+        usual[n] if number is None else number for n, number in enumerate(asked)
+    )
+    return rounds, close_rounds
+
+
 def _parse(benchmark: Benchmark) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=benchmark.question)
-    parser.add_argument("--quick", action="store_true", help="small texts, one round: a rehearsal")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each tool gets its turn")
-    parser.add_argument("--close-rounds", type=int, default=4, help="more of them for close rivals")
+    if benchmark.on_device is not None:
+        parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--quick", action="store_true", help="small sizes, one round: a rehearsal")
+    parser.add_argument("--rounds", type=int, help="how often each tool gets its turn")
+    parser.add_argument("--close-rounds", type=int, help="more of them for close rivals")
     parser.add_argument("--only", nargs="+", help="only tasks whose names contain one of these")
     parser.add_argument("--tools", nargs="+", help="only these rivals")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a process may take")

@@ -1,13 +1,8 @@
-"""Shows what was measured: one table a task, one line a tool."""
+"""Shows what was measured: one table a task, one line a tool. Plain text, on any machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 if TYPE_CHECKING:
     from rows import Task
@@ -18,13 +13,10 @@ Json = dict[str, Any]
 def print_task(task: Task, rows: list[Json]) -> None:
     """The rows of one task side by side; a ratio above 1 says that ours is better."""
     cores = "one core" if task.cores == 1 else f"{task.cores} cores"
-    table = Table(title=escape(f"{task.title} ({cores})"), box=box.SIMPLE, title_justify="left")
-    table.add_column("tool")
+    head = ["tool"]
     for measure in task.measures:
-        table.add_column(f"{measure.title or measure.name}, {measure.unit}", justify="right")
-        table.add_column("ours is (by cpu)", justify="right")
-    table.add_column("peak MB", justify="right")
-    table.add_column("output")
+        head += [f"{measure.title or measure.name}, {measure.unit}", "ours is (by cpu)"]
+    lines = [[*head, "peak MB", "output"]]
     for tool in rows[0]["tools"]:
         cells = [row["tools"][tool] for row in rows]
         line = [tool]
@@ -33,15 +25,17 @@ def print_task(task: Task, rows: list[Json]) -> None:
         peak = cells[0].get("peak_bytes")
         words = [cells[0].get("error"), cells[0].get("agreement"), cells[0].get("note")]
         line.append("" if peak is None else f"{peak / 1e6:.0f}")
-        line.append(escape(", ".join(word for word in words if word)))
-        table.add_row(*line, style="red" if cells[0].get("agrees") is False else None)
-    console = Console()
-    # A table that goes to a file is not cut to the width of a terminal nobody has.
-    Console(width=max(console.width, 160)).print(table)
+        words.insert(0, "DISAGREES" if cells[0].get("agrees") is False else None)
+        line.append(", ".join(word for word in words if word))
+        lines.append(line)
+    print(f"\n{task.title} ({cores})")
+    _print_columns(lines)
 
 
 def short(value: float) -> str:
     """Three digits that matter."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f}M"
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
@@ -57,6 +51,17 @@ def _ratios(cell: Json) -> str:
 def _spread(cell: Json) -> str:
     if "median" not in cell:
         return "-"
+    share = f", {cell['mfu']:.1%} MFU" if "mfu" in cell else ""
     if len(cell["values"]) == 1:
-        return short(cell["median"])
-    return f"{short(cell['median'])} ({short(cell['low'])}-{short(cell['high'])})"
+        return short(cell["median"]) + share
+    return f"{short(cell['median'])} ({short(cell['low'])}-{short(cell['high'])}){share}"
+
+
+def _print_columns(lines: list[list[str]]) -> None:
+    """The first and the last column to the left, figures to the right, a rule below the head."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        middle = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)][1:-1]
+        print("  ".join([line[0].ljust(widths[0]), *middle, line[-1]]).rstrip())
+        if number == 0:
+            print("  ".join("-" * width for width in widths))

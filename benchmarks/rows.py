@@ -9,22 +9,28 @@ from typing import Any, NamedTuple
 
 OURS = "groundup"
 
+# Stands in a measure's targets for whichever rival did best.
+BEST_RIVAL = "the best rival"
+
 Json = dict[str, Any]
 
 _CLOSE = 4.0
+# What a job tells of its size, and how much of that is one in the unit.
+_RATES = {"MB/s": ("num_bytes", 1e6), "tokens/s": ("num_tokens", 1)}
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure that a job gives under this name; `MB/s` is made from its seconds."""
+    """One figure that a job gives under this name; a rate is made from its seconds."""
 
     name: str
     title: str
     unit: str = "MB/s"
     headline: bool = True
-    # How many times better than whom, and what the figure itself should not pass.
+    # How many times better than whom, and what the figure itself should not pass, or reach.
     targets: dict[str, float] = field(default_factory=dict)
     limit: float | None = None
+    least: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Task:
     cores: int = 1
     # Whether close rivals get more rounds.
     looks_twice: bool = True
+    # Whether times do not drift, so that one run of ours a round serves all rivals.
+    is_steady: bool = False
     # What a slow tool does instead, so that it ends today: changes to the job and words about them.
     lighter: dict[str, tuple[Json, str]] = field(default_factory=dict)
 
@@ -79,6 +87,8 @@ def make_row(
                 "peak_bytes": _median(one.get("peak_bytes") for one in outcomes),
                 "extra": outcomes[0].get("extra", {}),
             }
+        if measure.unit == "tokens/s" and (mfu := _mfu(cell)) is not None:
+            cell["mfu"] = mfu
         if tool in verdicts:
             cell |= {"agrees": verdicts[tool].agrees, "agreement": verdicts[tool].words}
         neighbours = pairs.get(tool, [])
@@ -98,6 +108,7 @@ def make_row(
         "headline": measure.headline,
         "targets": measure.targets,
         "limit": measure.limit,
+        "least": measure.least,
         "valid": all(verdict.agrees for verdict in verdicts.values()) and OURS not in problems,
         "tools": tools,
     }
@@ -112,8 +123,9 @@ def is_close(pairs: list[tuple[Json, Json]], measures: Iterable[Measure]) -> boo
 
 def _value(outcome: Json, measure: Measure) -> float | None:
     seconds = outcome["seconds"].get(measure.name)
-    if measure.unit == "MB/s":
-        return None if not seconds else float(outcome["num_bytes"] / seconds / 1e6)
+    if measure.unit in _RATES:
+        amount, one = _RATES[measure.unit]
+        return float(outcome[amount] / seconds / one) if seconds else None
     if measure.unit == "MB":
         taken = outcome["memory_bytes"].get(measure.name)
         return None if taken is None else float(taken / 1e6)
@@ -127,13 +139,21 @@ def _ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
     a, b = _value(ours, measure), _value(theirs, measure)
     if not a or not b:
         return None
-    return a / b if measure.unit == "MB/s" else b / a
+    return a / b if measure.unit in _RATES else b / a
 
 
 def _cpu_ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
     """The same by processor time, which other people's work on the machine disturbs less."""
     a, b = (one["cpu_seconds"].get(measure.name) for one in (ours, theirs))
-    return (b / theirs["num_bytes"]) / (a / ours["num_bytes"]) if a and b else None
+    amount = next(amount for amount, _ in _RATES.values() if amount in ours)
+    return (b / theirs[amount]) / (a / ours[amount]) if a and b else None
+
+
+def _mfu(cell: Json) -> float | None:
+    """Model flops utilization: the share of the device's best rate, where that is known."""
+    extra = cell.get("extra", {})
+    best = extra.get("peak_flops_per_second")
+    return cell["median"] * extra["flops_per_token"] / best if best else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

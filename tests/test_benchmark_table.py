@@ -96,6 +96,59 @@ def test_a_rival_that_got_less_text_says_so(tool: types.ModuleType) -> None:
     )
 
 
+def training_result() -> dict[str, Any]:
+    changed = result(
+        unit="tokens/s",
+        targets={"the best rival": 1.5},
+        least=4.5e6,
+        tools={
+            "groundup": {"median": 4.6e6, "mfu": 0.5134},
+            "slow": {"median": 1.0e6, "mfu": 0.1, "ratio": 4.6, "agrees": True},
+            "near": {"median": 2.5e6, "mfu": 0.25, "ratio": 1.84, "agrees": True},
+            "wrong": {"median": 9.2e6, "mfu": 0.9, "ratio": 0.5, "agrees": False},
+        },
+    )
+    accelerator = {
+        "accelerator": "A GPU",
+        "accelerator_memory_bytes": 2**37,
+        "cuda": "13.0",
+    }
+    return {
+        **changed,
+        "benchmark": "train_step_cuda",
+        "rounds": 1,
+        "hardware": changed["hardware"] | accelerator,
+        "text": None,
+        "conditions": "random ids",
+    }
+
+
+def test_a_training_line_shows_tokens_and_the_share_of_the_devices_best(
+    tool: types.ModuleType,
+) -> None:
+    section = tool.render_section([training_result()])
+    assert line_of(section) == (
+        "| encode, cold | **4.60M tokens/s, 51.3% MFU** | slow 1.00M tokens/s, 10.0% MFU (4.60x), "
+        "near 2.50M tokens/s, 25.0% MFU (1.84x), wrong gives another result "
+        "| 1.5x the best rival: met; 4.50M tokens/s at least: met |"
+    )
+    assert "2026-01-02, A GPU, 128 GiB, CUDA 13.0, 2 cores of A CPU, 16 GiB, Linux" in section
+    assert "; random ids; one round; rival 1.0." in section
+
+
+def test_the_best_rival_is_the_one_that_came_nearest(tool: types.ModuleType) -> None:
+    row = training_result()["rows"][0] | {"targets": {"the best rival": 2.0}}
+    section = tool.render_section([{**training_result(), "rows": [row]}])
+    assert "2x the best rival: missed" in section
+
+
+def test_training_comes_after_the_tokenizer(tool: types.ModuleType, tmp_path: Path) -> None:
+    for one in (training_result(), {**training_result(), "benchmark": "train_step_cpu"}, result()):
+        (tmp_path / f"{one['benchmark']}.json").write_text(json.dumps(one))
+    names = [one["benchmark"] for one in tool.read_results(tmp_path)]
+    assert names == ["tokenizer_encoding", "train_step_cpu", "train_step_cuda"]
+
+
 def test_rows_beside_the_headlines_stay_in_the_file(tool: types.ModuleType) -> None:
     assert "encode, cold" not in tool.render_section([result(headline=False)])
 

@@ -15,9 +15,14 @@ PUBLIC_NAMES = {
     "ConfigError": "groundup.errors",
     "DataError": "groundup.errors",
     "GroundupError": "groundup.errors",
+    "LanguageModel": "groundup.generation",
     "MissingExtraError": "groundup.errors",
+    "ModelConfig": "groundup.model",
+    "RunConfig": "groundup.training",
     "Tokenizer": "groundup.tokenizer",
     "TokenizerError": "groundup.errors",
+    "TransformerLM": "groundup.model",
+    "train": "groundup.training",
     "train_bpe": "groundup.tokenizer",
 }
 

@@ -18,37 +18,41 @@ if TYPE_CHECKING:
         MissingExtraError,
         TokenizerError,
     )
+    from groundup.generation import LanguageModel
+    from groundup.model import ModelConfig, TransformerLM
     from groundup.tokenizer import Tokenizer, train_bpe
+    from groundup.training import RunConfig, train
 
 __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
     "GroundupError",
+    "LanguageModel",
     "MissingExtraError",
+    "ModelConfig",
+    "RunConfig",
     "Tokenizer",
     "TokenizerError",
+    "TransformerLM",
     "__version__",
+    "train",
     "train_bpe",
 ]
 
-_HOME_OF = {
-    "CheckpointError": "groundup.errors",
-    "ConfigError": "groundup.errors",
-    "DataError": "groundup.errors",
-    "GroundupError": "groundup.errors",
-    "MissingExtraError": "groundup.errors",
-    "TokenizerError": "groundup.errors",
-    "Tokenizer": "groundup.tokenizer",
-    "train_bpe": "groundup.tokenizer",
+_ROOMS = {
+    "generation": ("LanguageModel",),
+    "model": ("ModelConfig", "TransformerLM"),
+    "tokenizer": ("Tokenizer", "train_bpe"),
+    "training": ("RunConfig", "train"),
 }
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'groundup' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
+    value = getattr(import_module(f"groundup.{_ROOM_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

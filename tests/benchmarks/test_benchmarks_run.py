@@ -11,12 +11,12 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 
 
-def run(name: str, out: Path, *flags: str) -> dict[str, Any]:
+def run(name: str, out: Path, *flags: str, result_name: str | None = None) -> dict[str, Any]:
     script = str(BENCHMARKS / f"{name}.py")
     command = [sys.executable, script, "--quick", "--out", str(out), *flags]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+    result: dict[str, Any] = json.loads((out / f"{result_name or name}.json").read_text())
     return result
 
 
@@ -49,11 +49,71 @@ def test_a_benchmark_gives_a_well_formed_result(
         assert "ratio" not in row["tools"]["groundup"]
 
 
+def test_a_training_step_is_measured_beside_a_peer_that_agrees(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    flags = ("--device", "cpu", "--only", "cpu-small", "--tools", "huggingface")
+    result = run("train_step", tmp_path, *flags, result_name="train_step_cpu")
+    assert result["benchmark"] == "train_step_cpu"
+    assert result["text"] is None and "random ids" in result["conditions"]
+    assert {"python", "groundup", "transformers"} <= set(result["versions"])
+    (speed,) = (row for row in result["rows"] if row["unit"] == "tokens/s")
+    assert speed["valid"] and set(speed["tools"]) == {"groundup", "huggingface"}
+    assert speed["tools"]["huggingface"]["agrees"]
+    for cell in speed["tools"].values():
+        assert cell["median"] > 0 and cell["extra"]["flops_per_token"] > 0
+
+
+def test_a_tool_that_fails_is_a_row_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from measure import Benchmark, _Runner
+    from rows import Measure, Task, Verdict
+
+    # No such script: every process ends with an error.
+    benchmark = Benchmark("b", "?", lambda _: [], dict, lambda *_: Verdict(True, ""))
+    task = Task("task", "a task", {}, ("rival",), (Measure("time", ""),))
+    runner = _Runner(benchmark, str(tmp_path / "none.py"), tmp_path, 1, 0, 60)
+    (row,) = runner.run(task, ["rival"])
+    assert not row["valid"]
+    assert all("none.py" in cell["error"] for cell in row["tools"].values())
+
+
+def test_tokens_a_second_and_the_share_of_the_devices_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from rows import OURS, Measure, Task, make_row
+
+    extra = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12}
+    figures = {"cpu_seconds": {}, "num_tokens": 1_000, "extra": extra}
+    ours = {**figures, "seconds": {"speed": 2.0}}
+    theirs = {**figures, "seconds": {"speed": 4.0}, "extra": {"flops_per_token": 1e9}}
+    measure = Measure("speed", "", "tokens/s")
+    task = Task("task", "a task", {}, ("rival",), (measure,))
+    pairs = {"rival": [(ours, theirs)]}
+    row = make_row(task, measure, {OURS: [ours], "rival": [theirs]}, pairs, {}, {})
+    assert row["tools"][OURS]["median"] == 500
+    assert row["tools"][OURS]["mfu"] == 0.5
+    assert row["tools"]["rival"]["ratio"] == 2
+    assert "mfu" not in row["tools"]["rival"]
+
+
 def test_a_tool_that_is_not_installed_is_said(tmp_path: Path) -> None:
     result = run("tokenizer_training", tmp_path, "--tools", "tokenizers", "--only", "stories")
     assert result["skipped"]["gigatoken"] == "not asked for"
     assert {row["name"].split(".")[0] for row in result["rows"]} == {"stories_10k"}
     assert all(set(row["tools"]) <= {"groundup", "tokenizers"} for row in result["rows"])
+
+
+def test_a_tool_is_asked_for_by_its_name_or_by_the_part_before_the_comma(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from measure import _is_wanted
+
+    both = ["torch", "torch, compiled"]
+    assert [_is_wanted(tool, both, ["torch"]) for tool in both] == [True, False]
+    assert [_is_wanted(tool, both, ["torch,compiled"]) for tool in both] == [False, True]
+    assert _is_wanted("torch, compiled", ["torch, compiled"], ["torch"])
 
 
 def test_ours_runs_right_beside_every_rival(monkeypatch: pytest.MonkeyPatch) -> None:

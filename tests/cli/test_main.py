@@ -132,6 +132,40 @@ def test_arguments_reach_the_verb(
     assert "files=('a', 'b')" in text and "megabytes=3.0" in text and "quiet=True" in text
 
 
+@pytest.mark.parametrize(
+    ("words", "is_quiet"),
+    [
+        (["--quiet"], True),
+        (["--no-quiet"], False),
+        (["--quiet", "true"], True),
+        (["--quiet", "False", "--out", "x"], False),
+        (["--quiet=TRUE"], True),
+        (["--quiet=false"], False),
+        (["--quiet", "--out", "true"], True),
+        (["--out=false"], False),
+    ],
+)
+def test_a_switch_takes_truth_values(
+    capsys: pytest.CaptureFixture[str],
+    verb: types.ModuleType,
+    words: list[str],
+    is_quiet: bool,
+) -> None:
+    assert main(["try", "it", *words]) == 0
+    assert f"quiet={is_quiet}" in capsys.readouterr().out
+
+
+def test_a_verb_may_say_what_the_flags_start_from(
+    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
+) -> None:
+    verb.defaults = lambda words: Arguments(megabytes=len(words), quiet=True)  # type: ignore[attr-defined]
+    assert main(["try", "it", "--out", "x"]) == 0
+    text = capsys.readouterr().out
+    assert "megabytes=2.0" in text and "quiet=True" in text and "'x'" in text
+    assert main(["try", "it", "--help"]) == 0
+    assert "(default: 1.0)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (True, 1)])
 def test_a_verb_decides_its_exit_status(
     verb: types.ModuleType, returned: int | None, status: int

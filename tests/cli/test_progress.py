@@ -60,6 +60,19 @@ def test_long_work_shows_label_amount_rate_and_time_left(
     assert "20.0 MB of 100.0 MB, 5.0 MB/s, 0:16 left" in drawn
 
 
+def test_work_that_goes_on_is_timed_from_where_it_began(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = terminal(monkeypatch)
+    with progress.progress_bar("training", unit="steps", goes_on=True) as report:
+        clock[0] = 1.0
+        report(901, 1000)
+        clock[0] = 10.0
+        report(950, 1000)
+        drawn = stream.getvalue()
+    assert "950 steps of 1,000 steps, 5 steps/s, 0:10 left" in drawn
+
+
 def test_calls_in_quick_succession_are_drawn_once(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

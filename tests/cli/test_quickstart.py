@@ -1,22 +1,35 @@
 """`groundup quickstart`: every step is taken, told and, the second time, kept."""
 
+import os
 import re
 import shlex
+import shutil
+import signal
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from groundup.cli.main import main
-from groundup.cli.verbs import VERBS
+from groundup.cli.parsing import known_flags
+from groundup.cli.verbs import GROUPS, VERBS
 from groundup.data.shards import open_shards
+from groundup.generation import LanguageModel
+from groundup.model.config import PRESETS, ModelConfig
 from groundup.tokenizer import Tokenizer
 
-SMALL = ["--megabytes", "0.05", "--vocab-size", "400"]
+SHORT = ["--num-steps", "2", "--max-tokens", "4"]
+SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]
+RUN = Path("quickstart/runs/stories")
 
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somewhere else, with a model that costs nothing."""
     monkeypatch.chdir(tmp_path)
+    tiny = ModelConfig(context_length=16, d_model=16, num_layers=1, num_heads=2)
+    monkeypatch.setitem(PRESETS, "quickstart", tiny)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -26,24 +39,33 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.out
 
 
-def test_it_goes_from_nothing_to_shards(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_from_nothing_to_stories(capsys: pytest.CaptureFixture[str]) -> None:
     page = run(capsys, *SMALL)
     tokenizer = Tokenizer.load("quickstart/tokenizer.json")
     assert tokenizer.vocab_size == 400
     assert open_shards("quickstart/shards", "train", tokenizer).num_ids > 10_000
     for word in ("stories", "400 tokens", "bytes a token", "MB/s", "sound", "Once"):
         assert word in page
+    assert LanguageModel.load(RUN).step == 2
+    assert re.search(r"parameters: .* memory", page) and "FLOP in all" in page
+    assert re.search(r"step 1/2 +loss \d", page) and "sample: Once upon a time" in page
+    assert re.search(r"perplexity \d.*out of 400", page) and "bits for a byte" in page
+    assert re.search(r"1\.\n +Once upon a time,.*2\.\n +One rainy morning,.*3\.", page, re.DOTALL)
 
 
 def test_its_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     page = run(capsys, *SMALL)
-    commands = [shlex.split(line) for line in re.findall(r"\$ (groundup .*)", page)]
-    assert len(commands) == 10
-    for words in commands[:6]:
+    commands = [shlex.split(line)[1:] for line in re.findall(r"\$ (groundup .*)", page)]
+    done, offered = commands[:7], commands[7:]
+    assert [words[0] for words in done[-3:]] == ["tokenizer", "train", "evaluate"]
+    shutil.rmtree(RUN)
+    for words in done:
         # The shards are up to date only while the tokenizer is the same: training is exact.
-        assert main(words[1:]) == 0, words
-    for words in commands[6:-1]:
-        assert " ".join(words[1:3]) in VERBS
+        assert main(words) == 0, words
+    for words in offered[:-1]:
+        name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
+        flags = known_flags(import_module(VERBS[name].module).Arguments, f"groundup {name}")
+        assert {word for word in words if word.startswith("--")} <= set(flags)
 
 
 def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,17 +74,51 @@ def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> 
     before = {path: path.stat().st_mtime_ns for path in files}
     page = run(capsys, *SMALL)
     assert {path: path.stat().st_mtime_ns for path in files} == before
-    for words in ("written before", "learned before", "encoded before"):
+    for words in ("written before", "learned before", "encoded before", "trained before"):
         assert words in page
 
 
 def test_other_settings_redo_what_depends_on_them(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, *SMALL)
-    page = run(capsys, "--megabytes", "0.05", "--vocab-size", "300")
+    page = run(capsys, "--megabytes", "0.05", "--vocab-size", "300", *SHORT)
     assert "written before" in page and "learned before" not in page
     assert open_shards("quickstart/shards").index.vocab_size == 300
+    assert LanguageModel.load(RUN).model.config.vocab_size == 300
     page = run(capsys, *SMALL, "--seed", "1")
-    assert "before" not in page.replace("before it", "")
+    for words in ("written before", "learned before", "encoded before", "trained before"):
+        assert words not in page
+
+
+def test_another_number_of_steps_trains_anew_and_no_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(capsys, *SMALL)
+    page = run(capsys, *SMALL, "--num-steps", "3")
+    assert "encoded before" in page and "trained before" not in page
+    assert LanguageModel.load(RUN).step == 3
+
+
+def test_an_interrupted_training_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, *SMALL)
+    whole = LanguageModel.load(RUN).model.state_dict()
+    shutil.rmtree(RUN)
+
+    def interrupt(model: object, prompt: str) -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return prompt
+
+    with monkeypatch.context() as context:
+        context.setattr("groundup.cli.train.sample_writer", lambda config: interrupt)
+        assert main(["quickstart", *SMALL]) == 130
+    page = capsys.readouterr().out
+    assert "run groundup quickstart again" in page and "Three stories" not in page
+    assert LanguageModel.load(RUN).step == 1
+    page = run(capsys, *SMALL)
+    assert "train.yaml --resume" in page and "resumed from" in page
+    for name, value in LanguageModel.load(RUN).model.state_dict().items():
+        assert torch.equal(value, whole[name]), name
 
 
 def test_a_cut_corpus_is_written_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,10 +130,22 @@ def test_a_cut_corpus_is_written_again(capsys: pytest.CaptureFixture[str]) -> No
     assert corpus.read_bytes() == whole
 
 
-@pytest.mark.parametrize("megabytes", ["0", "-1", "inf", "nan"])
-def test_no_text_is_a_mistake(capsys: pytest.CaptureFixture[str], megabytes: str) -> None:
-    assert main(["quickstart", f"--megabytes={megabytes}"]) == 2
-    assert capsys.readouterr().err.startswith("error: --megabytes")
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--megabytes", "0"),
+        ("--megabytes", "-1"),
+        ("--megabytes", "inf"),
+        ("--megabytes", "nan"),
+        ("--num-steps", "0"),
+        ("--max-tokens", "-3"),
+    ],
+)
+def test_an_amount_of_nothing_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    assert main(["quickstart", f"{flag}={value}"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {flag}")
     assert not Path("quickstart").exists()
 
 

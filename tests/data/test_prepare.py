@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groundup._native import hash_documents
-from groundup.data import shard_writer
+from groundup.data import corpus_writer, shard_writer
 from groundup.data.prepare import prepare
 from groundup.data.shards import open_shards
 from groundup.data.verify import verify
@@ -250,6 +250,37 @@ def test_an_interrupt_leaves_a_folder_that_goes_on(
     summary = prepare(corpus, tokenizer, out, **SETTINGS)
     assert summary.outcome == "resumed"
     assert summary.num_bytes < sum(entry.num_bytes for entry in summary.index.sources)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
+    corpus: list[Path],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    split: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
+    out, replace, is_finishing = tmp_path / "out", os.replace, []
+
+    def replace_and_interrupt(source: Any, destination: Any) -> None:
+        replace(source, destination)
+        if is_finishing and Path(destination).name.startswith(f"{split}_"):
+            raise KeyboardInterrupt
+
+    finish = corpus_writer.CorpusWriter.finish
+
+    def note_and_finish(self: corpus_writer.CorpusWriter) -> Any:
+        is_finishing.append(True)
+        return finish(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_writer.CorpusWriter, "finish", note_and_finish)
+        patch.setattr(os, "replace", replace_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(corpus, tokenizer, out, **SETTINGS)
+    prepare(corpus, tokenizer, out, **SETTINGS)
     assert contents(out) == contents(tmp_path / "whole")
 
 

@@ -84,7 +84,7 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
     if first.startswith("-"):
         known = ["--help", "--version"]
         raise ConfigError(f"groundup has no option {first}: {did_you_mean(first, known)}")
-    # A person who types the second word alone (`groundup train`) means the only verb that has it.
+    # A person who types the second word alone (`groundup prepare`) means the only verb that has it.
     sharing = [verb.name for verb in VERBS.values() if verb.name.split()[-1] == first]
     hint = f"did you mean {' or '.join(sharing)}?" if sharing else ""
     if not hint:
@@ -99,7 +99,10 @@ def _run(verb: Verb, rest: list[str]) -> int:
     from groundup.runtime import set_up_logging
 
     set_up_logging()
-    arguments = parse_arguments(module.Arguments, prog=f"groundup {verb.name}", argv=rest)
+    # A verb with a settings file lets the flags start from what that file says.
+    default = module.defaults(rest) if hasattr(module, "defaults") else None
+    prog = f"groundup {verb.name}"
+    arguments = parse_arguments(module.Arguments, prog=prog, argv=rest, default=default)
     if arguments is None:
         return 0
     status = module.run(arguments)

@@ -24,22 +24,31 @@ _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 
 
 def parse_arguments(
-    arguments_type: type[ArgumentsType], prog: str, argv: Sequence[str]
+    arguments_type: type[ArgumentsType],
+    prog: str,
+    argv: Sequence[str],
+    default: ArgumentsType | None = None,
 ) -> ArgumentsType | None:
     """The parsed arguments, or None when `--help` was asked for and has been printed.
 
-    Raises ConfigError, one line that names the flag and, for an unknown one, the nearest.
+    What the words do not set is as in `default`, or as the type says. A switch takes `true` and
+    `false` as well as its two spellings. Raises ConfigError, one line that names the flag and, for
+    an unknown one, the nearest.
     """
+    argv = _without_truth_values(arguments_type, prog, argv)
+    finding: pydantic.ValidationError | None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return _parse(arguments_type, prog, argv)
+            return _parse(arguments_type, prog, argv, default)
     except SystemExit as stop:
         if not stop.code:
             return None
         finding = _validation_error_behind(stop)
+    except pydantic.ValidationError as error:
+        finding = error
     flags = known_flags(arguments_type, prog)
     if finding is not None:
-        raise ConfigError(_with_flags(describe_validation_error(finding), flags))
+        raise ConfigError(_with_flags(describe_validation_error(finding), flags, argv))
     unknown = _first_unknown_flag(argv, flags)
     if unknown is not None:
         nearest = nearest_name(unknown, [flag for flag in flags if flag.startswith("--")])
@@ -51,16 +60,50 @@ def parse_arguments(
 def known_flags(arguments_type: type[Any], prog: str) -> list[str]:
     """Every flag that `--help` shows, long and short."""
     flags: list[str] = []
-    for row in _rows(_boxes(arguments_type, prog, ["--help"])):
-        # Two spaces end the flags of a row; what follows is prose, which may name other flags.
-        if row.startswith("-"):
-            flags += _FLAG.findall(row.split("  ")[0])
+    for row in _flag_rows(arguments_type, prog):
+        flags += row
     return list(dict.fromkeys(flags))
 
 
-def _parse(arguments_type: type[ArgumentsType], prog: str, argv: Sequence[str]) -> ArgumentsType:
+def _flag_rows(arguments_type: type[Any], prog: str) -> Iterator[list[str]]:
+    """The spellings of each flag, one list for each row of `--help`."""
+    for row in _rows(_boxes(arguments_type, prog, ["--help"])):
+        # Two spaces end the flags of a row; what follows is prose, which may name other flags.
+        if row.startswith("-"):
+            yield _FLAG.findall(row.split("  ")[0])
+
+
+def _without_truth_values(
+    arguments_type: type[Any], prog: str, argv: Sequence[str]
+) -> Sequence[str]:
+    """The words with `--switch true` as `--switch` and `--switch false` as `--no-switch`."""
+    if not any(word.lower().endswith(("true", "false")) for word in argv):
+        return argv
+    switches = {row[0]: row for row in _flag_rows(arguments_type, prog) if len(row) == 2}
+    words, result = list(argv), []
+    while words:
+        word, is_joined, value = words.pop(0).partition("=")
+        switch = switches.get(word.replace("_", "-"))
+        if not is_joined and switch and words:
+            value = words[0]
+        if switch and value.lower() in ("true", "false"):
+            result.append(switch[0] if value.lower() == "true" else switch[1])
+            del words[: 0 if is_joined else 1]
+        else:
+            result.append(word + (is_joined and f"={value}"))
+    return result
+
+
+def _parse(
+    arguments_type: type[ArgumentsType],
+    prog: str,
+    argv: Sequence[str],
+    default: ArgumentsType | None = None,
+) -> ArgumentsType:
     markers = (tyro.conf.PositionalMetavarFromFieldName,)
-    return tyro.cli(arguments_type, prog=prog, args=list(argv), config=markers)
+    if default is None:
+        return tyro.cli(arguments_type, prog=prog, args=list(argv), config=markers)
+    return tyro.cli(arguments_type, prog=prog, args=list(argv), config=markers, default=default)
 
 
 def _boxes(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> str:
@@ -85,10 +128,11 @@ def _boxes(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> str:
 
 
 def _rows(boxes: str) -> Iterator[str]:
-    """The text inside boxes, a row at a time, indentation kept."""
+    """The text inside boxes, a row at a time, indentation kept; boxes may stand side by side."""
     for line in boxes.splitlines():
-        if line.startswith("│ "):
-            yield line[2:].rstrip("│ ")
+        # What stands before the first edge, between two boxes and after the last is no text.
+        for cell in line.split("│")[1::2]:
+            yield cell.removeprefix(" ").rstrip()
 
 
 def _first_unknown_flag(argv: Sequence[str], flags: Sequence[str]) -> str | None:
@@ -118,12 +162,21 @@ def _explain(boxes: str, prog: str) -> str:
     return text.rstrip(".") or f"{prog} cannot use these arguments: see {prog} --help"
 
 
-def _with_flags(text: str, flags: Sequence[str]) -> str:
-    """Spell the settings that a message's clauses begin with as the flags the user typed."""
+def _with_flags(text: str, flags: Sequence[str], argv: Sequence[str]) -> str:
+    """Spell the settings that a message's clauses begin with as the flags the user typed.
+
+    A section is checked by itself, so its messages lack its name: the words that were typed, or
+    the only flag that fits, tell which section it is.
+    """
+    typed = {word.partition("=")[0].replace("_", "-") for word in argv}
 
     def spell(match: re.Match[str]) -> str:
-        flag = "--" + match[1].replace("_", "-")
-        return flag if flag in flags else match[1]
+        name = match[1].replace("_", "-")
+        fitting = [flag for flag in flags if flag == f"--{name}" or flag.endswith(f".{name}")]
+        for candidates in ([flag for flag in fitting if flag in typed], fitting):
+            if len(candidates) == 1:
+                return candidates[0]
+        return f"--{name}" if f"--{name}" in fitting else match[1]
 
     return re.sub(r"(?:^|(?<=; ))([\w.]+)(?= is )", spell, text)
 

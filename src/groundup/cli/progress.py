@@ -19,15 +19,16 @@ _REDRAW_SECONDS = 0.05
 
 
 @contextlib.contextmanager
-def progress_bar(label: str, unit: str = "B") -> Iterator[ProgressCallback]:
+def progress_bar(label: str, unit: str = "B", goes_on: bool = False) -> Iterator[ProgressCallback]:
     """Yield a callback that draws `label`, the rate and the time left on stderr.
 
-    `unit` "B" counts bytes; any other is a word for the things counted ("documents").
+    `unit` "B" counts bytes; any other is a word for the things counted ("documents"). With
+    `goes_on` the first report may be far along, because all but the last of it was done before.
     """
     if not sys.stderr.isatty():
         yield _ignore
         return
-    bar = _Bar(label, unit)
+    bar = _Bar(label, unit, goes_on)
     try:
         yield bar.update
     finally:
@@ -37,9 +38,10 @@ def progress_bar(label: str, unit: str = "B") -> Iterator[ProgressCallback]:
 class _Bar:
     """Holds off until the delay has passed, then draws at most twenty times a second."""
 
-    def __init__(self, label: str, unit: str) -> None:
+    def __init__(self, label: str, unit: str, goes_on: bool) -> None:
         self._label = label
         self._unit = unit
+        self._done_before: int | None = None if goes_on else 0
         self._started = time.monotonic()
         self._drawn = self._started
         self._latest: tuple[int, int | None] = (0, None)
@@ -47,6 +49,8 @@ class _Bar:
 
     def update(self, done: int, total: int | None) -> None:
         self._latest = (done, total)
+        if self._done_before is None:
+            self._done_before = done - 1
         now = time.monotonic()
         waiting = DELAY_SECONDS if self._shown is None else now - self._drawn
         if self._shown is None and now - self._started < waiting:
@@ -64,7 +68,8 @@ class _Bar:
     def _draw(self) -> None:
         done, total = self._latest
         if self._shown is None:
-            self._shown = _start(self._label, self._unit, self._started)
+            begun = self._done_before or 0
+            self._shown = _start(self._label, self._unit, self._started, begun)
         progress, task = self._shown
         progress.update(task, completed=done, total=total, refresh=True)
 
@@ -73,7 +78,7 @@ def _ignore(done: int, total: int | None) -> None:
     pass
 
 
-def _start(label: str, unit: str, started: float) -> "tuple[Progress, TaskID]":
+def _start(label: str, unit: str, started: float, done_before: int) -> "tuple[Progress, TaskID]":
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
@@ -82,7 +87,7 @@ def _start(label: str, unit: str, started: float) -> "tuple[Progress, TaskID]":
         def render(self, task: "Task") -> Text:
             seconds = time.monotonic() - started
             done, total = int(task.completed), None if task.total is None else int(task.total)
-            return Text(describe(done, total, seconds, unit))
+            return Text(describe(done, total, seconds, unit, done_before))
 
     progress = Progress(
         TextColumn("{task.description}", markup=False),
@@ -97,9 +102,9 @@ def _start(label: str, unit: str, started: float) -> "tuple[Progress, TaskID]":
     return progress, task
 
 
-def describe(done: int, total: int | None, seconds: float, unit: str) -> str:
+def describe(done: int, total: int | None, seconds: float, unit: str, done_before: int = 0) -> str:
     """The figures beside the bar: how much, how fast, how long still."""
-    rate = done / seconds if seconds > 0 else 0.0
+    rate = (done - done_before) / seconds if seconds > 0 else 0.0
     of_total = "" if total is None else f" of {_amount(total, unit)}"
     text = f"{_amount(done, unit)}{of_total}, {_amount(rate, unit)}/s"
     if total is not None and rate > 0:

@@ -14,13 +14,16 @@ class Verb(NamedTuple):
 
     @property
     def module(self) -> str:
-        return "groundup.cli." + self.name.replace(" ", "_")
+        return "groundup.cli." + self.name.replace(" ", "_").replace("-", "_")
 
 
 VERBS = {
     verb.name: verb
     for verb in (
-        Verb("quickstart", "walk from a built-in corpus to encoded shards, explaining each step"),
+        Verb("quickstart", "walk from a built-in corpus to a model that writes little stories"),
+        Verb("train", "train a model on shards, or go on with a run"),
+        Verb("evaluate", "measure a trained model: loss, perplexity, bits per byte"),
+        Verb("verify-resume", "prove that a killed and resumed run ends as if nothing had been"),
         Verb("tokenizer train", "learn a vocabulary from text"),
         Verb("tokenizer encode", "turn text into ids"),
         Verb("tokenizer decode", "turn ids back into text"),

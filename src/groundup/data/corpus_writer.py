@@ -84,6 +84,7 @@ class CorpusWriter:
         self._to_skip = journal.position.num_documents
         self._begin_source()
         self._is_inside_document = False
+        self._is_finishing = False
         self._journal_time = time.monotonic()
         self._journal_cost = 0.0
         dtype = np.dtype(self._identity.dtype)
@@ -107,6 +108,7 @@ class CorpusWriter:
 
     def finish(self) -> ShardIndex:
         """Complete the last shards and write the index: from now on the folder is finished."""
+        self._is_finishing = True
         for writer in self._writers.values():
             writer.finish_shard()
         if not any(writer.shards for writer in self._writers.values()):
@@ -121,8 +123,12 @@ class CorpusWriter:
         return index
 
     def save_journal(self) -> None:
-        """Make all that has come durable, so that another process can go on from here."""
-        if self._is_inside_document or self._to_skip:
+        """Make all that has come durable, so that another process can go on from here.
+
+        In the midst of a document, and once shards are being completed for good, the last journal
+        is the better one: an interrupt may have caught a shard between its two names.
+        """
+        if self._is_inside_document or self._to_skip or self._is_finishing:
             return
         started = time.monotonic()
         for writer in self._writers.values():

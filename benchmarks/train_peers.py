@@ -1,0 +1,288 @@
+"""The models that ours trains against: plain torch, the GPT-2 form of it, Hugging Face's Llama.
+
+Each takes ids and targets and gives the mean loss. `plain_weights` and `huggingface_weights` put
+our weights into theirs, so that equal weights can be asked for equal losses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundup.model.config import ModelConfig
+
+Weights = dict[str, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class PlainLM(nn.Module):
+    """Our model of torch's own parts: packed products, fused attention, rotation by halves."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        norm = functools.partial(nn.RMSNorm, config.d_model, config.norm_eps)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.blocks = nn.ModuleList(
+            _Block(config, norm, _SwiGLU(config)) for _ in range(config.num_layers)
+        )
+        self.final_norm = norm()
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        exponents = torch.arange(0, config.d_head, 2, dtype=torch.float64) / config.d_head
+        positions = torch.arange(config.context_length, dtype=torch.float64)
+        angles = positions[:, None] * config.rope_theta**-exponents
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        tables = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        x = self.token_embedding(ids)
+        for block in self.blocks:
+            x = block(x, tables)
+        logits = self.lm_head(self.final_norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class GptLM(nn.Module):
+    """GPT-2's form, as small trainers have it: LayerNorm without bias, learned positions, GELU over
+    four times d_model, and the embedding as the output layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        norm = functools.partial(nn.LayerNorm, config.d_model, bias=False)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = nn.Embedding(config.context_length, config.d_model)
+        self.blocks = nn.ModuleList(
+            _Block(config, norm, _Gelu(config)) for _ in range(config.num_layers)
+        )
+        self.final_norm = norm()
+        for parameter in self.parameters():
+            if parameter.ndim == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        x = self.token_embedding(ids) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.final_norm(x), self.token_embedding.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class _Block(nn.Module):
+    def __init__(
+        self, config: ModelConfig, norm: Callable[[], nn.Module], feed_forward: nn.Module
+    ) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.attention_norm = norm()
+        self.query_key_value = nn.Linear(config.d_model, 3 * config.d_model, bias=False)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.feed_forward_norm = norm()
+        self.feed_forward = feed_forward
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        query, key, value = _heads(self.query_key_value(self.attention_norm(x)), self.num_heads)
+        if tables is not None:
+            query, key = _rotated(query, *tables), _rotated(key, *tables)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        added: Tensor = self.feed_forward(self.feed_forward_norm(x))
+        return x + added
+
+
+class _SwiGLU(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up = nn.Linear(config.d_model, 2 * config.feed_forward_dim, bias=False)
+        self.down = nn.Linear(config.feed_forward_dim, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        y: Tensor = self.down(F.silu(gate) * up)
+        return y
+
+
+class _Gelu(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.feed_forward_dim, bias=False)
+        self.down = nn.Linear(config.feed_forward_dim, config.d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(F.gelu(self.up(x)))
+        return y
+
+
+def _heads(packed: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of (batch, seq, 3·d_model), each (batch, heads, seq, d_head)."""
+    batch, seq, width = packed.shape
+    parts = packed.view(batch, seq, 3, num_heads, width // (3 * num_heads)).transpose(1, 3)
+    query, key, value = parts.unbind(2)
+    return query, key, value
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+    return turned.to(x.dtype)
+
+
+def gpt_form(config: ModelConfig) -> ModelConfig:
+    """The settings whose products are those of `GptLM`, for counting them."""
+    form = {"feed_forward": "gelu", "d_ff": 4 * config.d_model, "tie_embeddings": True}
+    return config.model_copy(update=form)
+
+
+def huggingface_model(config: ModelConfig) -> nn.Module:
+    """LlamaForCausalLM at the same shape."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    # Its base of rotation is ours by default; where it is written changed between versions.
+    settings = LlamaConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.d_model,
+        intermediate_size=config.feed_forward_dim,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
+        max_position_embeddings=config.context_length,
+        rms_norm_eps=config.norm_eps,
+        tie_word_embeddings=False,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    model: nn.Module = LlamaForCausalLM(settings)
+    return model
+
+
+def plain_weights(weights: Weights, config: ModelConfig) -> Weights:
+    """Our weights under the names of `PlainLM`."""
+    found = {name: weights[f"{name}.weight"] for name in ("token_embedding", "final_norm")}
+    found["lm_head"] = weights["lm_head.weight"]
+    for number in range(config.num_layers):
+        block = _block_weights(weights, number, config.num_heads)
+        packed = {
+            "query_key_value": torch.cat([block.pop(name) for name in ("query", "key", "value")]),
+            "feed_forward.gate_up": torch.cat([block.pop(name) for name in ("gate", "up")]),
+            "feed_forward.down": block.pop("down"),
+        }
+        found |= {f"blocks.{number}.{name}": weight for name, weight in (block | packed).items()}
+    return {f"{name}.weight": weight for name, weight in found.items()}
+
+
+_HUGGINGFACE_NAMES = {
+    "attention_norm": "input_layernorm",
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "feed_forward_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def huggingface_weights(weights: Weights, config: ModelConfig) -> Weights:
+    """Our weights under the names of LlamaForCausalLM."""
+    found = {
+        "model.embed_tokens": weights["token_embedding.weight"],
+        "model.norm": weights["final_norm.weight"],
+        "lm_head": weights["lm_head.weight"],
+    }
+    for number in range(config.num_layers):
+        block = _block_weights(weights, number, config.num_heads)
+        for name, weight in block.items():
+            found[f"model.layers.{number}.{_HUGGINGFACE_NAMES[name]}"] = weight
+    return {f"{name}.weight": weight for name, weight in found.items()}
+
+
+def _block_weights(weights: Weights, number: int, num_heads: int) -> Weights:
+    """The weights of one block by the last word of their names, for rotation by halves."""
+    prefix = f"blocks.{number}."
+    block = {
+        name.removesuffix(".weight").rpartition(".")[2]: weight
+        for name, weight in weights.items()
+        if name.startswith(prefix)
+    }
+    for name in ("query", "key"):
+        block[name] = _halves_from_pairs(block[name], num_heads)
+    return block
+
+
+def _halves_from_pairs(weight: Tensor, num_heads: int) -> Tensor:
+    """Rows (2k, 2k+1) of every head, which turn together, moved to (k, k + d_head / 2)."""
+    rows, columns = weight.shape
+    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
+    return pairs.transpose(1, 2).reshape(rows, columns)
+
+
+def open_peer(tool: str, config: ModelConfig, weights: Weights | None = None) -> nn.Module:
+    """The tool's model, with our weights where its architecture is ours."""
+    name = tool.partition(", ")[0]
+    if name == "gpt":
+        return GptLM(gpt_form(config))
+    if name == "torch":
+        model: nn.Module = PlainLM(config)
+        renamed = plain_weights
+    else:
+        model = huggingface_model(config)
+        renamed = huggingface_weights
+    if weights is not None:
+        model.load_state_dict(renamed(weights, config))
+    return model
+
+
+def loss_of(model: nn.Module, tool: str) -> Loss:
+    """How the tool is asked for its loss, all of it compiled where its name says so."""
+    name, _, mode = tool.partition(", ")
+    called: Any = torch.compile(model) if mode == "compiled" else model
+    if name != "huggingface":
+        return called  # type: ignore[no-any-return]
+
+    def labelled(ids: Tensor, targets: Tensor) -> Tensor:
+        # It takes the targets from the ids itself: one fewer a row.
+        loss: Tensor = called(input_ids=ids, labels=ids).loss
+        return loss
+
+    return labelled
+
+
+def take_step(
+    compute_loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    max_norm: float,
+    batch: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """One step as trainers write it, bfloat16 on CUDA; the loss and the norm of the gradients."""
+    kind = batch[0].device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda"):
+        loss = compute_loss(*batch)
+    loss.backward()
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach(), norm
+
+
+def fused_adamw(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+    """torch's own AdamW in one kernel, with our settings; gains do not decay."""
+    parameters = list(model.parameters())
+    decaying = [one for one in parameters if one.ndim > 1]
+    staying = [one for one in parameters if one.ndim <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": decaying},
+        {"params": staying, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        groups, lr=learning_rate, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, fused=True
+    )

@@ -1,0 +1,301 @@
+"""How fast is an optimizer step: forward, backward, clipping, AdamW? Ours and its peers.
+
+Ours takes the very step of `groundup train`. Peers with our architecture begin with our weights:
+in float32 at a small size loss and gradients must be ours, and so, roughly, those of the first step
+that is timed. The peers are in `train_peers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import train_peers as peers
+from corpora import Corpora
+from groundup.data.loader import Batch
+from groundup.model import ModelConfig, TransformerLM
+from groundup.optim.build import set_learning_rates
+from groundup.optim.config import OptimizerConfig, ScheduleConfig
+from groundup.planner import peak_flops_per_second, training_flops_per_token
+from groundup.runtime import num_cores, set_seed
+from groundup.training.building import build_state
+from groundup.training.config import RunConfig
+from groundup.training.execution import autocast, settle, switches
+from groundup.training.step import QueuedStep, train_step
+from machine import PeakMemory, timed, timed_again, timed_on_cuda
+from measure import Benchmark, main
+from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
+
+_RIVALS = {
+    "cpu": ("torch", "torch, compiled", "gpt", "gpt, compiled", "huggingface"),
+    "cuda": ("torch, compiled", "gpt, compiled", "huggingface, compiled"),
+}
+
+
+def _shape(vocab: int, context: int, d_model: int, layers: int, heads: int, d_ff: int) -> Json:
+    config = ModelConfig(
+        vocab_size=vocab,
+        context_length=context,
+        d_model=d_model,
+        num_layers=layers,
+        num_heads=heads,
+        d_ff=d_ff,
+    )
+    return config.model_dump()
+
+
+class _Run(NamedTuple):
+    """A shape and its batch; how many times the best rival and how many tokens/s are aimed at."""
+
+    name: str
+    model: Json
+    batch_size: int
+    ratio: float
+    tokens_per_second: float | None = None
+
+
+_S1 = _shape(10_000, 256, 512, 4, 16, 1_344)
+_RUNS = {
+    "cpu": (
+        _Run("cpu-small", _shape(2_048, 128, 192, 4, 6, 512), 32, 1.3),
+        _Run("S1", _S1, 8, 1.3),
+    ),
+    "cuda": (
+        _Run("S1", _S1, 512, 1.5, 4.5e6),
+        _Run("S2", _shape(50_304, 1_024, 768, 12, 12, 2_048), 64, 1.3, 670e3),
+        _Run("S3", _shape(50_304, 1_024, 1_024, 24, 16, 2_752), 32, 1.27, 245e3),
+    ),
+}
+# For rehearsals, and for the check that comes first.
+_TINY = _shape(64, 32, 64, 2, 2, 128)
+# Steps before the clock, and by it.
+_STEPS = {"cpu": (2, 6), "cuda": (5, 20)}
+_QUICK_STEPS = (1, 2)
+_CLIP_NORM = 1.0
+_LEARNING_RATE = 3e-4
+
+# How far losses may be apart, and gradient norms in parts of themselves. Equal weights in float32
+# differ by rounding alone; at full size there is half precision as well, and Hugging Face predicts
+# one token fewer a row.
+_TOLERANCES = {"checked": (1e-4, 1e-3), "first": (0.03, 0.1)}
+
+Figures = tuple[float, float]
+# Takes a step; gives a function that waits for the loss and the norm of the gradients.
+Step = Callable[[Tensor, Tensor], Callable[[], Figures]]
+Draw = Callable[[], tuple[Tensor, Tensor]]
+
+
+def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
+    for run in _RUNS[device]:
+        model = _TINY if corpora.quick else run.model
+        batch_size = 16 if corpora.quick else run.batch_size
+        steps = _QUICK_STEPS if corpora.quick else _STEPS[device]
+        title = (
+            f"{run.name}: {model['num_layers']} layers of {model['d_model']:,}, vocabulary "
+            f"{model['vocab_size']:,}, context {model['context_length']:,}, batch {batch_size}"
+        )
+        targets = {BEST_RIVAL: run.ratio}
+        speed = Measure("speed", "", "tokens/s", targets=targets, least=run.tokens_per_second)
+        measures = (speed, Measure("first", "first step", "s", headline=False))
+        job = {"model": model, "batch_size": batch_size, "device": device, "steps": steps}
+        is_cuda = device == "cuda"
+        cores = num_cores() if is_cuda else 2
+        yield Task(run.name, title, job, _RIVALS[device], measures, cores=cores, is_steady=is_cuda)
+
+
+def work(job: Json) -> Json:
+    # Compilers keep what they made for the rounds to come; only the first time counts as first.
+    cache = Path(job["answer"]).with_suffix(".compiled")
+    has_to_compile = not cache.exists()
+    cache.mkdir(exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
+
+    tool, config = job["tool"], ModelConfig(**job["model"])
+    is_cuda = job["device"] == "cuda"
+    # First of all, and so nothing that follows is the first of its kind in this process.
+    checked = _check(tool, job["device"])
+    memory = PeakMemory()
+    with (_our_step if tool == OURS else _peer_step)(config, job) as step:
+        # Forgets the peak of building, which is no part of training.
+        PeakMemory()
+        if is_cuda:
+            torch.cuda.reset_peak_memory_stats()
+        draw = _random_batches(config, job["batch_size"], job["device"])
+        first_step = timed(lambda: step(*draw())())
+        warm_up_steps, timed_steps = job["steps"]
+        for _ in range(warm_up_steps - 1):
+            step(*draw())
+        usual = (timed_on_cuda if is_cuda else timed_again)(step, draw, timed_steps)
+        losses = {"first_loss": first_step.result[0], "last_loss": usual.result()[0]}
+    peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else memory.growth_bytes()
+    if job["output"]:
+        figures = {"checked": checked, "first": first_step.result}
+        Path(job["output"]).write_text(json.dumps(figures))
+    seconds = {"speed": usual.seconds}
+    if has_to_compile:
+        seconds["first"] = first_step.seconds
+    return {
+        "seconds": seconds,
+        "cpu_seconds": {"speed": usual.cpu_seconds},
+        "num_tokens": job["batch_size"] * config.context_length,
+        "peak_bytes": peak_bytes,
+        "extra": _costs(tool, config, job["device"]) | losses,
+    }
+
+
+def compare(ours: Path, theirs: Path) -> Verdict:
+    """Loss and gradient norm of the small model in float32, and of the first step as timed."""
+    a, b = (json.loads(path.read_text()) for path in (ours, theirs))
+    if b["checked"] is None:
+        return Verdict(math.isfinite(b["first"][0]), "another architecture")
+    words, agrees = [], True
+    for name, (of_loss, of_norm) in _TOLERANCES.items():
+        loss = abs(a[name][0] - b[name][0])
+        norm = abs(a[name][1] / b[name][1] - 1)
+        # Written so that what is no number does not agree.
+        agrees = agrees and loss <= of_loss and norm <= of_norm
+        words.append(f"{name} loss {loss:.1e} and gradients {norm:.2%} apart")
+    return Verdict(agrees, "; ".join(words))
+
+
+def _our_weights(config: ModelConfig) -> dict[str, Tensor]:
+    """Those that `groundup train` begins with."""
+    set_seed(RunConfig().seed)
+    return TransformerLM.from_config(config, device="cpu").state_dict()
+
+
+def _check(tool: str, device: str) -> Figures | None:
+    """Loss and gradient norm of a small model in full float32; None for another architecture."""
+    name = tool.partition(", ")[0]
+    torch.set_float32_matmul_precision("highest")
+    config = ModelConfig(**_TINY)
+    shape, generator = (4, config.context_length), torch.Generator().manual_seed(1)
+    ids = torch.randint(config.vocab_size, shape, generator=generator).to(device)
+    weights = _our_weights(config)
+    if name == OURS:
+        ours = TransformerLM.from_config(config)
+        ours.load_state_dict(weights)
+        model: torch.nn.Module = ours
+        compute_loss: peers.Loss = ours.loss
+    else:
+        model = peers.open_peer(name, config, weights)
+        compute_loss = peers.loss_of(model, name)
+    model.to(device)
+    # Hugging Face leaves the last prediction out by itself.
+    inputs = ids if name == "huggingface" else ids[:, :-1]
+    loss = compute_loss(inputs, ids[:, 1:])
+    loss.backward()
+    squares = [one.grad.square().sum() for one in model.parameters() if one.grad is not None]
+    return None if name == "gpt" else (loss.item(), math.sqrt(sum(squares)))
+
+
+def _random_batches(config: ModelConfig, batch_size: int, device: str) -> Draw:
+    generator = torch.Generator(device).manual_seed(2)
+    shape = (batch_size, config.context_length + 1)
+
+    def draw() -> tuple[Tensor, Tensor]:
+        ids = torch.randint(config.vocab_size, shape, generator=generator, device=device)
+        return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+    return draw
+
+
+@contextlib.contextmanager
+def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
+    """What the loop of `groundup train` does between two batches, by its own defaults."""
+    config = settle(
+        RunConfig(
+            device=job["device"],
+            batch_size=job["batch_size"],
+            clip_norm=_CLIP_NORM,
+            num_threads=job["cores"],
+            model=model,
+            optimizer=OptimizerConfig(learning_rate=_LEARNING_RATE),
+            schedule=ScheduleConfig(name="constant"),
+        )
+    )
+    queued: list[QueuedStep] = []
+
+    def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
+        batch = Batch(state.step, inputs, targets, config.micro_batch_size)
+        state.step += 1
+        optimizer, num_steps = state.optimizer, config.num_steps
+        set_learning_rates(optimizer, config.optimizer, config.schedule, batch.step, num_steps)
+        launched = train_step(
+            state.model,
+            optimizer,
+            batch,
+            clip_norm=config.clip_norm,
+            autocast=lambda: autocast(config),
+        )
+        # The figures of a step are read when the next one is queued; without a queue, at once.
+        queued.append(launched)
+        if len(queued) > 1 or job["device"] != "cuda":
+            queued.pop(0).read()
+        return lambda: (launched.read().loss, launched.read().gradient_norm)
+
+    with switches(config):
+        state = build_state(config)
+        yield step
+
+
+@contextlib.contextmanager
+def _peer_step(config: ModelConfig, job: Json) -> Iterator[Step]:
+    tool = job["tool"]
+    torch.set_float32_matmul_precision("high")
+    torch.set_num_threads(job["cores"])
+    model = peers.open_peer(tool, config, _our_weights(config)).to(job["device"])
+    compute_loss = peers.loss_of(model, tool)
+    optimizer = peers.fused_adamw(model, _LEARNING_RATE)
+
+    def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
+        loss, norm = peers.take_step(compute_loss, optimizer, _CLIP_NORM, (inputs, targets))
+        return lambda: (loss.item(), norm.item())
+
+    yield step
+
+
+def _costs(tool: str, config: ModelConfig, device: str) -> Json:
+    """What MFU is made of: the work of a token and, where it is known, the device's best rate."""
+    counted = peers.gpt_form(config) if tool.startswith("gpt") else config
+    costs: Json = {"flops_per_token": training_flops_per_token(counted)}
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+        costs["peak_flops_per_second"] = peak_flops_per_second(name, "bfloat16")
+    return costs
+
+
+def on_device(device: str) -> Benchmark:
+    warm_up_steps, timed_steps = _STEPS[device]
+    precision = "float32" if device == "cpu" else "bfloat16 by autocast on float32 weights"
+    conditions = (
+        f"random ids, {precision}, medians of {timed_steps} steps after {warm_up_steps}; torch is "
+        "our architecture in plain torch, gpt that of GPT-2 (LayerNorm, learned positions, GELU, "
+        "tied output), huggingface LlamaForCausalLM, each with torch's fused AdamW"
+    )
+    return Benchmark(
+        f"train_step_{device}",
+        "How fast is one optimizer step: forward, backward, clipping, AdamW?",
+        functools.partial(tasks, device),
+        work,
+        compare,
+        conditions=conditions,
+        rounds=1 if device == "cuda" else 3,
+        close_rounds=0,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(replace(on_device("cpu"), on_device=on_device), __file__))

@@ -1,0 +1,240 @@
+"""The checkpoints of a run: written whole, verified on loading, the last few and the best kept.
+
+    checkpoints/step_000100/{model.safetensors, optimizer.safetensors, state.json}
+
+A kill or a full disk at any instant leaves the last good one loadable. When to save, and what the
+state means, is left to `training`.
+"""
+
+import errno
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from groundup.checkpoint.folder_swap import (
+    atomic_folder,
+    discard_folder,
+    find_folder,
+    find_names,
+    remove_leftovers,
+    sync_folder,
+)
+from groundup.checkpoint.record import (
+    MODEL_NAME,
+    OPTIMIZER_FORMAT,
+    OPTIMIZER_NAME,
+    Checkpoint,
+    FileEntry,
+    Record,
+    check_sizes,
+    open_checkpoint,
+    read_record,
+    write_record,
+)
+from groundup.checkpoint.state_tree import pack
+from groundup.checkpoint.tree_file import tree_stream
+from groundup.checkpoint.weight_stream import WeightStream
+from groundup.checkpoint.weights import save_stream
+from groundup.errors import CheckpointError, ConfigError
+
+_STEP_NAME = re.compile(r"step_\d{6,}", re.ASCII)
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointFolder:
+    """Saves and finds the checkpoints in one folder, which is made at the first save."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], keep_last: int | None = 3, keep_best: bool = True
+    ) -> None:
+        """Keep the `keep_last` latest steps (None: all) and the one with the lowest metric."""
+        if keep_last is not None and keep_last < 1:
+            raise ConfigError(f"keep_last is {keep_last}, but at least 1 checkpoint must be kept")
+        self.path = Path(path)
+        self.keep_last = keep_last
+        self.keep_best = keep_best
+
+    def save(
+        self,
+        step: int,
+        model_state: Mapping[str, Tensor],
+        optimizer_state: Mapping[str, Any],
+        state: Mapping[str, Any],
+        metric: float | None = None,
+    ) -> Path:
+        """Write the checkpoint of a step, replacing one that is there, and drop what is too old.
+
+        A metric that is not finite counts as none. An OSError (a full disk, say) names the
+        checkpoint; everything that was there before is still there then.
+        """
+        if step < 0:
+            raise CheckpointError(f"the step is {step}, but steps are counted from 0")
+        metric = float(metric) if metric is not None and math.isfinite(metric) else None
+        destination = self.path / _name_of(step)
+        skeleton = _pack_state(state)
+        streams = {
+            MODEL_NAME: WeightStream(model_state),
+            OPTIMIZER_NAME: tree_stream(dict(optimizer_state), OPTIMIZER_FORMAT),
+        }
+        try:
+            _make_folder(self.path)
+            remove_leftovers(self.path)
+            _check_space(self.path, sum(stream.num_bytes for stream in streams.values()))
+            with atomic_folder(destination) as temporary:
+                files = {
+                    name: FileEntry(
+                        num_bytes=stream.num_bytes, hash=save_stream(temporary / name, stream)
+                    )
+                    for name, stream in streams.items()
+                }
+                record = Record(step=step, metric=metric, files=files, state=skeleton)
+                write_record(temporary, record)
+                _check_written(temporary, record)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(error.errno or errno.EIO, reason, str(destination)) from error
+        try:
+            self._prune(step)
+        except OSError as error:
+            # This costs space and no more; the next save tries again.
+            _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
+        return destination
+
+    def steps(self) -> list[int]:
+        """All steps with a checkpoint, ascending; whether they are whole is seen on loading."""
+        names = filter(_STEP_NAME.fullmatch, find_names(self.path))
+        steps = {name: int(name.removeprefix("step_")) for name in names}
+        return sorted(step for name, step in steps.items() if name == _name_of(step))
+
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of one step, verified."""
+        path = find_folder(self.path / _name_of(step))
+        if path is None:
+            known = ", ".join(map(str, self.steps())) or "none"
+            raise CheckpointError(f"{self.path} has no checkpoint of step {step}: there is {known}")
+        return open_checkpoint(path, step)
+
+    def newest(self) -> Checkpoint:
+        """The latest checkpoint that is whole; the log names those passed over, and why."""
+        return self._first_whole(lambda: reversed(self.steps()))
+
+    def best(self) -> Checkpoint:
+        """The one with the lowest metric, the later of equals, as `newest` passes over others."""
+        for complaint in self._records()[1]:
+            _log.warning("%s; it is left out of the search for the best checkpoint", complaint)
+        return self._first_whole(lambda: _by_metric(self._records()[0]))
+
+    def _first_whole(self, list_steps: Callable[[], Iterable[int]]) -> Checkpoint:
+        while True:
+            complaints: list[str] = []
+            is_changing = False
+            for step in list_steps():
+                try:
+                    checkpoint = self.load(step)
+                except CheckpointError as error:
+                    # One that a living writer removed meanwhile is no damage.
+                    if find_folder(self.path / _name_of(step)) is None:
+                        is_changing = True
+                    else:
+                        complaints.append(str(error))
+                    continue
+                for complaint in complaints:
+                    _log.warning("%s; using %s instead", complaint, checkpoint.path)
+                return checkpoint
+            if not is_changing:
+                raise CheckpointError(self._explain_lack(complaints))
+
+    def _explain_lack(self, complaints: list[str]) -> str:
+        if complaints:
+            return (
+                f"none of the {len(complaints)} checkpoints in {self.path} can be used: "
+                f"{'; '.join(complaints)}; restore one from a copy or start the run anew"
+            )
+        if steps := self.steps():
+            return (
+                f"none of the {len(steps)} checkpoints in {self.path} has a metric: use the newest"
+            )
+        return f"{self.path} has no checkpoint: check the path, or start the run without resuming"
+
+    def _records(self) -> tuple[dict[int, Record], list[str]]:
+        """By step, of those that are whole as far as their sizes tell; complaints of the others."""
+        records: dict[int, Record] = {}
+        complaints: list[str] = []
+        for step in self.steps():
+            path = find_folder(self.path / _name_of(step)) or self.path
+            try:
+                record = read_record(path, step)
+                check_sizes(path, record)
+                records[step] = record
+            except CheckpointError as error:
+                complaints.append(str(error))
+        return records, complaints
+
+    def _prune(self, just_saved: int) -> None:
+        if self.keep_last is None:
+            return
+        # What cannot be read now is neither counted nor removed: it may be the best one.
+        records, _ = self._records()
+        # The one just saved is known to be whole; of later ones, left from before a damage was
+        # found, only the sizes are.
+        kept = {*list(records)[-self.keep_last :], just_saved}
+        if self.keep_best:
+            kept.update(_by_metric(records)[:1])
+        for step in sorted(records.keys() - kept):
+            discard_folder(self.path / _name_of(step))
+
+
+def _name_of(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def _by_metric(records: Mapping[int, Record]) -> list[int]:
+    """The steps that have a metric, from the lowest; of equal ones the later first."""
+    metrics = {step: one.metric for step, one in records.items() if one.metric is not None}
+    return sorted(metrics, key=lambda step: (metrics[step], -step))
+
+
+def _pack_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    skeleton, tensors = pack(dict(state))
+    if tensors:
+        raise CheckpointError(
+            f"the state holds tensors ({', '.join(tensors)}), which state.json cannot: put "
+            f"them into the model's or the optimizer's state"
+        )
+    packed: dict[str, Any] = skeleton
+    return packed
+
+
+def _check_written(path: Path, record: Record) -> None:
+    """A last look before an older checkpoint may be replaced by this one."""
+    try:
+        if read_record(path, record.step) != record:
+            raise CheckpointError(f"{path} is not what was written to it")
+        check_sizes(path, record)
+    except CheckpointError as error:
+        raise OSError(errno.EIO, str(error)) from error
+
+
+def _make_folder(path: Path) -> None:
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        sync_folder(path.parent)
+
+
+def _check_space(path: Path, num_bytes: int) -> None:
+    """Stop before the disk is full, where it is known that it would be."""
+    usage = shutil.disk_usage(path)
+    if usage.total > 0 and usage.free < num_bytes:
+        raise OSError(
+            errno.ENOSPC,
+            f"{os.strerror(errno.ENOSPC)}: the checkpoint needs {num_bytes:,} bytes and "
+            f"{usage.free:,} are free",
+        )

@@ -1,0 +1,123 @@
+"""Nested values (the state of an optimizer, say) as a JSON skeleton and tensors by name.
+
+Plain JSON values are their own skeleton; what JSON lacks becomes an object whose one key begins
+with "$". Writing either part is left to others. Nothing here can run code.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groundup.errors import CheckpointError
+
+_MAX_DEPTH = 100
+_MAX_INTEGER_BITS = 4096
+
+_KeyPath = tuple[str, ...]
+
+
+def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Take a value apart; `unpack` gives it back, types and order included.
+
+    It may hold dicts with text and integer keys, lists, tuples, None, bools, integers, floats of
+    any kind, text and tensors. NumPy's scalars come back as Python's.
+    """
+    tensors: dict[str, Tensor] = {}
+    return _pack(value, (), tensors), tensors
+
+
+def unpack(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value that `pack` took apart; a CheckpointError says where the skeleton is not one."""
+    return _unpack(skeleton, (), tensors)
+
+
+def _pack(value: Any, path: _KeyPath, tensors: dict[str, Tensor]) -> Any:
+    if len(path) > _MAX_DEPTH:
+        raise CheckpointError(
+            f"the value at {_spell(path[:4])} is nested deeper than {_MAX_DEPTH} levels (does it "
+            f"contain itself?): flatten it"
+        )
+    if isinstance(value, Tensor):
+        name = _unused_name(path, tensors)
+        tensors[name] = value.detach()
+        return {"$tensor": name}
+    if isinstance(value, np.generic):
+        value = value.item()
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int and value.bit_length() <= _MAX_INTEGER_BITS:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
+    if isinstance(value, dict):
+        return _pack_dict(value, path, tensors)
+    if kind is list:
+        return _pack_items(value, path, tensors)
+    if kind in (tuple, torch.Size):
+        return {"$tuple": _pack_items(value, path, tensors)}
+    raise CheckpointError(
+        f"the value at {_spell(path)} is a {kind.__module__}.{kind.__qualname__}, which a "
+        f"checkpoint cannot hold: store numbers, text, lists, tuples, dicts or tensors instead"
+    )
+
+
+def _pack_items(values: Iterable[Any], path: _KeyPath, tensors: dict[str, Tensor]) -> list[Any]:
+    return [_pack(item, (*path, str(i)), tensors) for i, item in enumerate(values)]
+
+
+def _pack_dict(value: dict[Any, Any], path: _KeyPath, tensors: dict[str, Tensor]) -> Any:
+    for key in value:
+        if type(key) not in (str, int):
+            raise CheckpointError(
+                f"the dict at {_spell(path)} has the key {key!r}: use text or integers as keys"
+            )
+    items = [(key, _pack(item, (*path, str(key)), tensors)) for key, item in value.items()]
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return dict(items)
+    return {"$items": [[key, item] for key, item in items]}
+
+
+def _unpack(skeleton: Any, path: _KeyPath, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(skeleton, list):
+        return [_unpack(item, (*path, str(i)), tensors) for i, item in enumerate(skeleton)]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    tag = next(iter(skeleton), "")
+    if not tag.startswith("$"):
+        return {key: _unpack(item, (*path, key), tensors) for key, item in skeleton.items()}
+    content: Any = skeleton[tag] if len(skeleton) == 1 else None
+    try:
+        if tag == "$tensor":
+            return tensors[content]
+        if tag == "$float":
+            return struct.unpack(">d", bytes.fromhex(content))[0]
+        if tag == "$tuple":
+            return tuple(_unpack(list(content), path, tensors))
+        if tag == "$items":
+            return {key: _unpack(item, (*path, str(key)), tensors) for key, item in content}
+    except (LookupError, TypeError, ValueError, struct.error) as error:
+        raise CheckpointError(
+            f"the checkpoint is damaged at {_spell(path)}: it has no {tag[1:]} {content!r:.60}"
+        ) from error
+    raise CheckpointError(
+        f"the checkpoint has {tag!r:.60} at {_spell(path)}, which this groundup does not know: "
+        f"it is damaged, or of a later version"
+    )
+
+
+def _unused_name(path: _KeyPath, tensors: Mapping[str, Tensor]) -> str:
+    """The keys with dots between; marked where other keys, with dots inside, spell the same."""
+    name = ".".join(path).encode("utf-8", "backslashreplace").decode("utf-8") or "value"
+    while name in tensors or name == "__metadata__":
+        name += "~"
+    return name
+
+
+def _spell(path: _KeyPath) -> str:
+    return ".".join(path) or "its root"

@@ -1,0 +1,137 @@
+"""`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tyro.conf import Positional
+
+from groundup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundup.training.config import RunConfig
+    from groundup.training.evaluation import Evaluation
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Measure a trained model on text that it has not learned from."""
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+    split: str = "validation"
+    """The split of the shards to measure on."""
+
+    whole: bool = False
+    """Use every token of the split; without it the windows that the run's own figures are from."""
+
+    checkpoint: str = "newest"
+    """The state of the run to measure: newest, best, or a step."""
+
+    shards: Path | None = None
+    """Other shards of the same tokenizer; those of the run if not given."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def run(arguments: Arguments) -> None:
+    """Load, measure, print."""
+    from groundup.cli.runs import find_run
+    from groundup.training.run_folder import RunFolder
+
+    checkpoint = parse_checkpoint(arguments.checkpoint)
+    folder = find_run(arguments.run)
+    config = RunFolder(folder).read_config().model_copy(update={"device": arguments.device})
+    step, evaluation = measure_run(
+        folder,
+        config,
+        checkpoint=checkpoint,
+        shards_folder=arguments.shards or config.data.shards,
+        split=arguments.split,
+        whole=arguments.whole,
+    )
+    figures: dict[str, Any] = {
+        "run": str(folder),
+        "step": step,
+        "split": arguments.split,
+        "tokens": evaluation.num_tokens,
+        "loss": evaluation.loss,
+        "perplexity": evaluation.perplexity,
+        "bits_per_byte": evaluation.bits_per_byte,
+    }
+    if arguments.json:
+        _print_json(figures)
+    else:
+        _print_table(figures)
+
+
+def measure_run(
+    folder: Path,
+    config: "RunConfig",
+    *,
+    checkpoint: Literal["newest", "best"] | int = "newest",
+    shards_folder: Path,
+    split: str = "validation",
+    whole: bool = False,
+) -> "tuple[int | None, Evaluation]":
+    """The step of the checkpoint and its figures, computed as the run itself computes them."""
+    from groundup.data.shards import open_shards
+    from groundup.generation import LanguageModel
+    from groundup.training.evaluation import evaluate
+    from groundup.training.execution import autocast, settle, switches
+
+    config = settle(config)
+    language_model = LanguageModel.load(folder, checkpoint, device=config.device)
+    tokenizer = language_model.tokenizer
+    with switches(config):
+        evaluation = evaluate(
+            language_model.model,
+            open_shards(shards_folder, split, tokenizer),
+            tokenizer,
+            num_windows=None if whole else config.evaluation.num_windows,
+            batch_size=config.evaluation.batch_size or config.sequences_in_memory,
+            autocast=lambda: autocast(config),
+        )
+    return language_model.step, evaluation
+
+
+def parse_checkpoint(text: str) -> Literal["newest", "best"] | int:
+    """Read newest, best or the number of a step."""
+    if text == "newest":
+        return "newest"
+    if text == "best":
+        return "best"
+    if re.fullmatch(r"\d+", text, re.ASCII):
+        return int(text)
+    raise ConfigError(f"--checkpoint {text} is neither newest nor best nor the number of a step")
+
+
+def _print_json(figures: dict[str, Any]) -> None:
+    import json
+    import math
+
+    known = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
+    print(json.dumps(known, ensure_ascii=False))
+
+
+def _print_table(figures: dict[str, Any]) -> None:
+    from groundup.cli.tables import print_figures
+
+    rows = [
+        ("checkpoint", f"step {figures['step']:,}"),
+        (figures["split"], f"{figures['tokens']:,} tokens"),
+        ("loss", f"{figures['loss']:.4f}"),
+        ("perplexity", f"{figures['perplexity']:.3f}"),
+    ]
+    if figures["bits_per_byte"] is not None:
+        rows.append(("bits per byte", f"{figures['bits_per_byte']:.4f}"))
+    print_figures(figures["run"], rows)

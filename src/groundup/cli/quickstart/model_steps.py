@@ -1,0 +1,135 @@
+"""The second half of the quickstart: a model is trained, measured, and writes three stories."""
+
+import math
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from groundup.cli.quickstart.page import Page, quote
+from groundup.cli.quickstart.recipe import run_config
+from groundup.cli.tables import show_duration
+from groundup.config import save_yaml
+
+if TYPE_CHECKING:
+    from groundup.cli.quickstart import Arguments
+    from groundup.cli.quickstart.journal import Journal
+
+BEGINNINGS = ("Once upon a time,", "One rainy morning,", "")
+
+
+class ModelSteps:
+    """The steps in order; the run folder knows how far the training has come."""
+
+    def __init__(
+        self, arguments: "Arguments", page: Page, journal: "Journal", vocab_size: int
+    ) -> None:
+        self._page = page
+        self._journal = journal
+        self._max_tokens = arguments.max_tokens
+        self._config = run_config(
+            arguments.folder,
+            vocab_size,
+            num_steps=arguments.num_steps,
+            sample_tokens=min(48, arguments.max_tokens),
+            seed=arguments.seed,
+        )
+        self._config_file = arguments.folder / "train.yaml"
+        self._run = self._config.run_folder
+
+    def train(self) -> int:
+        """Train, go on, or find that it is done; the exit status if a signal stopped it."""
+        from groundup.cli.train import exit_status, sample_writer
+        from groundup.training import RunFolder, train
+
+        self._settle_what_was_done()
+        is_begun = RunFolder(self._run).has_run()
+        command = f"groundup train --config {quote(self._config_file)}"
+        self._page.head(
+            "5  A model: it guesses the next token, and learns from every miss",
+            command + (" --resume" if is_begun else ""),
+        )
+        if is_begun and self._is_finished():
+            self._page.say(f"{self._config.num_steps:,} steps, trained before")
+            return 0
+        with self._page.take_log():
+            summary = train(self._config, resume=is_begun, write_sample=sample_writer(self._config))
+        if summary.stopped_by is not None:
+            self._page.say("run groundup quickstart again to go on from there")
+        return exit_status(summary)
+
+    def evaluate(self) -> None:
+        from groundup.cli.evaluate import measure_run
+        from groundup.data.shard_index import read_index
+
+        self._page.head(
+            "6  A measure: stories that it has never seen",
+            f"groundup evaluate {quote(self._run)} --whole",
+        )
+        validation = read_index(self._config.data.shards).splits.get("validation")
+        if validation is None or validation.num_ids < 2:
+            self._page.say("the corpus is too small to have set some of it aside")
+            return
+        _, evaluation = measure_run(
+            self._run, self._config, shards_folder=self._config.data.shards, whole=True
+        )
+        even = math.log(self._config.model.vocab_size)
+        self._page.say(
+            f"loss {evaluation.loss:.3f} nats a token, where guessing evenly has {even:.3f}"
+        )
+        self._page.say(
+            f"perplexity {evaluation.perplexity:.2f}: as unsure as among so many equal choices, "
+            f"out of {self._config.model.vocab_size:,}"
+        )
+        if evaluation.bits_per_byte is not None:
+            self._page.say(
+                f"{evaluation.bits_per_byte:.3f} bits for a byte of text, which has 8 on disk"
+            )
+
+    def write_stories(self) -> None:
+        from groundup.generation import LanguageModel
+
+        self._page.head("7  Three stories, written by the model token by token")
+        started = time.perf_counter()
+        language_model = LanguageModel.load(self._run)
+        for number, beginning in enumerate(BEGINNINGS, start=1):
+            text = language_model.generate(
+                beginning,
+                max_tokens=self._max_tokens,
+                temperature=0.7,
+                top_p=0.95,
+                seed=number,
+            )
+            self._page.say(f"{number}.")
+            for paragraph in f"{beginning}{text}".split("\n\n"):
+                self._page.say(" ".join(paragraph.split()), style="italic")
+        self._page.say(f"in {show_duration(time.perf_counter() - started)}")
+
+    def show_what_is_next(self) -> None:
+        folder = quote(self._run)
+        self._page.head(
+            "What to try next",
+            f"groundup evaluate {folder} --checkpoint best",
+            f"groundup verify-resume {folder}",
+            f"groundup train --config {quote(self._config_file)} --name larger "
+            f"--model.num-layers 6 --num-steps 2000",
+            "groundup tokenizer inspect 'Your own sentence.' "
+            f"--tokenizer {quote(self._config.data.tokenizer)}",
+            "groundup data download tinystories",
+            "groundup --help",
+        )
+
+    def _settle_what_was_done(self) -> None:
+        """A run of other settings or other data makes room for the one that is wanted now."""
+        wanted = {"settings": self._config.model_dump(mode="json")}
+        if self._journal.can_keep("run", wanted, self._config_file):
+            return
+        if self._run.exists():
+            shutil.rmtree(self._run)
+        save_yaml(self._config_file, self._config)
+        self._journal.note("run", wanted, self._config_file)
+
+    def _is_finished(self) -> bool:
+        from groundup.checkpoint import CheckpointFolder
+
+        steps = CheckpointFolder(self._run / "checkpoints").steps()
+        return bool(steps) and steps[-1] >= self._config.num_steps

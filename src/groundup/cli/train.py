@@ -1,0 +1,141 @@
+"""`groundup train`: train a run, or go on with one; every setting of it is a flag.
+
+Settings come from their defaults, then the YAML file, then the flags.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from groundup.cli.runs import RUNS_FOLDER
+from groundup.config import load_settings
+from groundup.errors import ConfigError
+from groundup.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
+    from groundup.training import TrainSummary
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a model on shards, or go on with a run that was stopped.
+
+    The settings below come from their defaults, then the file given with --config, then flags.
+    """
+
+    config: Path | None = None
+    """A YAML file of settings. A resume without one takes those the run was last trained with."""
+
+    resume: bool = False
+    """Go on with the run called --name from its newest checkpoint."""
+
+    allow_changes: bool = False
+    """Resume although settings differ from those the run began with."""
+
+    settings: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+
+
+def defaults(argv: Sequence[str]) -> Arguments:
+    """What the flags start from: the settings file's values, where one is given."""
+    file = _value_of("--config", argv) or _file_of_resumed_run(argv)
+    return Arguments(settings=load_settings(RunConfig, file))
+
+
+def run(arguments: Arguments) -> int:
+    """Train and print where the run stands; a signal that stopped it decides the status."""
+    config = arguments.settings
+    if arguments.resume and config.name is None:
+        raise ConfigError(
+            "--resume needs the name of the run: add --name RUN, or a --config that has one"
+        )
+    from groundup.cli.progress import progress_bar
+    from groundup.training import train
+
+    with progress_bar("training", unit="steps", goes_on=True) as progress:
+        summary = train(
+            config,
+            resume=arguments.resume,
+            allow_changes=arguments.allow_changes,
+            write_sample=sample_writer(config),
+            progress=progress,
+        )
+    _print_summary(summary)
+    return exit_status(summary)
+
+
+def exit_status(summary: "TrainSummary") -> int:
+    """0 for a run that came to its end, else what a process killed by the signal would have."""
+    import signal
+
+    if summary.stopped_by is None:
+        return 0
+    return 128 + signal.Signals[summary.stopped_by]
+
+
+def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, str], str]":
+    """What training calls to have the model go on from a prompt."""
+
+    def write_sample(model: "TransformerLM", prompt: str) -> str:
+        import torch
+
+        from groundup.generation import LanguageModel
+        from groundup.tokenizer import Tokenizer
+
+        samples = config.samples
+        language_model = LanguageModel(model, Tokenizer.load(config.data.tokenizer))
+        # A compiled block would be compiled again for every length that a text passes through.
+        with torch.compiler.set_stance("force_eager"):
+            return language_model.generate(
+                prompt,
+                max_tokens=samples.max_tokens,
+                temperature=samples.temperature,
+                top_p=samples.top_p,
+                seed=samples.seed,
+            )
+
+    return write_sample
+
+
+def _value_of(flag: str, argv: Sequence[str]) -> str | None:
+    """The last value given to a flag, before the flags are parsed."""
+    found = None
+    for place, word in enumerate(argv):
+        name, is_joined, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            found = value if is_joined else next(iter(argv[place + 1 : place + 2]), None)
+    return found
+
+
+def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
+    """The settings a run was last trained with, when it is to be resumed by its name alone."""
+    name = _value_of("--name", argv)
+    if name is None or "--resume" not in argv:
+        return None
+    folder = Path(_value_of("--runs-folder", argv) or RUNS_FOLDER)
+    file = folder / name / "config.yaml"
+    return file if file.is_file() else None
+
+
+def _print_summary(summary: "TrainSummary") -> None:
+    from groundup.cli.tables import print_figures, show_duration
+
+    figures = [
+        ("steps", f"{summary.steps:,} of {summary.num_steps:,}"),
+        ("tokens", f"{summary.tokens:,}"),
+        ("time", show_duration(summary.wall_seconds)),
+    ]
+    if summary.num_skipped:
+        figures.append(("skipped steps", f"{summary.num_skipped:,}"))
+    for name, value in (
+        ("loss", summary.loss),
+        ("validation loss", summary.validation_loss),
+        ("best validation loss", summary.best_validation_loss),
+        ("bits per byte", summary.bits_per_byte),
+    ):
+        if value is not None:
+            figures.append((name, f"{value:.4f}"))
+    print_figures(str(summary.run_folder), figures)

@@ -1,0 +1,29 @@
+"""`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
+
+from dataclasses import dataclass
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Prove that a run which is killed and resumed equals one that was not, to the bit.
+
+    A few steps are trained twice in a scratch folder, once with a kill; the run is left alone.
+    """
+
+    run: Positional[str]
+    """The run whose settings and data to use: its folder, or its name under runs."""
+
+    num_steps: int = 8
+    """How many steps to train; the kill comes in the middle."""
+
+
+def run(arguments: Arguments) -> int:
+    """Train twice, compare, print one line; 1 if the two differ."""
+    from groundup.cli.runs import find_run
+    from groundup.training import verify_resume
+
+    report = verify_resume(find_run(arguments.run), arguments.num_steps)
+    print(report.describe())
+    return 0 if report.is_exact else 1

@@ -1,0 +1,130 @@
+"""The settings of a model, each ablation one of them, and the presets. No torch here."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from groundup.config import Settings
+from groundup.errors import ConfigError, did_you_mean
+
+_ROUND_TO = 64
+
+
+class ModelConfig(Settings):
+    """The shape of a Transformer language model and the kind of its parts."""
+
+    vocab_size: int = Field(default=10_000, ge=1)
+    """Tokens in the vocabulary."""
+
+    context_length: int = Field(default=256, ge=1)
+    """The longest text the model sees at once, in tokens."""
+
+    d_model: int = Field(default=512, ge=1)
+    """Size of the vector that stands for each token."""
+
+    num_layers: int = Field(default=4, ge=0)
+    """Blocks, one after the other."""
+
+    num_heads: int = Field(default=16, ge=1)
+    """Attention heads a block; they share d_model."""
+
+    num_kv_heads: int | None = Field(default=None, ge=1)
+    """Key/value heads, each shared by several query heads; as many as num_heads if not given."""
+
+    d_ff: int | None = Field(default=None, ge=1)
+    """Inner size of the feed-forward layer. If not given: 8/3 of d_model rounded up to 64, and for
+    kinds without a gate half as much again, so that all kinds have equally many parameters."""
+
+    rope_theta: float = Field(default=10_000.0, gt=0)
+    """Base of the rotation frequencies."""
+
+    norm: Literal["pre", "post", "none"] = "pre"
+    """Where the blocks normalize: before each part, after each sum, or nowhere."""
+
+    norm_eps: float = Field(default=1e-5, gt=0)
+    """Added under the root of the norms."""
+
+    positions: Literal["rope", "none"] = "rope"
+    """How the model knows the order of tokens: by rotation, or from the causal mask alone."""
+
+    feed_forward: Literal["swiglu", "silu", "gelu", "relu2"] = "swiglu"
+    """The feed-forward layer: gated, or a plain activation."""
+
+    tie_embeddings: bool = False
+    """Use the embedding table as the output layer too."""
+
+    qk_norm: bool = False
+    """Normalize queries and keys before they meet."""
+
+    logit_soft_cap: float | None = Field(default=None, gt=0)
+    """Keep logits within ± this by cap·tanh(logit/cap); no cap if not given."""
+
+    kernels: Literal["fused", "reference"] = "fused"
+    """Fast kernels, or the formulas as they are read."""
+
+    @property
+    def d_head(self) -> int:
+        return self.d_model // self.num_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def feed_forward_dim(self) -> int:
+        """d_ff, as given or by its rule."""
+        if self.d_ff is not None:
+            return self.d_ff
+        gated = -(-8 * self.d_model // (3 * _ROUND_TO)) * _ROUND_TO
+        return gated if self.feed_forward == "swiglu" else gated * 3 // 2
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> "ModelConfig":
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model {self.d_model} cannot be cut into num_heads {self.num_heads} equal "
+                f"parts: choose a divisor of d_model"
+            )
+        if self.num_heads % self.key_value_heads:
+            raise ValueError(
+                f"num_kv_heads {self.num_kv_heads} cannot serve num_heads {self.num_heads} "
+                f"evenly: choose a divisor of num_heads"
+            )
+        if self.positions == "rope" and self.d_head % 2:
+            raise ValueError(
+                f"rotation turns pairs, but d_model {self.d_model} / num_heads {self.num_heads} "
+                f"gives heads of odd size {self.d_head}: choose an even one, or positions none"
+            )
+        return self
+
+
+def _gpt2(d_model: int, num_layers: int, num_heads: int) -> ModelConfig:
+    return ModelConfig(
+        vocab_size=50_257,
+        context_length=1_024,
+        d_model=d_model,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        d_ff=4 * d_model,
+    )
+
+
+PRESETS = {
+    "tinystories": ModelConfig(
+        vocab_size=10_000, context_length=256, d_model=512, num_layers=4, num_heads=16, d_ff=1_344
+    ),
+    "gpt2-small": _gpt2(d_model=768, num_layers=12, num_heads=12),
+    "gpt2-medium": _gpt2(d_model=1_024, num_layers=24, num_heads=16),
+    "gpt2-large": _gpt2(d_model=1_280, num_layers=36, num_heads=20),
+    "gpt2-xl": _gpt2(d_model=1_600, num_layers=48, num_heads=25),
+    "quickstart": ModelConfig(
+        vocab_size=4_096, context_length=128, d_model=192, num_layers=4, num_heads=6
+    ),
+}
+
+
+def preset(name: str) -> ModelConfig:
+    """The model settings known under `name`."""
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset {name!r}: {did_you_mean(name, PRESETS)}")
+    return PRESETS[name]

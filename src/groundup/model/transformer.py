@@ -1,0 +1,133 @@
+"""The Transformer language model: embedding, blocks, norm, output layer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.config import load_settings
+from groundup.errors import ConfigError
+from groundup.model.config import ModelConfig
+from groundup.nn import Embedding, Linear, RMSNorm, TransformerBlock
+from groundup.optim.linear_cross_entropy import linear_cross_entropy
+
+
+class TransformerLM(nn.Module):
+    """logits = W_lm_head norm(block_n(… block_1(E[ids]))): for each token, scores of the next one.
+
+    Takes the settings of `ModelConfig` as keywords. With tied embeddings W_lm_head is E; without
+    pre-norm there is no norm before it.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        context_length: int,
+        d_model: int,
+        num_layers: int,
+        num_heads: int,
+        d_ff: int | None = None,
+        rope_theta: float = 10_000.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        settings |= {
+            "vocab_size": vocab_size,
+            "context_length": context_length,
+            "d_model": d_model,
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "d_ff": d_ff,
+            "rope_theta": rope_theta,
+        }
+        self.config = config = load_settings(ModelConfig, overrides=settings)
+        self.token_embedding = Embedding(vocab_size, d_model, device=device, dtype=dtype)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(
+                d_model,
+                num_heads,
+                config.feed_forward_dim,
+                max_seq_len=context_length,
+                theta=rope_theta if config.positions == "rope" else None,
+                num_kv_heads=config.num_kv_heads,
+                norm=config.norm,
+                feed_forward=config.feed_forward,
+                qk_norm=config.qk_norm,
+                norm_eps=config.norm_eps,
+                kernels=config.kernels,
+                device=device,
+                dtype=dtype,
+            )
+            for _ in range(num_layers)
+        )
+        self.final_norm: nn.Module = nn.Identity()
+        if config.norm == "pre":
+            self.final_norm = RMSNorm(
+                d_model, config.norm_eps, device=device, dtype=dtype, kernels=config.kernels
+            )
+        self.lm_head = Linear(d_model, vocab_size, device=device, dtype=dtype)
+        if config.tie_embeddings:
+            # The table begins with the small values of an output layer, so that the first
+            # predictions are even; pre-norm makes their size no matter on the way in.
+            self.token_embedding.weight = self.lm_head.weight
+
+    @classmethod
+    def from_config(
+        cls,
+        config: ModelConfig,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> TransformerLM:
+        return cls(**config.model_dump(), device=device, dtype=dtype)
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.lm_head.weight
+
+    def forward(self, ids: Int[Tensor, "... seq"]) -> Float[Tensor, "... seq vocab_size"]:
+        logits = self.lm_head(self.hidden(ids))
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def hidden(self, ids: Int[Tensor, "... seq"]) -> Float[Tensor, "... seq d_model"]:
+        """What the output layer sees: the last block's vectors, normalized."""
+        if ids.shape[-1] > self.config.context_length:
+            raise ConfigError(
+                f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
+                f"cut them, or train with a larger context_length"
+            )
+        x = _in_autocast_dtype(self.token_embedding(ids))
+        for block in self.blocks:
+            x = block(x)
+        normalized: Tensor = self.final_norm(x)
+        return normalized
+
+    def loss(
+        self,
+        ids: Int[Tensor, "... seq"],
+        targets: Int[Tensor, "... seq"],
+        z_loss: float = 0.0,
+        reduction: Literal["mean", "sum"] = "mean",
+    ) -> Float[Tensor, ""]:
+        """Cross-entropy of the targets, without ever holding the logits of all tokens."""
+        return linear_cross_entropy(
+            self.hidden(ids),
+            self.output_weight,
+            targets,
+            soft_cap=self.config.logit_soft_cap,
+            z_loss=z_loss,
+            reduction=reduction,
+        )
+
+
+def _in_autocast_dtype(x: Tensor) -> Tensor:
+    """What the blocks add to is kept in the precision they compute in: half the memory traffic."""
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return x.to(torch.get_autocast_dtype(kind))
+    return x

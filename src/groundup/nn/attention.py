@@ -1,0 +1,135 @@
+"""Causal multi-head self-attention, with grouped key/value heads, rotation and query/key norm."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.errors import ConfigError
+from groundup.nn import kernels as fast
+from groundup.nn.functional import fused_attention, scaled_dot_product_attention
+from groundup.nn.linear import Kernels, Linear, packed_linear
+from groundup.nn.norm import RMSNorm
+from groundup.nn.rope import RotaryEmbedding
+
+
+class MultiHeadSelfAttention(nn.Module):
+    """Every head attends for itself, and the output mixes them:
+
+        Q, K, V = W_query x, W_key x, W_value x, cut into heads of d_head = d_model / num_heads
+        y = W_output concat_h softmax(Q_h K_hᵀ / √d_head + causal mask) V_h
+
+    With fewer key/value heads each of them serves num_heads / num_kv_heads query heads. `theta`
+    turns queries and keys by their positions (needs `max_seq_len`); `qk_norm` normalizes them
+    first. "fused" kernels make one product of the three and use torch's own attention; "reference"
+    ones are the formulas as they stand.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        max_seq_len: int | None = None,
+        theta: float | None = None,
+        num_kv_heads: int | None = None,
+        qk_norm: bool = False,
+        norm_eps: float = 1e-5,
+        kernels: Kernels = "fused",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or d_model % num_heads:
+            raise ConfigError(
+                f"d_model {d_model} cannot be cut into {num_heads} heads of equal size; choose "
+                f"num_heads among its divisors"
+            )
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ConfigError(
+                f"{num_heads} query heads cannot share {num_kv_heads} key/value heads evenly; "
+                f"choose num_kv_heads among the divisors of num_heads"
+            )
+        if theta is not None and max_seq_len is None:
+            raise ConfigError("rotation by theta needs max_seq_len, the longest text to expect")
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.d_head = d_model // num_heads
+        self.kernels = kernels
+        d_kv = num_kv_heads * self.d_head
+        self.query = Linear(d_model, d_model, device=device, dtype=dtype)
+        self.key = Linear(d_model, d_kv, device=device, dtype=dtype)
+        self.value = Linear(d_model, d_kv, device=device, dtype=dtype)
+        self.output = Linear(d_model, d_model, device=device, dtype=dtype)
+        self.query_norm = self.key_norm = None
+        if qk_norm:
+            self.query_norm = RMSNorm(
+                self.d_head, norm_eps, device=device, dtype=dtype, kernels=kernels
+            )
+            self.key_norm = RMSNorm(
+                self.d_head, norm_eps, device=device, dtype=dtype, kernels=kernels
+            )
+        self.rope = None
+        if theta is not None and max_seq_len is not None:
+            self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)
+
+    def forward(
+        self,
+        x: Float[Tensor, "... seq d_model"],
+        token_positions: Int[Tensor, "... seq"] | None = None,
+    ) -> Float[Tensor, "... seq d_model"]:
+        y: Tensor = self.output(self._mixed_values(x, token_positions))
+        return y
+
+    def _mixed_values(self, x: Tensor, token_positions: Tensor | None) -> Tensor:
+        projections = (self.query, self.key, self.value)
+        if self.kernels == "fused":
+            packed = packed_linear(x, projections)
+            if token_positions is None and self._can_stay_packed(packed):
+                return self._attend_packed(packed)
+            sizes = [projection.out_features for projection in projections]
+            projected = torch.split(packed, sizes, dim=-1)
+        else:
+            projected = tuple(projection(x) for projection in projections)
+        query, key, value = (
+            rearrange(part, "... seq (heads d_head) -> ... heads seq d_head", d_head=self.d_head)
+            for part in projected
+        )
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.rope is not None:
+            # One row of positions serves all heads.
+            positions = None if token_positions is None else token_positions.unsqueeze(-2)
+            query, key = self.rope(query, positions), self.rope(key, positions)
+        mixed = self._attend(query, key, value)
+        return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
+
+    def _can_stay_packed(self, packed: Tensor) -> bool:
+        is_plain = self.query_norm is None and self.num_kv_heads == self.num_heads
+        if packed.is_cuda and (self.d_head % 8 or self.d_head > 128 or packed.shape[-2] < 2):
+            # Not every kernel there takes such heads, or a text of one token.
+            return False
+        return is_plain and packed.ndim == 3 and fast.can_run_on(packed)
+
+    def _attend_packed(self, packed: Tensor) -> Tensor:
+        cos = sin = None
+        if self.rope is not None:
+            self.rope.check_length(packed.shape[-2])
+            cos, sin = self.rope.cos, self.rope.sin
+        return fast.packed_attention(packed, cos, sin, self.num_heads)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        group = self.num_heads // self.num_kv_heads
+        if group > 1:
+            key = key.repeat_interleave(group, dim=-3)
+            value = value.repeat_interleave(group, dim=-3)
+        if self.kernels == "fused":
+            return fused_attention(query, key, value)
+        seq = query.shape[-2]
+        mask = torch.ones(seq, seq, dtype=torch.bool, device=query.device).tril()
+        return scaled_dot_product_attention(query, key, value, mask)
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {self.kernels}"

@@ -1,0 +1,88 @@
+"""One Transformer block."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.nn.attention import MultiHeadSelfAttention
+from groundup.nn.feed_forward import FeedForward, SwiGLU
+from groundup.nn.linear import Kernels
+from groundup.nn.norm import RMSNorm
+
+NormPlacement = Literal["pre", "post", "none"]
+FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then feed-forward, each added to its own input:
+
+    pre:   z = x + attention(norm(x));   y = z + feed_forward(norm(z))
+    post:  z = norm(x + attention(x));   y = norm(z + feed_forward(z))
+    none:  z = x + attention(x);         y = z + feed_forward(z)
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        max_seq_len: int,
+        theta: float | None,
+        num_kv_heads: int | None = None,
+        norm: NormPlacement = "pre",
+        feed_forward: FeedForwardKind = "swiglu",
+        qk_norm: bool = False,
+        norm_eps: float = 1e-5,
+        kernels: Kernels = "fused",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        if norm != "none":
+            self.attention_norm = RMSNorm(
+                d_model, norm_eps, device=device, dtype=dtype, kernels=kernels
+            )
+            self.feed_forward_norm = RMSNorm(
+                d_model, norm_eps, device=device, dtype=dtype, kernels=kernels
+            )
+        self.attention = MultiHeadSelfAttention(
+            d_model,
+            num_heads,
+            max_seq_len=max_seq_len,
+            theta=theta,
+            num_kv_heads=num_kv_heads,
+            qk_norm=qk_norm,
+            norm_eps=norm_eps,
+            kernels=kernels,
+            device=device,
+            dtype=dtype,
+        )
+        self.feed_forward = (
+            SwiGLU(d_model, d_ff, device=device, dtype=dtype, kernels=kernels)
+            if feed_forward == "swiglu"
+            else FeedForward(d_model, d_ff, feed_forward, device=device, dtype=dtype)
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "... seq d_model"],
+        token_positions: Int[Tensor, "... seq"] | None = None,
+    ) -> Float[Tensor, "... seq d_model"]:
+        if self.norm == "pre":
+            x = x + self.attention(self.attention_norm(x), token_positions)
+            x = x + self.feed_forward(self.feed_forward_norm(x))
+        elif self.norm == "post":
+            x = self.attention_norm(x + self.attention(x, token_positions))
+            x = self.feed_forward_norm(x + self.feed_forward(x))
+        else:
+            x = x + self.attention(x, token_positions)
+            x = x + self.feed_forward(x)
+        return x
+
+    def extra_repr(self) -> str:
+        return f"norm={self.norm}"

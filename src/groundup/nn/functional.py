@@ -1,0 +1,67 @@
+"""The formulas without parameters: activations, softmax, attention. Each is written as it is read;
+fused twins of torch are chosen by the layers that use them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def silu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """silu(x) = x · sigmoid(x)."""
+    return x * torch.sigmoid(x)
+
+
+def gelu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """gelu(x) = x · Φ(x) = x · (1 + erf(x / √2)) / 2."""
+    return x * (1.0 + torch.erf(x / math.sqrt(2.0))) * 0.5
+
+
+def squared_relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """relu2(x) = max(x, 0)²."""
+    positive = x.clamp(min=0.0)
+    return positive * positive
+
+
+def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
+    """softmax(x)_i = exp(x_i - max x) / Σ_j exp(x_j - max x) along `dim`.
+
+    Taking the maximum away changes nothing in exact arithmetic and keeps exp from overflowing.
+    """
+    exponentials = torch.exp(x - x.amax(dim=dim, keepdim=True))
+    return exponentials / exponentials.sum(dim=dim, keepdim=True)
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "... queries d_k"],
+    key: Float[Tensor, "... keys d_k"],
+    value: Float[Tensor, "... keys d_v"],
+    mask: Bool[Tensor, "... queries keys"] | None = None,
+) -> Float[Tensor, "... queries d_v"]:
+    """softmax(Q Kᵀ / √d_k) V; where `mask` is False a query may not attend to a key."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return softmax(scores, dim=-1) @ value
+
+
+def fused_attention(
+    query: Float[Tensor, "... seq d_k"],
+    key: Float[Tensor, "... seq d_k"],
+    value: Float[Tensor, "... seq d_v"],
+) -> Float[Tensor, "... seq d_v"]:
+    """The fast twin of causal attention: torch's own, which never writes the scores to memory."""
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if query.ndim == 4:
+        return attend(query, key, value, is_causal=True)
+    # Its fast kernels know (batch, heads, seq, d) alone.
+    mixed = attend(_four_dims(query), _four_dims(key), _four_dims(value), is_causal=True)
+    return mixed.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _four_dims(x: Tensor) -> Tensor:
+    with_heads = x if x.ndim > 2 else x.unsqueeze(0)
+    return with_heads.reshape(-1, *with_heads.shape[-3:])

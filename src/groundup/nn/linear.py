@@ -1,0 +1,55 @@
+"""The linear layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from groundup.nn.initialization import truncated_normal_
+
+# Which twin of an operation runs: the fast one, or the formula as it is read.
+Kernels = Literal["fused", "reference"]
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ, with W of shape (out_features, in_features) and no bias.
+
+    W begins normal with variance 2 / (in_features + out_features), cut at three deviations.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.weight = nn.Parameter(
+            torch.empty(out_features, in_features, device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        std = math.sqrt(2.0 / (self.in_features + self.out_features))
+        truncated_normal_(self.weight, std=std, limit=3.0 * std)
+
+    def forward(self, x: Float[Tensor, "... in_features"]) -> Float[Tensor, "... out_features"]:
+        return x @ self.weight.T
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.out_features}"
+
+
+def packed_linear(
+    x: Float[Tensor, "... in_features"], layers: Sequence[Linear]
+) -> Float[Tensor, "... out_features"]:
+    """The outputs of several layers side by side, by one product with their stacked weights."""
+    return x @ torch.cat([layer.weight for layer in layers]).T

@@ -1,0 +1,46 @@
+"""Root-mean-square normalization."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from groundup.nn import kernels as fast
+from groundup.nn.linear import Kernels
+
+
+class RMSNorm(nn.Module):
+    """y = x / sqrt(mean(x²) + eps) · g, the mean over the last dimension, the gain g at first 1.
+
+    Computed in float32 at least, since squares of half-precision values overflow.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        eps: float = 1e-5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        kernels: Kernels = "fused",
+    ) -> None:
+        super().__init__()
+        self.kernels = kernels
+        self.d_model = d_model
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.weight.fill_(1.0)
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        is_plain = fast.is_plain_cpu(x) and fast.is_plain_cpu(self.weight)
+        if self.kernels == "fused" and is_plain:
+            return fast.rms_norm(x, self.weight, self.eps)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return (wide * scale * self.weight).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.d_model}, eps={self.eps}"

@@ -1,0 +1,85 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.errors import ConfigError
+
+
+class RotaryEmbedding(nn.Module):
+    """Turns each pair (x_2k, x_2k+1) of a vector at position i by the angle i · theta^(-2k / d_k):
+
+        y_2k   = x_2k cos - x_2k+1 sin
+        y_2k+1 = x_2k sin + x_2k+1 cos
+
+    so that the product of a query and a key depends on their distance alone. The cosines and sines
+    of all positions are kept in tables, which are no part of a checkpoint.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self,
+        theta: float,
+        d_k: int,
+        max_seq_len: int,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if d_k % 2:
+            raise ConfigError(f"rotation turns pairs, so the head size must be even; it is {d_k}")
+        if theta <= 0:
+            raise ConfigError(f"rope_theta must be positive; it is {theta}")
+        self.theta = theta
+        self.d_k = d_k
+        self.max_seq_len = max_seq_len
+        cos, sin = self._tables(device)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def _tables(self, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+        # In float64, because position times frequency loses digits in float32 at long contexts.
+        exponents = torch.arange(0, self.d_k, 2, dtype=torch.float64) / self.d_k
+        positions = torch.arange(self.max_seq_len, dtype=torch.float64)
+        angles = positions[:, None] * self.theta ** -exponents[None, :]
+        return angles.cos().float().to(device), angles.sin().float().to(device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Wherever the module is moved or cast to, the tables are made anew: half precision would
+        blur positions, and tables from the meta device hold nothing."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.cos, self.sin = self._tables(self.cos.device)
+        return self
+
+    def forward(
+        self,
+        x: Float[Tensor, "... seq d_k"],
+        token_positions: Int[Tensor, "... seq"] | None = None,
+    ) -> Float[Tensor, "... seq d_k"]:
+        """Without positions the text begins at position 0."""
+        if token_positions is None:
+            self.check_length(x.shape[-2])
+            cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+        else:
+            cos, sin = self.cos[token_positions], self.sin[token_positions]
+        even, odd = x.reshape(*x.shape[:-1], self.d_k // 2, 2).unbind(-1)
+        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return turned.flatten(-2).to(x.dtype)
+
+    def check_length(self, seq: int) -> None:
+        """Refuse texts beyond the tables, where a table of one row would serve any length."""
+        if seq > self.max_seq_len:
+            raise ConfigError(
+                f"{seq} positions are more than the {self.max_seq_len} that rotation knows: "
+                f"give fewer, or a larger max_seq_len"
+            )
+
+    def extra_repr(self) -> str:
+        return f"theta={self.theta}, d_k={self.d_k}, max_seq_len={self.max_seq_len}"

@@ -1,0 +1,146 @@
+"""The AdamW rule over lists of tensors: one fused kernel where there is one, else the formula.
+
+`AdamW` and the part of `Muon` that is no matrix of a block both step by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from groundup.optim.base import gradients_of, unchanged_where
+
+Kernels: TypeAlias = Literal["fused", "reference"]
+State: TypeAlias = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_FUSED_DEVICES = ("cpu", "cuda")
+_devices_told: set[str] = set()
+
+
+def adamw_update_(
+    parameters: list[Tensor],
+    states: list[State],
+    group: Mapping[str, Any],
+    kernels: Kernels,
+    gradient_scale: Tensor | None,
+    skip: Tensor | None,
+) -> None:
+    """Move parameters of one device by AdamW with the lr, betas, eps and weight_decay of `group`.
+
+    `states` are filled on the first step: step, a count in float32 beside the parameter, and the
+    running averages exp_avg and exp_avg_sq, in the parameter's type.
+    """
+    for parameter, state in zip(parameters, states, strict=True):
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+    batches: dict[tuple[torch.dtype, bool], list[int]] = {}
+    for index, parameter in enumerate(parameters):
+        fused = kernels == "fused" and _can_be_fused(parameter)
+        batches.setdefault((parameter.dtype, fused), []).append(index)
+    for (_, fused), indices in batches.items():
+        update = _fused_update_ if fused else _formula_update_
+        update(
+            [parameters[index] for index in indices],
+            [states[index] for index in indices],
+            group,
+            gradient_scale,
+            skip,
+        )
+
+
+def _formula_update_(
+    parameters: list[Tensor],
+    states: list[State],
+    group: Mapping[str, Any],
+    gradient_scale: Tensor | None,
+    skip: Tensor | None,
+) -> None:
+    """With g the gradient, t the step from 1 on, λ the weight decay:
+
+    θ <- θ - lr λ θ
+    m <- β₁ m + (1 - β₁) g;    v <- β₂ v + (1 - β₂) g²
+    θ <- θ - lr · (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)
+    """
+    lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
+    steps, averages, squares = _columns(states)
+    gradients = gradients_of(parameters, gradient_scale)
+    with unchanged_where(skip, [*parameters, *steps, *averages, *squares]):
+        torch._foreach_add_(steps, 1)
+        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+        torch._foreach_lerp_(averages, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+
+        wide = torch.promote_types(parameters[0].dtype, torch.float32)
+        steps = [step.to(wide) for step in steps]
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_div_(denominators, [_correction(beta2, step).sqrt() for step in steps])
+        torch._foreach_add_(denominators, eps)
+        moves = torch._foreach_div(averages, denominators)
+        torch._foreach_mul_(moves, [lr / _correction(beta1, step) for step in steps])
+        torch._foreach_sub_(parameters, moves)
+
+
+def _fused_update_(
+    parameters: list[Tensor],
+    states: list[State],
+    group: Mapping[str, Any],
+    gradient_scale: Tensor | None,
+    skip: Tensor | None,
+) -> None:
+    """The same in one pass over memory, by torch's kernel, which divides by its scale."""
+    steps, averages, squares = _columns(states)
+    torch._foreach_add_(steps, 1)
+    torch._fused_adamw_(
+        parameters,
+        gradients_of(parameters, None),
+        averages,
+        squares,
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+        grad_scale=None if gradient_scale is None else gradient_scale.reciprocal(),
+        found_inf=skip,
+    )
+    if skip is not None:
+        torch._foreach_sub_(steps, [skip] * len(steps))
+
+
+def _columns(states: list[State]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    return (
+        [state["step"] for state in states],
+        [state["exp_avg"] for state in states],
+        [state["exp_avg_sq"] for state in states],
+    )
+
+
+def _correction(beta: float, step: Tensor) -> Tensor:
+    """1 - βᵗ; in float32 the plain difference would lose most of its digits for small t."""
+    return -torch.expm1(step * (math.log(beta) if beta else -math.inf))
+
+
+def _can_be_fused(parameter: Tensor) -> bool:
+    """Whether torch's kernel serves the device; it walks memory, so strides must be plain."""
+    kind = parameter.device.type
+    if kind not in _FUSED_DEVICES:
+        if kind not in _devices_told:
+            _devices_told.add(kind)
+            logger.info("AdamW has no fused kernel on %s: the plain formula runs there", kind)
+        return False
+    gradient = parameter.grad
+    return parameter.is_contiguous() and gradient is not None and gradient.is_contiguous()

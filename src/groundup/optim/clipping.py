@@ -1,0 +1,66 @@
+"""Keeping gradients within bounds, without the device ever waiting for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from groundup.errors import ConfigError
+
+_EPS = 1e-6
+
+
+@torch.no_grad()
+def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale all gradients in place so that their common L2 norm is at most `max_norm`:
+
+        g <- g · min(1, max_norm / (‖g‖ + 1e-6))
+
+    Parameters without a gradient are skipped. Returns ‖g‖ as it was.
+    """
+    gradients = _gradients(parameters)
+    norm = _norm(gradients)
+    scale = clip_scale(norm, max_norm)
+    for device in dict.fromkeys(gradient.device for gradient in gradients):
+        here = [gradient for gradient in gradients if gradient.device == device]
+        torch._foreach_mul_(here, scale.to(device, non_blocking=True))
+    return norm
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Tensor | Iterable[Tensor]) -> Tensor:
+    """‖g‖, the L2 norm of all gradients as one vector, in float32 or better."""
+    return _norm(_gradients(parameters))
+
+
+def clip_scale(norm: Tensor, max_norm: float) -> Tensor:
+    """min(1, max_norm / (norm + 1e-6)): what `clip_gradients` multiplies by.
+
+    An optimizer of ours takes it as `step(gradient_scale=…)` and saves the pass over the
+    gradients. A norm that is not finite gives a scale that is of no use: skip such a step.
+    """
+    if not max_norm > 0:
+        raise ConfigError(f"max_norm, the bound on gradients, must be positive; it is {max_norm}")
+    return (max_norm / (norm + _EPS)).clamp(max=1.0)
+
+
+def _gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    if isinstance(parameters, Tensor):
+        parameters = [parameters]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    if not gradients:
+        return torch.zeros(())
+    norms: list[Tensor] = []
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        alike = [gradient for gradient in gradients if gradient.dtype == dtype]
+        wide = torch.promote_types(dtype, torch.float32)
+        norms += torch._foreach_norm(alike, 2, dtype=wide)
+    device = gradients[0].device
+    widest = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
+    together = torch.stack([one.to(device, widest, non_blocking=True) for one in norms])
+    return together.square().sum().sqrt()

@@ -1,0 +1,83 @@
+"""The nearest orthogonal matrix, by products alone: what Muon makes of a momentum."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Singular values from here on, in parts of the Frobenius norm, arrive at 1; smaller ones rise by
+# the same factor and stay below it.
+_LOWEST = 1e-3
+# Rounding, above all bfloat16's, may carry a singular value over the top of its interval, beyond
+# which the polynomials soon run away.
+_MARGIN = 1.01
+
+
+def orthogonalize(
+    matrices: Float[Tensor, "... rows columns"], num_steps: int = 5
+) -> Float[Tensor, "... rows columns"]:
+    """U Vᵀ for each matrix U S Vᵀ, roughly: every singular value moves close to 1, zeros stay.
+
+        X <- G / ‖G‖;    num_steps times:  X <- a X + b (X Xᵀ) X + c (X Xᵀ)² X
+
+    A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; the
+    coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA, else in float32 (float64
+    for such matrices), and returned so. Wants rows <= columns, for X Xᵀ to be the small product.
+    """
+    x = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+    norms = x.square().sum(dim=(-2, -1), keepdim=True).sqrt()
+    x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
+    if x.is_cuda and x.dtype == torch.float32:
+        x = x.bfloat16()
+    x = x.reshape(-1, *matrices.shape[-2:])
+    for a, b, c in quintic_coefficients(num_steps):
+        gram = torch.bmm(x, x.mT)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    return x.reshape(matrices.shape)
+
+
+@functools.cache
+def quintic_coefficients(num_steps: int) -> tuple[tuple[float, float, float], ...]:
+    """The (a, b, c) of each step, chosen so that the worst singular value ends closest to 1.
+
+    The first step knows only that all lie in [_LOWEST, 1]; its best polynomial takes them into
+    some [1 - e, 1 + e], for which the second step has a better one, and so on. To look one step
+    ahead is enough: the narrower the interval a step leaves, the better all that follow can do.
+    """
+    low, high = _LOWEST, _MARGIN
+    steps = []
+    for _ in range(num_steps):
+        a, b, c, error = _best_quintic(low, high)
+        steps.append((a, b, c))
+        low, high = 1 - error, (1 + error) * _MARGIN
+    return tuple(steps)
+
+
+def _best_quintic(low: float, high: float) -> tuple[float, float, float, float]:
+    """a, b, c and the error of the odd quintic with the least max |1 - p(x)| on [low, high].
+
+    By Chebyshev, p is best when 1 - p reaches ± its maximum four times in turn. The ends are two
+    of the places and the extrema of p between them the others; Remez' exchange finds both: solve
+    for p with the error at the guessed places, take the extrema of that p as the next guess.
+    """
+    inner, outer = (3 * low + high) / 4, (low + 3 * high) / 4
+    a = b = c = error = math.nan
+    for _ in range(50):
+        places = torch.tensor([low, inner, outer, high], dtype=torch.float64, device="cpu")
+        signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64, device="cpu")
+        system = torch.stack([places, places**3, places**5, signs], dim=1)
+        a, b, c, error = torch.linalg.solve(system, torch.ones_like(places)).tolist()
+        # p'(x) = a + 3 b x² + 5 c x⁴ vanishes at the extrema.
+        root = math.sqrt(9 * b * b - 20 * a * c)
+        last = inner, outer
+        inner, outer = (math.sqrt((-3 * b + sign * root) / (10 * c)) for sign in (-1, 1))
+        if math.isclose(inner, last[0], rel_tol=1e-9) and math.isclose(
+            outer, last[1], rel_tol=1e-9
+        ):
+            break
+    return a, b, c, error

@@ -1,0 +1,41 @@
+"""Stochastic gradient descent with a falling rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
+from groundup.optim.checks import check_learning_rate
+
+
+class SGD(Optimizer):
+    """θ <- θ - lr / √(t + 1) · g, with t = 0, 1, … the steps a parameter has taken."""
+
+    def __init__(self, params: Parameters, lr: float | Tensor = 1e-3) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        check_learning_rate(group)
+
+    def _update(
+        self,
+        parameters: list[Tensor],
+        group: dict[str, Any],
+        gradient_scale: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["step"] = torch.zeros(
+                    (), dtype=torch.float32, device=parameter.device
+                )
+        steps = [self.state[parameter]["step"] for parameter in parameters]
+        gradients = gradients_of(parameters, gradient_scale)
+        with unchanged_where(skip, [*parameters, *steps]):
+            for parameter, gradient, step in zip(parameters, gradients, steps, strict=True):
+                wide = torch.promote_types(parameter.dtype, torch.float32)
+                parameter.sub_(gradient * (group["lr"] / (step.to(wide) + 1).sqrt()))
+            torch._foreach_add_(steps, 1)

@@ -1,0 +1,96 @@
+"""Cross-entropy of a chunk of logits and its gradient in one kernel, for CUDA. See
+`linear_cross_entropy` for the formula and for the twin that runs everywhere."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# A thread takes 16 bytes at a time; more lanes spill registers, fewer leave loads waiting.
+_LANES = 256
+_WIDTH = 8
+_NUM_WARPS = 8
+
+
+def chunk_loss_and_gradient(
+    logits: Tensor,
+    targets: Tensor,
+    losses: Tensor,
+    soft_cap: float | None,
+    z_loss: float,
+    scale: float,
+) -> None:
+    """Write the loss of each row into `losses`, and over the logits `scale` times its gradient."""
+    num_rows, vocab_size = logits.shape
+    _loss_and_gradient[(num_rows,)](
+        logits,
+        targets,
+        losses,
+        vocab_size,
+        logits.stride(0),
+        soft_cap or 1.0,
+        z_loss,
+        scale,
+        HAS_CAP=soft_cap is not None,
+        LANES=_LANES,
+        WIDTH=_WIDTH,
+        num_warps=_NUM_WARPS,
+    )
+
+
+@triton.jit
+def _capped(x, cap):
+    # tanh by way of the logistic function, which has a fast instruction.
+    return cap * (2.0 * tl.sigmoid(2.0 * x / cap) - 1.0)
+
+
+@triton.jit
+def _loss_and_gradient(
+    logits,
+    targets,
+    losses,
+    vocab_size,
+    row_stride,
+    cap,
+    z_loss,
+    scale,
+    HAS_CAP: tl.constexpr,
+    LANES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    number = tl.program_id(0).to(tl.int64)
+    row = logits + number * row_stride
+    target = tl.load(targets + number)
+    place = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    # Every lane keeps its own maximum and total; they meet once, after the last block.
+    top = tl.full([LANES], -1e30, tl.float32)
+    total = tl.zeros([LANES], tl.float32)
+    for begin in range(0, vocab_size, LANES * WIDTH):
+        inside = begin + place < vocab_size
+        x = tl.load(row + begin + place, mask=inside, other=-float("inf")).to(tl.float32)
+        if HAS_CAP:
+            x = tl.where(inside, _capped(x, cap), -float("inf"))
+        higher = tl.maximum(top, tl.max(x, 1))
+        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
+        top = higher
+    highest = tl.max(top)
+    log_total = highest + tl.log(tl.sum(total * tl.exp(top - highest)))
+    chosen = tl.load(row + target).to(tl.float32)
+    if HAS_CAP:
+        chosen = _capped(chosen, cap)
+    tl.store(losses + number, log_total - chosen + z_loss * log_total * log_total)
+    # d/dx of log Z + z (log Z)² is softmax · (1 + 2 z log Z).
+    weight = scale * (1.0 + 2.0 * z_loss * log_total)
+    # The target's logit is read above before any thread writes over it below.
+    tl.debug_barrier()
+    for begin in range(0, vocab_size, LANES * WIDTH):
+        inside = begin + place < vocab_size
+        x = tl.load(row + begin + place, mask=inside, other=0.0).to(tl.float32)
+        if HAS_CAP:
+            x = _capped(x, cap)
+        gradient = weight * tl.exp(x - log_total)
+        gradient -= tl.where(begin + place == target, scale, 0.0)
+        if HAS_CAP:
+            gradient *= 1.0 - (x / cap) * (x / cap)
+        tl.store(row + begin + place, gradient, mask=inside)

@@ -1,0 +1,33 @@
+"""How many weights a model has, part by part, from its settings alone."""
+
+from groundup.model.config import ModelConfig
+
+
+def count_parameters(config: ModelConfig) -> dict[str, int]:
+    """The weights of each part of the model; their sum is the number of parameters.
+
+    token_embedding  vocab_size · d_model
+    attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
+    feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
+    norms            d_model for each norm, and with query/key norm 2 · d_head a layer
+    lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
+    """
+    d_model, num_layers = config.d_model, config.num_layers
+    d_key_value = config.key_value_heads * config.d_head
+    num_feed_forward_matrices = 3 if config.feed_forward == "swiglu" else 2
+    num_gains = num_layers * 2 * config.d_head if config.qk_norm else 0
+    num_gains += _num_norms(config) * d_model
+    embedding = config.vocab_size * d_model
+    return {
+        "token_embedding": embedding,
+        "attention": num_layers * (2 * d_model**2 + 2 * d_model * d_key_value),
+        "feed_forward": num_layers * num_feed_forward_matrices * d_model * config.feed_forward_dim,
+        "norms": num_gains,
+        "lm_head": 0 if config.tie_embeddings else embedding,
+    }
+
+
+def _num_norms(config: ModelConfig) -> int:
+    """Two a block, and one before the output where blocks do not end in a norm of their own."""
+    per_block = 0 if config.norm == "none" else 2
+    return per_block * config.num_layers + (1 if config.norm == "pre" else 0)

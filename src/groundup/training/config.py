@@ -1,0 +1,195 @@
+"""The settings of a training run: one tree, stored as YAML, set by flags, no torch.
+
+The sections that belong to a component are declared there (`ModelConfig`, `OptimizerConfig`,
+`ScheduleConfig`); how two trees differ is `changes`.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from groundup.config import Settings
+from groundup.model.config import ModelConfig
+from groundup.optim.config import OptimizerConfig, ScheduleConfig
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+DEVICE_PATTERN = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+
+
+class DataConfig(Settings):
+    """What the run learns from."""
+
+    shards: Path = Path("shards")
+    """The folder that groundup data prepare wrote."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """The tokenizer the shards were encoded with; the run folder gets a copy."""
+
+    order: Literal["random", "epochs"] = "random"
+    """Windows drawn independently, or each of them once before any comes again."""
+
+    verify: bool = True
+    """Hash every shard before the first step; without it only sizes and ids are compared."""
+
+
+class EvaluationConfig(Settings):
+    """How the run is measured on the validation split; always once more at the end."""
+
+    every_steps: int = Field(500, ge=0)
+    """Steps from one evaluation to the next; 0 evaluates at the end alone."""
+
+    num_windows: int | None = Field(256, ge=1)
+    """How many windows of the split to use, the same ones each time; all of it if None."""
+
+    batch_size: int | None = Field(None, ge=1)
+    """Windows at once; as many as a micro-batch has if not given."""
+
+
+class CheckpointConfig(Settings):
+    """What is kept of the run on disk; a checkpoint is also written at the end and on a signal."""
+
+    every_steps: int = Field(500, ge=0)
+    """Steps from one checkpoint to the next; 0 writes one at the end alone."""
+
+    keep_last: int = Field(3, ge=1)
+    """How many of the newest to keep."""
+
+    keep_best: bool = True
+    """Keep the one with the lowest validation loss as well."""
+
+
+class LoggingConfig(Settings):
+    """Where the figures go besides metrics.jsonl."""
+
+    every_steps: int = Field(10, ge=1)
+    """Steps from one line of metrics.jsonl and of the console to the next."""
+
+    tensorboard: bool = False
+    """Write TensorBoard event files into the run folder."""
+
+    wandb: bool = False
+    """Send the figures to Weights & Biases."""
+
+    trackio: bool = False
+    """Send the figures to trackio."""
+
+    project: str = "groundup"
+    """The project that wandb and trackio file the run under."""
+
+
+class SampleConfig(Settings):
+    """Text that the model writes while it learns."""
+
+    every_steps: int = Field(0, ge=0)
+    """Steps from one sample to the next; 0 writes none."""
+
+    prompts: tuple[str, ...] = ("Once upon a time",)
+    """The beginnings to go on from."""
+
+    max_tokens: int = Field(64, ge=1)
+    """The most tokens a sample may have."""
+
+    temperature: float = Field(0.8, ge=0)
+    """Below 1 the likely tokens become likelier; 0 always takes the likeliest."""
+
+    top_p: float = Field(0.95, gt=0, le=1)
+    """Draw from the likeliest tokens that together have this probability."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the samples; they leave the training's own random numbers alone."""
+
+
+class RunConfig(Settings):
+    """Everything that decides a training run."""
+
+    name: str | None = Field(None, pattern=NAME_PATTERN)
+    """Name of the run and of its folder; made from the time if not given."""
+
+    runs_folder: Path = Path("runs")
+    """Where run folders are made."""
+
+    num_steps: int = Field(5_000, ge=1)
+    """Optimizer steps to take."""
+
+    batch_size: int = Field(32, ge=1)
+    """Sequences in one optimizer step."""
+
+    micro_batch_size: int | None = Field(None, ge=1)
+    """Sequences in memory at once, a divisor of batch_size; all if not given. Same gradients."""
+
+    clip_norm: float | None = Field(1.0, gt=0)
+    """Scale gradients whose norm is greater down to this; never if None."""
+
+    z_loss: float = Field(0.0, ge=0)
+    """Weight of the squared log of the softmax denominator, which keeps logits small."""
+
+    max_skipped_steps: int = Field(5, ge=1)
+    """Stop after this many steps in a row whose loss or gradients are not finite."""
+
+    seed: int = Field(0, ge=0)
+    """Seed of the first weights and of the data order."""
+
+    device: str = Field("auto", pattern=DEVICE_PATTERN)
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of products; weights stay in float32. auto is bfloat16 on GPUs that have it, else float32."""
+
+    compile: Literal["auto", "off", "blocks", "model"] = "auto"
+    """Compile each block or the model as one; auto compiles on CUDA alone."""
+
+    cuda_graph: bool = True
+    """Record a step on CUDA once and replay it, so that the host never holds the device up."""
+
+    tf32: bool = True
+    """Let CUDA multiply float32 matrices with 10 bits of mantissa."""
+
+    deterministic: bool = False
+    """Use kernels that give the same bits each time; CUDA needs it for an exact resume."""
+
+    num_threads: int | None = Field(None, ge=1)
+    """CPU threads of torch; torch's own choice if not given. Another number, other last bits."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
+    samples: SampleConfig = SampleConfig()
+
+    @property
+    def sequences_in_memory(self) -> int:
+        """micro_batch_size, as given or by its rule."""
+        return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.batch_size * self.model.context_length
+
+    @property
+    def run_folder(self) -> Path:
+        """Where the run lies; only a named run has a place."""
+        if self.name is None:
+            raise ValueError("a run without a name has no folder yet")
+        return self.runs_folder / self.name
+
+    @model_validator(mode="after")
+    def _check_batch(self) -> "RunConfig":
+        if self.batch_size % self.sequences_in_memory:
+            raise ValueError(
+                f"batch_size {self.batch_size} cannot be cut into micro-batches of "
+                f"micro_batch_size {self.micro_batch_size}: choose a divisor of batch_size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> "RunConfig":
+        if self.samples.every_steps and not self.samples.prompts:
+            raise ValueError(
+                "samples.prompts is empty: give at least one beginning, or set "
+                "samples.every_steps to 0"
+            )
+        return self

@@ -1,0 +1,123 @@
+"""How well a model predicts text it has not learned from: loss, perplexity and bits per byte.
+
+The windows are fixed, so figures compare over a run and between runs; no random state is touched.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from groundup.data.order import fixed_windows, whole_walk
+from groundup.data.shards import Shards
+from groundup.data.windows import WindowReader
+from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
+
+Windows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of one evaluation."""
+
+    loss: float
+    """Mean of -ln p(token), in nats."""
+    perplexity: float
+    """exp(loss): how many equally likely tokens the model hesitates between."""
+    bits_per_byte: float | None
+    """Bits that the model needs for a byte of text: comparable between vocabularies."""
+    num_tokens: int
+
+    @classmethod
+    def of(cls, nats: float, num_tokens: int, num_bytes: int) -> "Evaluation":
+        loss = nats / num_tokens
+        # Past this exp overflows; the loss says as much.
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else None
+        return cls(loss, perplexity, bits_per_byte, num_tokens)
+
+
+class Evaluator:
+    """Predicts the same windows of a split each time it is asked.
+
+    `num_windows` None takes the whole split, every token but the first exactly once; so is a
+    split that is shorter than one window.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        tokenizer: Tokenizer,
+        context_length: int,
+        num_windows: int | None = 256,
+        batch_size: int = 32,
+        seed: int = 0,
+    ) -> None:
+        self._reader = WindowReader(shards, min(context_length, shards.num_ids - 1))
+        self._token_bytes = token_bytes(tokenizer)
+        self._batch_size = batch_size
+        self._tail: Windows | None = None
+        if num_windows is None or shards.num_ids <= context_length:
+            walk = whole_walk(shards.num_ids, context_length)
+            self._starts = walk.starts
+            if walk.tail_length:
+                end = walk.tail_start + walk.tail_length + 1
+                self._tail = shards.read(walk.tail_start, end)[np.newaxis]
+        else:
+            self._starts = fixed_windows(shards.num_ids, context_length, num_windows, seed)
+
+    def __call__(
+        self,
+        model: TransformerLM,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Evaluation:
+        device = model.output_weight.device
+        losses: list[torch.Tensor] = []
+        num_tokens = num_bytes = 0
+        with torch.no_grad(), autocast():
+            for windows in self._batches():
+                ids = torch.from_numpy(windows.astype(np.int64)).to(device)
+                losses.append(model.loss(ids[:, :-1], ids[:, 1:], reduction="sum"))
+                targets = windows[:, 1:]
+                num_tokens += targets.size
+                num_bytes += int(self._token_bytes[targets].sum())
+        # One wait for the device, at the end.
+        nats = torch.stack(losses).cpu().double().sum().item()
+        return Evaluation.of(nats, num_tokens, num_bytes)
+
+    def _batches(self) -> Iterator[Windows]:
+        for first in range(0, len(self._starts), self._batch_size):
+            yield self._reader.read(self._starts[first : first + self._batch_size])
+        if self._tail is not None:
+            yield self._tail
+
+
+def evaluate(
+    model: TransformerLM,
+    shards: Shards,
+    tokenizer: Tokenizer,
+    *,
+    num_windows: int | None = None,
+    batch_size: int = 32,
+    seed: int = 0,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Evaluation:
+    """Loss, perplexity and bits per byte of a model on a split, or on some windows of it."""
+    context_length = model.config.context_length
+    evaluator = Evaluator(shards, tokenizer, context_length, num_windows, batch_size, seed)
+    return evaluator(model, autocast)
+
+
+def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """Bytes of text that each id stands for. Special tokens stand for none: they are no text."""
+    sizes = np.zeros(tokenizer.vocab_size, np.int64)
+    for id, token in tokenizer.vocab.items():
+        sizes[id] = len(token)
+    sizes[list(tokenizer.special_tokens.values())] = 0
+    return sizes

@@ -1,0 +1,176 @@
+"""How a run computes: device, precision, compilation, and torch's switches for the time of the run.
+
+Every "auto" is settled here, before anything else looks at the settings, so that the run folder
+holds what was decided; the log gets one line that says which kernels run.
+"""
+
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from groundup.errors import ConfigError
+from groundup.model import TransformerLM
+from groundup.nn.kernels import HAS_TRITON
+from groundup.training.config import RunConfig
+
+_log = logging.getLogger(__name__)
+
+
+def settle(config: RunConfig) -> RunConfig:
+    """The same settings with every "auto" replaced by what this machine makes of it."""
+    device = _settle_device(config.device)
+    return config.model_copy(
+        update={
+            "device": device,
+            "precision": _settle_precision(config.precision, device),
+            "compile": _settle_compile(config.compile, device),
+        }
+    )
+
+
+def autocast(config: RunConfig) -> AbstractContextManager[Any]:
+    """Within it products are computed in the run's precision; weights stay in float32."""
+    if config.precision == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(config.device).type, dtype=torch.bfloat16)
+
+
+@contextlib.contextmanager
+def switches(config: RunConfig) -> Iterator[None]:
+    """Set torch's process-wide switches for the run, and put them back after it."""
+    with contextlib.ExitStack() as stack:
+        if config.num_threads is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(config.num_threads)
+        is_cuda = config.device.startswith("cuda")
+        if is_cuda:
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high" if config.tf32 else "highest")
+        # On the CPU torch adds up the gradients of an embedding in the order in which its threads
+        # come by, unless told otherwise; the other order costs nothing.
+        if config.deterministic or config.device == "cpu":
+            stack.enter_context(_deterministic())
+        if config.deterministic and is_cuda:
+            # These two have backward passes whose sums have no fixed order.
+            stack.enter_context(
+                torch.nn.attention.sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+            )
+        yield
+
+
+def compile_model(model: TransformerLM, config: RunConfig) -> None:
+    """Compile in place what the settings say; names and weights stay as they are."""
+    if config.compile == "blocks":
+        for block in model.blocks:
+            block.compile(dynamic=False)
+        model.final_norm.compile(dynamic=False)
+    elif config.compile == "model":
+        model.hidden = torch.compile(model.hidden, dynamic=False)  # type: ignore[method-assign]
+
+
+def device_name(config: RunConfig) -> str:
+    """The device as its maker calls it."""
+    device = torch.device(config.device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return _processor_name() if device.type == "cpu" else f"{_processor_name()} ({device.type})"
+
+
+def describe_kernels(config: RunConfig) -> str:
+    """One line for the log: which kernels the run computes with."""
+    is_cuda = config.device.startswith("cuda")
+    precision = "float32"
+    if config.precision == "bfloat16":
+        precision = "bfloat16 (autocast, float32 weights)"
+    elif is_cuda:
+        precision += " with TF32 products" if config.tf32 else ""
+    is_deterministic = config.deterministic or config.device == "cpu"
+    parts = [
+        _describe_layers(config),
+        f"compile {config.compile}",
+        f"precision {precision}",
+        "deterministic" if is_deterministic else "not deterministic",
+        f"{torch.get_num_threads()} CPU threads",
+    ]
+    return f"kernels on {device_name(config)}: {', '.join(parts)}"
+
+
+def _describe_layers(config: RunConfig) -> str:
+    if config.model.kernels == "reference":
+        return "reference formulas"
+    is_cuda = config.device.startswith("cuda")
+    if is_cuda and HAS_TRITON and config.precision == "bfloat16":
+        return "fused attention and layers in Triton"
+    return "fused attention and layers"
+
+
+def _settle_device(device: str) -> str:
+    if device == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    if device.startswith("cuda"):
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise ConfigError(
+                f"device is {device}, but torch finds no CUDA device: check the driver with "
+                f"nvidia-smi and that torch is built for CUDA, or use --device auto"
+            )
+        if (torch.device(device).index or 0) >= count:
+            raise ConfigError(
+                f"device is {device}, but there are {count}: the last is cuda:{count - 1}"
+            )
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device is mps, but this machine has none: use --device auto")
+    return device
+
+
+def _settle_precision(precision: str, device: str) -> str:
+    if precision != "auto":
+        return precision
+    if device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False):
+        return "bfloat16"
+    return "float32"
+
+
+def _settle_compile(mode: str, device: str) -> str:
+    if mode != "auto":
+        return mode
+    if not device.startswith("cuda"):
+        return "off"
+    if not HAS_TRITON:
+        _log.warning("compile is off, because torch.compile needs triton, which is not installed")
+        return "off"
+    return "blocks"
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    was_enabled = torch.are_deterministic_algorithms_enabled()
+    was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    was_filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    # cuBLAS reads this when it starts; without it, it refuses to be deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Filling finds reads of uninitialized memory, at the price of writing all of it.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning)
+        torch.utils.deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
+
+
+def _processor_name() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

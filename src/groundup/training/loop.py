@@ -1,0 +1,288 @@
+"""The training loop: batches in, steps, figures, evaluations, samples and checkpoints out.
+
+What each of these does lives in a file of its own; here is when, and in which order. A step that
+is followed by nothing but a log line is finished while the device computes the next one.
+"""
+
+import contextlib
+import datetime
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groundup.checkpoint import capture_random_state, restore_random_state
+from groundup.data.loader import Batch
+from groundup.errors import GroundupError
+from groundup.model import TransformerLM
+from groundup.optim.build import learning_rate_at, set_learning_rates
+from groundup.training.config import RunConfig
+from groundup.training.console import show_duration
+from groundup.training.execution import autocast, settle, switches
+from groundup.training.failures import describe_divergence, memory_advice
+from groundup.training.graph import GraphedStep
+from groundup.training.metrics import Meter, MetricsWriter
+from groundup.training.opening import OpenRun, open_run
+from groundup.training.reporting import Reporter
+from groundup.training.run_folder import RunFolder
+from groundup.training.saving import Saver
+from groundup.training.signals import StopRequest
+from groundup.training.step import QueuedStep, train_step
+from groundup.training.timetable import Timetable
+
+WriteSample = Callable[[TransformerLM, str], str]
+Progress = Callable[[int, int | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainSummary:
+    """Where a run stands when `train` returns."""
+
+    run_folder: Path
+    steps: int
+    num_steps: int
+    tokens: int
+    num_skipped: int
+    loss: float | None
+    validation_loss: float | None
+    bits_per_byte: float | None
+    best_validation_loss: float | None
+    wall_seconds: float
+    stopped_by: str | None = None
+    """The signal that ended it early, if one did."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.steps >= self.num_steps
+
+    def describe(self) -> str:
+        """One line that says how the run ended and how to go on."""
+        took = show_duration(self.wall_seconds)
+        if self.is_finished:
+            return f"done: {self.steps:,} steps in {took}; the run is in {self.run_folder}"
+        return (
+            f"stopped after step {self.steps:,} of {self.num_steps:,} and saved in "
+            f"{self.run_folder}; go on with the same command and --resume"
+        )
+
+
+def train(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    allow_changes: bool = False,
+    write_sample: WriteSample | None = None,
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> TrainSummary:
+    """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
+
+    `write_sample` continues a prompt for the samples; `progress` is told (steps done, all steps).
+    `stop_after` ends the run at that step as a signal would: saved, to be resumed. Settings that
+    differ from those the run began with are an error unless `allow_changes` is set.
+    """
+    config = settle(_named(config))
+    folder = RunFolder(config.run_folder)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(folder.claim(resume=resume))
+        stack.enter_context(folder.log_to_file())
+        stack.enter_context(switches(config))
+        stack.enter_context(memory_advice(config))
+        run = open_run(config, folder, resume=resume, allow_changes=allow_changes)
+        for tracker in run.trackers:
+            stack.callback(tracker.close)
+        return _Training(run, write_sample, progress).run(stop_after)
+
+
+class _Training:
+    """The loop over one run."""
+
+    def __init__(
+        self, run: OpenRun, write_sample: WriteSample | None, progress: Progress | None
+    ) -> None:
+        self._config = config = run.config
+        self._folder = run.folder
+        self._state = run.state
+        self._loader = run.loader
+        self._evaluator = run.evaluator
+        self._write_sample = write_sample
+        self._progress = progress
+        self._timetable = Timetable(
+            config, can_evaluate=run.evaluator is not None, can_sample=write_sample is not None
+        )
+        metrics = MetricsWriter(run.folder.metrics_file)
+        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens)
+        self._reporter = Reporter(config, metrics, self._meter, run.trackers)
+        self._saver = Saver(run.checkpoints, metrics, run.resumed_step)
+        self._stop = StopRequest()
+        self._step = self._choose_step()
+
+    def run(self, stop_after: int | None) -> TrainSummary:
+        last_step = self._config.num_steps
+        if stop_after is not None:
+            last_step = min(last_step, stop_after)
+        num_steps = max(0, last_step - self._state.step)
+        with self._stop, self._loader.batches(self._state.step, num_steps) as batches:
+            queued: QueuedStep | None = None
+            for batch in batches:
+                launched = self._launch(batch)
+                if queued is not None:
+                    self._finish(queued)
+                queued = launched
+                if not self._may_wait(launched.step):
+                    self._finish(launched)
+                    queued = None
+                if self._stop.signal is not None:
+                    break
+            if queued is not None:
+                self._finish(queued)
+            return self._end()
+
+    def _launch(self, batch: Batch) -> QueuedStep:
+        config, optimizer = self._config, self._state.optimizer
+        set_learning_rates(
+            optimizer, config.optimizer, config.schedule, batch.step, config.num_steps
+        )
+        return self._step(batch)
+
+    def _choose_step(self) -> Callable[[Batch], QueuedStep]:
+        config, state = self._config, self._state
+        settings: dict[str, Any] = {
+            "clip_norm": config.clip_norm,
+            "z_loss": config.z_loss,
+            "autocast": self._autocast,
+        }
+        # SGD's rate depends on a count that the host keeps.
+        can_record = config.device.startswith("cuda") and config.optimizer.name != "sgd"
+        if config.cuda_graph and can_record:
+            return GraphedStep(state.model, state.optimizer, **settings)
+        return functools.partial(train_step, state.model, state.optimizer, **settings)
+
+    def _may_wait(self, step: int) -> bool:
+        """May the figures of a step be read after the next one is queued?
+
+        Not where something looks at the weights in between, nor while steps are being skipped:
+        the run must stop before a step too many.
+        """
+        return (
+            _works_through_a_queue(self._config)
+            and self._config.max_skipped_steps > 1
+            and self._state.num_skipped_in_row == 0
+            and not self._timetable.needs_weights(step)
+        )
+
+    def _finish(self, queued: QueuedStep) -> None:
+        """Everything that follows a step, in a fixed order: figures, evaluation, sample, save."""
+        state, timetable = self._state, self._timetable
+        result = queued.read()
+        state.count_step(result.loss, result.is_skipped)
+        figures: dict[str, Any] = {}
+        if result.is_skipped:
+            figures |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}
+        if result.is_skipped or timetable.is_log_due(state.step):
+            figures["loss"] = result.loss
+            figures["learning_rate"] = self._learning_rate(state.step)
+            figures["gradient_norm"] = result.gradient_norm
+            figures |= self._meter.read(state.tokens)
+        validation_loss = None
+        if timetable.is_evaluation_due(state.step):
+            validation_loss = self._evaluate(figures)
+        if timetable.is_sample_due(state.step):
+            self._sample(figures)
+        if figures:
+            self._reporter.write(state, figures)
+        if state.num_skipped_in_row >= self._config.max_skipped_steps:
+            self._give_up(result.reason)
+        if timetable.is_save_due(state.step):
+            self._save(validation_loss)
+        if self._progress is not None:
+            self._progress(state.step, self._config.num_steps)
+
+    def _evaluate(self, figures: dict[str, Any]) -> float:
+        assert self._evaluator is not None
+        with self._meter.pause():
+            evaluation = self._evaluator(self._state.model, self._autocast)
+        self._state.note_validation(evaluation.loss, evaluation.bits_per_byte)
+        figures["validation_loss"] = evaluation.loss
+        figures["perplexity"] = evaluation.perplexity
+        figures["bits_per_byte"] = evaluation.bits_per_byte
+        return evaluation.loss
+
+    def _sample(self, figures: dict[str, Any]) -> None:
+        assert self._write_sample is not None
+        random_state = capture_random_state()
+        with self._meter.pause(), torch.no_grad():
+            figures["samples"] = [
+                self._write_sample(self._state.model, prompt)
+                for prompt in self._config.samples.prompts
+            ]
+        restore_random_state(random_state)
+
+    def _save(self, metric: float | None = None) -> None:
+        with self._meter.pause():
+            self._state.wall_seconds = self._meter.wall_seconds
+            self._saver.save(self._state, metric)
+
+    def _give_up(self, reason: str) -> None:
+        """Too many steps in a row were skipped: save the state before them and say what to do."""
+        state = self._state
+        self._save()
+        self._saver.check()
+        raise GroundupError(
+            describe_divergence(
+                self._config, state.num_skipped_in_row, state.last_good_step, reason, self._starts()
+            )
+        )
+
+    def _end(self) -> TrainSummary:
+        self._save()
+        self._saver.check()
+        state, stop_signal = self._state, self._stop.signal
+        is_finished = state.step >= self._config.num_steps
+        summary = TrainSummary(
+            run_folder=self._folder.path,
+            steps=state.step,
+            num_steps=self._config.num_steps,
+            tokens=state.tokens,
+            num_skipped=state.num_skipped,
+            loss=state.loss,
+            validation_loss=state.validation_loss,
+            bits_per_byte=state.bits_per_byte,
+            best_validation_loss=state.best_validation_loss,
+            wall_seconds=self._meter.wall_seconds,
+            stopped_by=None if is_finished or stop_signal is None else stop_signal.name,
+        )
+        _log.info(summary.describe())
+        return summary
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return autocast(self._config)
+
+    def _learning_rate(self, step: int) -> float:
+        config = self._config
+        return learning_rate_at(
+            step - 1, config.schedule, config.optimizer.learning_rate, config.num_steps
+        )
+
+    def _starts(self) -> list[int]:
+        """Where the windows of the latest step begin in the split."""
+        starts: list[int] = self._loader.starts(self._state.step - 1).tolist()
+        return starts
+
+
+def _works_through_a_queue(config: RunConfig) -> bool:
+    """Does the device go on by itself while the host is busy with something else?"""
+    return config.device.startswith("cuda")
+
+
+def _named(config: RunConfig) -> RunConfig:
+    if config.name is not None:
+        return config
+    now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    return config.model_copy(update={"name": now})

@@ -1,0 +1,136 @@
+"""Beginning a run, or finding it again where it stopped: what was decided before counts."""
+
+import datetime
+import logging
+from dataclasses import dataclass
+
+from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.config import save_yaml
+from groundup.data.loader import BatchLoader
+from groundup.errors import ConfigError
+from groundup.files import write_json_atomic
+from groundup.planner.plan import two_line_plan
+from groundup.tokenizer import Tokenizer
+from groundup.training.building import (
+    RunData,
+    build_evaluator,
+    build_loader,
+    build_state,
+    open_data,
+)
+from groundup.training.changes import check_changes
+from groundup.training.config import RunConfig
+from groundup.training.environment import describe_environment, environment_changes
+from groundup.training.evaluation import Evaluator
+from groundup.training.execution import describe_kernels, device_name
+from groundup.training.run_folder import RunFolder
+from groundup.training.state import TrainingState
+from groundup.training.trackers import Tracker, open_trackers
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run that is ready for its next step."""
+
+    config: RunConfig
+    folder: RunFolder
+    checkpoints: CheckpointFolder
+    state: TrainingState
+    loader: BatchLoader
+    evaluator: Evaluator | None
+    trackers: list[Tracker]
+    resumed_step: int | None
+    """The step of the checkpoint it goes on from, if there is one."""
+
+
+def open_run(config: RunConfig, folder: RunFolder, *, resume: bool, allow_changes: bool) -> OpenRun:
+    """Check everything that can be checked before the first step, and build the parts.
+
+    The folder must have been claimed. Nothing in it changes before all checks have passed.
+    """
+    changes = []
+    if resume:
+        changes = check_changes(folder.read_config(), config, allow_changes=allow_changes)
+    data = open_data(config, _load_tokenizer(config, folder, resume=resume))
+    if resume:
+        _check_environment(config, folder, data, allow_changes=allow_changes)
+    state = build_state(config)
+    checkpoints = CheckpointFolder(
+        folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
+    )
+    loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    trackers = open_trackers(config, folder.path)
+    checkpoint = None
+    if resume:
+        checkpoint = _resume(config, folder, checkpoints, state, changes)
+    else:
+        folder.begin(config, data.tokenizer, _environment(config, data))
+    _describe(config, data, state)
+    resumed_step = None if checkpoint is None else checkpoint.step
+    return OpenRun(config, folder, checkpoints, state, loader, evaluator, trackers, resumed_step)
+
+
+def _load_tokenizer(config: RunConfig, folder: RunFolder, *, resume: bool) -> Tokenizer:
+    """A run that has begun carries its own copy."""
+    return Tokenizer.load(folder.tokenizer_file if resume else config.data.tokenizer)
+
+
+def _resume(
+    config: RunConfig,
+    folder: RunFolder,
+    checkpoints: CheckpointFolder,
+    state: TrainingState,
+    changes: list[str],
+) -> Checkpoint | None:
+    checkpoint = None
+    if checkpoints.steps():
+        checkpoint = checkpoints.newest()
+        state.restore(checkpoint)
+    folder.cut_metrics(state.step)
+    if changes:
+        _log.warning("changed settings: %s", "; ".join(changes))
+        save_yaml(folder.config_file, config)
+    if checkpoint is None:
+        _log.info("%s has no checkpoint yet: it begins again from its first step", folder.path)
+    else:
+        _log.info("resumed from %s", checkpoint.path)
+    return checkpoint
+
+
+def _check_environment(
+    config: RunConfig, folder: RunFolder, data: RunData, *, allow_changes: bool
+) -> None:
+    """Other data must be allowed; other versions or hardware are named, and noted in the folder."""
+    old, new = folder.read_environment(), _environment(config, data)
+    changes = environment_changes(old, new)
+    data_changes = [change for change in changes if change.startswith("data")]
+    if data_changes and not allow_changes:
+        raise ConfigError(
+            f"the run in {folder.path} was trained on other data ({data_changes[0]}): give it the "
+            f"shards it began with, or accept the change with --allow-changes"
+        )
+    if changes:
+        _log.warning(
+            "the run began under other conditions, so its last bits may differ from those of a "
+            "run that was not interrupted: %s",
+            "; ".join(changes),
+        )
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    resumes = [*old.get("resumes", []), {"started": now, "changes": changes}]
+    write_json_atomic(folder.environment_file, {**old, "resumes": resumes})
+
+
+def _environment(config: RunConfig, data: RunData) -> dict[str, object]:
+    return describe_environment(config, device_name(config), describe_kernels(config), data.ids)
+
+
+def _describe(config: RunConfig, data: RunData, state: TrainingState) -> None:
+    splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
+    _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
+    for line in two_line_plan(config.model, config.batch_size, config.num_steps):
+        _log.info(line)
+    _log.info(describe_kernels(config))
+    if state.step:
+        _log.info("going on after step %d of %d", state.step, config.num_steps)

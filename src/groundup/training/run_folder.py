@@ -1,0 +1,151 @@
+"""The folder of a run: whose it is, what lies in it, and how a resume finds it.
+
+    runs/<name>/{config.yaml, environment.json, metrics.jsonl, log.txt, tokenizer.json}
+    runs/<name>/checkpoints/step_000100/
+
+`config.yaml` is written last when a run begins, so a folder that has it has all the rest.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError
+from groundup.files import (
+    read_json_lines,
+    remove_stale_temporaries,
+    write_json_atomic,
+    write_text_atomic,
+)
+from groundup.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from groundup.tokenizer import Tokenizer
+
+
+class RunFolder:
+    """The paths of one run, and what is done to its small files."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.environment_file = self.path / "environment.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.log_file = self.path / "log.txt"
+        self.tokenizer_file = self.path / "tokenizer.json"
+        self.checkpoints = self.path / "checkpoints"
+
+    def has_run(self) -> bool:
+        return self.config_file.is_file()
+
+    def read_config(self) -> RunConfig:
+        """The settings the run was last trained with."""
+        if not self.has_run():
+            what = f"has no {self.config_file.name}" if self.path.is_dir() else "is no folder"
+            raise ConfigError(
+                f"{self.path} {what}, so there is no run to read: name a folder that groundup "
+                f"train made, or train one"
+            )
+        return load_settings(RunConfig, self.config_file)
+
+    @contextlib.contextmanager
+    def claim(self, *, resume: bool) -> Iterator[None]:
+        """Hold the folder, so that no second trainer writes there; make it for a new run."""
+        if resume and not self.has_run():
+            raise ConfigError(
+                f"{self.path} holds no run to resume: check --name and --runs-folder, or leave "
+                f"--resume out to begin it"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file: choose another --name for the run")
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._lock(lock)
+            if not resume:
+                self._refuse_existing()
+            remove_stale_temporaries(self.path)
+            yield
+        finally:
+            os.close(lock)
+
+    def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
+        """Write what is known of a new run before its first step."""
+        tokenizer.save(self.tokenizer_file)
+        write_json_atomic(self.environment_file, environment)
+        save_yaml(self.config_file, config)
+
+    def read_environment(self) -> dict[str, Any]:
+        """What the run began on; nothing if that cannot be read."""
+        try:
+            value = json.loads(self.environment_file.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def cut_metrics(self, last_step: int) -> None:
+        """Drop the records after `last_step`: a resumed run writes them anew."""
+        if not self.metrics_file.exists():
+            return
+        records = list(read_json_lines(self.metrics_file))
+        kept = [record for record in records if record.get("step", 0) <= last_step]
+        if len(kept) < len(records):
+            lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in kept]
+            write_text_atomic(self.metrics_file, "".join(lines))
+
+    @contextlib.contextmanager
+    def log_to_file(self) -> Iterator[None]:
+        """Add what groundup logs meanwhile to log.txt, and the error that ends it if one does."""
+        logger = logging.getLogger("groundup")
+        handler = _QuietFileHandler(self.log_file, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        level = logger.level
+        logger.addHandler(handler)
+        if logger.getEffectiveLevel() > logging.INFO:
+            logger.setLevel(logging.INFO)
+        try:
+            yield
+        except Exception as error:
+            # To the file alone: the console hears of it from whoever catches it.
+            text = f"{type(error).__name__}: {error}"
+            handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
+            raise
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
+            handler.close()
+
+    def _lock(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process is training in {self.path}: wait until it is done, or choose "
+                f"another --name"
+            ) from None
+
+    def _refuse_existing(self) -> None:
+        if self.has_run():
+            raise ConfigError(
+                f"{self.path} already holds a run: go on with it by --resume, or choose another "
+                f"--name"
+            )
+        for remains in (self.metrics_file, self.checkpoints):
+            if remains.exists():
+                raise ConfigError(
+                    f"{self.path} has {remains.name} but no {self.config_file.name}: put that "
+                    f"back and use --resume, or choose another --name"
+                )
+
+
+class _QuietFileHandler(logging.FileHandler):
+    """A log line that cannot be written (disk full) is no reason to disturb the training."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass

@@ -1,0 +1,73 @@
+"""Checkpoints of a run, and what happens when the disk does not take them.
+
+A checkpoint that cannot be written leaves the last good one as it was; the run goes on, tries
+again at the next one, and only fails if the last attempt of all did.
+"""
+
+import logging
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import GroundupError
+from groundup.training.metrics import MetricsWriter
+from groundup.training.state import TrainingState
+
+_log = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes checkpoints behind the metrics that led to them."""
+
+    def __init__(
+        self,
+        checkpoints: CheckpointFolder,
+        metrics: MetricsWriter,
+        saved_step: int | None = None,
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._metrics = metrics
+        self._saved_step = saved_step
+        self._failure: OSError | None = None
+
+    def save(self, state: TrainingState, metric: float | None = None) -> None:
+        """Save the state after its last good step; a failure is logged and remembered."""
+        step = state.last_good_step
+        if step == self._saved_step:
+            return
+        try:
+            # A resume takes the records up to its checkpoint from the file, so they come first.
+            self._metrics.sync()
+            self._checkpoints.save(
+                step,
+                state.model.state_dict(),
+                state.optimizer.state_dict(),
+                state.counters(),
+                metric,
+            )
+            self._saved_step, self._failure = step, None
+        except OSError as error:
+            self._failure = error
+            _log.error(
+                "no checkpoint of step %d: %s; %s, and the next one is tried in its time",
+                step,
+                _reason(error),
+                self._describe_kept(),
+            )
+
+    def check(self) -> None:
+        """Raise if the latest checkpoint could not be written."""
+        if self._failure is None:
+            return
+        raise GroundupError(
+            f"the last checkpoint could not be written: {_reason(self._failure)}; "
+            f"{self._describe_kept()}. Free some space and go on with --resume"
+        ) from self._failure
+
+    def _describe_kept(self) -> str:
+        if self._saved_step is None:
+            return "there is none before it"
+        return f"that of step {self._saved_step} stays"
+
+
+def _reason(error: OSError) -> str:
+    reason = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename else reason

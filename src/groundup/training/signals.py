@@ -1,0 +1,50 @@
+"""A polite stop: SIGINT and SIGTERM let the current step end and the run be saved.
+
+The first signal is only noted; it also puts the old handlers back, so that a second one stops the
+process at once.
+"""
+
+import logging
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = logging.getLogger(__name__)
+
+
+class StopRequest:
+    """While in use, knows whether and by which signal the process was asked to stop."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._old_handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        # Python lets only the main thread set handlers; in another one signals do what they did.
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._old_handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._put_back()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        self._put_back()
+        _log.warning(
+            "%s: the run is saved after this step; once more stops it at once", self.signal.name
+        )
+
+    def _put_back(self) -> None:
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._old_handlers.clear()

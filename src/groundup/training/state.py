@@ -1,0 +1,99 @@
+"""Everything a run is made of between two steps, and how it goes into a checkpoint and back.
+
+What is not in here (settings, data, the order of batches) is the same in every process that trains
+the run, so a state decides all that follows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from groundup.checkpoint import (
+    Checkpoint,
+    capture_random_state,
+    restore_model,
+    restore_optimizer,
+    restore_random_state,
+)
+from groundup.model import TransformerLM
+from groundup.optim.base import Optimizer
+
+
+@dataclass
+class TrainingState:
+    """The model, its optimizer and the counters of a run after `step` steps."""
+
+    model: TransformerLM
+    optimizer: Optimizer
+    tokens_per_step: int
+    step: int = 0
+    num_skipped: int = 0
+    """Steps whose loss or gradients were not finite."""
+    num_skipped_in_row: int = 0
+    """How many of them are the latest."""
+    loss: float | None = None
+    """Of the latest step that was not skipped."""
+    validation_loss: float | None = None
+    bits_per_byte: float | None = None
+    best_validation_loss: float | None = None
+    wall_seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        return self.step * self.tokens_per_step
+
+    @property
+    def last_good_step(self) -> int:
+        """The latest step that changed the weights: what a checkpoint is a state of."""
+        return self.step - self.num_skipped_in_row
+
+    def count_step(self, loss: float, is_skipped: bool) -> None:
+        """Note the outcome of one more step."""
+        self.step += 1
+        if is_skipped:
+            self.num_skipped += 1
+            self.num_skipped_in_row += 1
+        else:
+            self.num_skipped_in_row = 0
+            self.loss = loss
+
+    def note_validation(self, loss: float, bits_per_byte: float | None) -> None:
+        """Note the outcome of an evaluation."""
+        self.validation_loss, self.bits_per_byte = loss, bits_per_byte
+        if self.best_validation_loss is None or loss < self.best_validation_loss:
+            self.best_validation_loss = loss
+
+    def counters(self) -> dict[str, Any]:
+        """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
+        return {
+            "tokens": self.last_good_step * self.tokens_per_step,
+            "num_skipped": self.num_skipped - self.num_skipped_in_row,
+            "loss": self.loss,
+            "validation_loss": self.validation_loss,
+            "bits_per_byte": self.bits_per_byte,
+            "best_validation_loss": self.best_validation_loss,
+            "wall_seconds": self.wall_seconds,
+            "random": capture_random_state(),
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Become what the checkpoint was made of."""
+        restore_model(self.model, checkpoint.model_state())
+        options = [_options(group) for group in self.optimizer.param_groups]
+        restore_optimizer(self.optimizer, checkpoint.optimizer_state())
+        # The settings decide over rates and decay, also where they have changed since.
+        for group, own in zip(self.optimizer.param_groups, options, strict=True):
+            group.update(own)
+        counters = checkpoint.state
+        self.step = checkpoint.step
+        self.num_skipped = counters["num_skipped"]
+        self.num_skipped_in_row = 0
+        self.loss = counters["loss"]
+        self.validation_loss = counters["validation_loss"]
+        self.bits_per_byte = counters["bits_per_byte"]
+        self.best_validation_loss = counters["best_validation_loss"]
+        self.wall_seconds = counters["wall_seconds"]
+        restore_random_state(counters["random"])
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}

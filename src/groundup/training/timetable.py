@@ -1,0 +1,36 @@
+"""After which steps something besides the step itself is due: a line, an evaluation, a checkpoint.
+
+It depends on the settings and the step alone, so an interrupted run does at every step what an
+uninterrupted one does.
+"""
+
+from groundup.training.config import RunConfig
+
+
+class Timetable:
+    """Says what is due after a step, counted from 1."""
+
+    def __init__(self, config: RunConfig, *, can_evaluate: bool, can_sample: bool) -> None:
+        self._config = config
+        self._can_evaluate = can_evaluate
+        self._can_sample = can_sample and config.samples.every_steps > 0
+
+    def is_log_due(self, step: int) -> bool:
+        return step == 1 or self._is_due(step, self._config.logging.every_steps)
+
+    def is_evaluation_due(self, step: int) -> bool:
+        return self._can_evaluate and self._is_due(step, self._config.evaluation.every_steps)
+
+    def is_sample_due(self, step: int) -> bool:
+        return self._can_sample and self._is_due(step, self._config.samples.every_steps)
+
+    def is_save_due(self, step: int) -> bool:
+        return self._is_due(step, self._config.checkpoints.every_steps)
+
+    def needs_weights(self, step: int) -> bool:
+        """Does anything look at the weights before the next step changes them?"""
+        return self.is_evaluation_due(step) or self.is_sample_due(step) or self.is_save_due(step)
+
+    def _is_due(self, step: int, every_steps: int) -> bool:
+        is_last = step == self._config.num_steps
+        return is_last or (every_steps > 0 and step % every_steps == 0)

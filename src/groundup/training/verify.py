@@ -1,0 +1,135 @@
+"""The proof, on the user's own machine, that an interrupted run ends as an uninterrupted one.
+
+With the settings of a run, a few steps are trained twice in scratch folders: once in one go, and
+once with a process that is killed on the way and another that resumes. All figures that do not
+come from a clock, all weights and the whole optimizer state must be equal to the last bit.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError, GroundupError
+from groundup.training.comparison import Comparison, compare_runs
+from groundup.training.config import RunConfig
+from groundup.training.run_folder import RunFolder
+
+_CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
+
+
+@dataclass(frozen=True)
+class ResumeReport:
+    """How the check went: `num_steps` against a kill after `killed_step` and a resume."""
+
+    num_steps: int
+    saved_step: int
+    killed_step: int
+    comparison: Comparison
+    is_deterministic: bool
+    """Whether the run's settings promise equality: on CUDA only in deterministic mode."""
+
+    @property
+    def is_exact(self) -> bool:
+        return not self.comparison.differences
+
+    def describe(self) -> str:
+        """One line with the outcome, and what to do where it is not the one hoped for."""
+        found = self.comparison
+        if self.is_exact:
+            return (
+                f"exact: {self.num_steps} steps equal {self.saved_step} saved, a kill after "
+                f"{self.killed_step} and a resume, in all {found.num_records} records and "
+                f"{found.num_values} values and tensors of the checkpoint"
+            )
+        hint = "" if self.is_deterministic else "; on CUDA set deterministic to true for equality"
+        return f"not exact: {len(found.differences)} differences, {found.differences[0]}{hint}"
+
+
+def verify_resume(
+    run_folder: str | os.PathLike[str], num_steps: int = 8, scratch: Path | None = None
+) -> ResumeReport:
+    """Train `num_steps` steps of a run with and without a kill, and compare to the bit.
+
+    The run itself is left alone. `scratch` is where the two runs go, a temporary folder by default.
+    """
+    if num_steps < 4:
+        raise ConfigError(f"num_steps is {num_steps}, but saving, a kill and going on take 4")
+    run = RunFolder(run_folder)
+    config = run.read_config()
+    if num_steps > config.num_steps:
+        raise ConfigError(
+            f"num_steps is {num_steps}, but the run in {run.path} has {config.num_steps} in all"
+        )
+    saved_step = num_steps // 2
+    killed_step = saved_step + 1
+    with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
+        config = _scratch_config(config, run, Path(folder), saved_step)
+        whole, parted = (config.model_copy(update={"name": name}) for name in ("whole", "parted"))
+        _run_part(whole, stop_after=num_steps)
+        _run_part(parted, stop_after=num_steps, kill_at=killed_step)
+        _run_part(parted, stop_after=num_steps, resume=True)
+        comparison = compare_runs(whole.run_folder, parted.run_folder)
+    return ResumeReport(
+        num_steps=num_steps,
+        saved_step=saved_step,
+        killed_step=killed_step,
+        comparison=comparison,
+        is_deterministic=config.deterministic or not config.device.startswith("cuda"),
+    )
+
+
+def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step: int) -> RunConfig:
+    """The same training, with lines, evaluations and checkpoints dense enough for few steps."""
+    sections: dict[str, dict[str, Any]] = {
+        "data": {
+            "shards": config.data.shards.absolute(),
+            "tokenizer": run.tokenizer_file.absolute(),
+        },
+        "evaluation": {"every_steps": saved_step, "num_windows": 16},
+        "checkpoints": {"every_steps": saved_step, "keep_last": 2},
+        "logging": {"every_steps": 1, "tensorboard": False, "wandb": False, "trackio": False},
+        "samples": {"every_steps": 0},
+    }
+    changed = {
+        name: getattr(config, name).model_copy(update=values) for name, values in sections.items()
+    }
+    return config.model_copy(update={"runs_folder": folder.absolute(), **changed})
+
+
+def _run_part(
+    config: RunConfig, *, stop_after: int, kill_at: int | None = None, resume: bool = False
+) -> None:
+    """Train in a process of its own, which a kill ends for good."""
+    settings = config.runs_folder / f"{config.name}.yaml"
+    save_yaml(settings, config)
+    part = {"stop_after": stop_after, "kill_at": kill_at, "resume": resume}
+    command = [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    expected = 0 if kill_at is None else -signal.SIGKILL
+    if done.returncode != expected:
+        last_lines = " ".join(done.stderr.split("\n")[-4:])
+        raise GroundupError(
+            f"a process that trained for the check ended with status {done.returncode} instead of "
+            f"{expected}: {last_lines}"
+        )
+
+
+def _train_part(arguments: list[str]) -> None:
+    """What the process runs."""
+    from groundup.training.loop import train
+
+    config = load_settings(RunConfig, arguments[0])
+    part = json.loads(arguments[1])
+
+    def kill_in_time(step: int, num_steps: int | None) -> None:
+        if step == part["kill_at"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    train(config, resume=part["resume"], stop_after=part["stop_after"], progress=kill_in_time)

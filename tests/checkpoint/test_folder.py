@@ -1,0 +1,444 @@
+"""Folders of checkpoints: what is kept, what damage is seen, and what is used instead."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from groundup import __version__
+from groundup.checkpoint import Checkpoint, CheckpointFolder, folder_swap
+from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
+from groundup.errors import CheckpointError, ConfigError
+from groundup.files import hash_file
+
+Save = Callable[..., Path]
+Check = Callable[[Checkpoint, int], None]
+
+NAMES = ["model.safetensors", "optimizer.safetensors", "state.json"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "runs" / "one" / "checkpoints")
+
+
+def test_a_checkpoint_comes_back_to_the_bit(
+    folder: CheckpointFolder, save: Save, check: Check
+) -> None:
+    path = save(folder, 100, metric=1.25)
+    assert path == folder.path / "step_000100"
+    for checkpoint in (folder.newest(), folder.best(), folder.load(100)):
+        assert (checkpoint.step, checkpoint.metric, checkpoint.path) == (100, 1.25, path)
+        assert checkpoint.groundup_version == __version__
+        check(checkpoint, 100)
+    assert os.listdir(folder.path) == ["step_000100"]
+
+
+def test_the_files_are_the_three_that_are_promised(folder: CheckpointFolder, save: Save) -> None:
+    path = save(folder, 100, metric=1.25)
+    assert sorted(os.listdir(path)) == NAMES
+    record = json.loads((path / "state.json").read_text("utf-8"))
+    assert record["format"] == "groundup-checkpoint"
+    assert (record["version"], record["groundup"]) == (1, __version__)
+    assert (record["step"], record["metric"]) == (100, 1.25)
+    assert record["state"]["seed"] == 100
+    for name in NAMES[:2]:
+        entry = {"num_bytes": (path / name).stat().st_size, "hash": hash_file(path / name)}
+        assert record["files"][name] == entry
+
+
+def test_state_may_be_anything_that_json_almost_holds(folder: CheckpointFolder) -> None:
+    state = {
+        "a": {1: "one", "1": "text"},
+        "path": "caf\udce9",
+        "big": 2**100,
+        "$odd": (float("-inf"),),
+    }
+    folder.save(1, {}, {}, state)
+    assert folder.newest().state == state
+
+
+def test_tensors_in_the_state_and_odd_values_are_refused_before_writing(
+    folder: CheckpointFolder,
+) -> None:
+    with pytest.raises(CheckpointError, match=r"holds tensors \(deep\.average\)"):
+        folder.save(1, {}, {}, {"deep": {"average": torch.ones(2)}})
+    with pytest.raises(CheckpointError, match="at odd is a "):
+        folder.save(1, {}, {}, {"odd": {1, 2}})
+    with pytest.raises(CheckpointError, match="at state is a "):
+        folder.save(1, {}, {"state": object()}, {})
+    with pytest.raises(CheckpointError, match="step is -1"):
+        folder.save(-1, {}, {}, {})
+    assert not folder.path.exists()
+
+
+def test_at_least_one_must_be_kept(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keep_last is 0"):
+        CheckpointFolder(tmp_path, keep_last=0)
+
+
+def test_no_checkpoint_at_all_is_an_error_with_advice(
+    folder: CheckpointFolder, tmp_path: Path, save: Save
+) -> None:
+    for _ in range(2):
+        assert folder.steps() == []
+        for find in (folder.newest, folder.best):
+            with pytest.raises(CheckpointError, match=r"has no checkpoint: .* without resuming"):
+                find()
+        folder.path.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match="has no checkpoint"):
+        CheckpointFolder(tmp_path / "file").newest()
+    save(folder, 3)
+    with pytest.raises(CheckpointError, match="no checkpoint of step 4: there is 3"):
+        folder.load(4)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints in"):
+        folder.best()
+
+
+def test_other_things_in_the_folder_are_no_checkpoints(
+    folder: CheckpointFolder, save: Save
+) -> None:
+    save(folder, 7)
+    for name in ("step_7", "step_0000007", "step_000008.bak", "latest", "step_00000٣"):
+        (folder.path / name).mkdir()
+    (folder.path / "step_000009").write_text("a file")
+    assert folder.steps() == [7]
+    assert folder.newest().step == 7
+
+
+def test_steps_of_any_length_are_in_order(folder: CheckpointFolder, save: Save) -> None:
+    for step in (999_999, 1_000_000, 0):
+        save(folder, step)
+    assert folder.steps() == [0, 999_999, 1_000_000]
+    assert folder.newest().step == 1_000_000
+
+
+@pytest.mark.parametrize("metric", [float("nan"), float("inf"), float("-inf"), None])
+def test_a_metric_that_is_not_finite_is_never_the_best(
+    folder: CheckpointFolder, save: Save, metric: float | None
+) -> None:
+    save(folder, 1, metric=9.0)
+    save(folder, 2, metric=metric)
+    assert folder.best().step == 1
+    assert folder.load(2).metric is None
+
+
+@given(
+    saves=st.lists(
+        st.tuples(st.integers(0, 12), st.none() | st.sampled_from([1.0, 2.0, 3.0, 4.0])), max_size=9
+    ),
+    keep_last=st.none() | st.integers(1, 4),
+    keep_best=st.booleans(),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_last_few_and_the_best_remain(
+    memory_path: Path,
+    saves: list[tuple[int, float | None]],
+    keep_last: int | None,
+    keep_best: bool,
+) -> None:
+    shutil.rmtree(memory_path / "c", ignore_errors=True)
+    folder = CheckpointFolder(memory_path / "c", keep_last, keep_best)
+    expected: dict[int, float | None] = {}
+    for step, metric in saves:
+        folder.save(step, {}, {}, {}, metric)
+        expected[step] = metric
+        if keep_last is not None:
+            kept = {*sorted(expected)[-keep_last:], step}
+            kept |= {best_of(expected)} if keep_best else set()
+            expected = {other: expected[other] for other in expected if other in kept}
+        assert folder.steps() == sorted(expected)
+        assert sorted(os.listdir(folder.path)) == [f"step_{one:06d}" for one in sorted(expected)]
+        assert folder.newest().step == max(expected)
+        best = best_of(expected)
+        if best is not None:
+            assert folder.best().step == best
+        else:
+            with pytest.raises(CheckpointError, match="has a metric"):
+                folder.best()
+
+
+def best_of(metrics: dict[int, float | None]) -> int | None:
+    measured = [(metric, -step) for step, metric in metrics.items() if metric is not None]
+    return -min(measured)[1] if measured else None
+
+
+def test_saving_a_step_again_replaces_it(
+    folder: CheckpointFolder, save: Save, check: Check
+) -> None:
+    save(folder, 5, seed=1, metric=1.0)
+    save(folder, 5, seed=2, metric=2.0)
+    assert os.listdir(folder.path) == ["step_000005"]
+    check(folder.newest(), 2)
+    assert folder.best().metric == 2.0
+
+
+def damage(path: Path, kind: str) -> None:
+    data = path.read_bytes()
+    if kind == "missing":
+        path.unlink()
+    elif kind == "a folder":
+        path.unlink()
+        path.mkdir()
+    elif kind == "unreadable":
+        path.unlink()
+        path.symlink_to(path.name)
+    else:
+        path.write_bytes({"empty": b"", "cut": data[:-1], "longer": data + b"\n\0"}[kind])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["missing", "empty", "cut", "longer", "a folder", "unreadable"])
+def test_a_damaged_newest_is_reported_and_the_one_before_is_used(
+    folder: CheckpointFolder,
+    save: Save,
+    check: Check,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    kind: str,
+) -> None:
+    save(folder, 1, metric=2.0)
+    path = save(folder, 2, metric=1.0)
+    damage(path / name, kind)
+    if (name, kind) == ("state.json", "cut"):  # The last line end means nothing.
+        damage(path / name, kind)
+    for find in (folder.newest, folder.best):
+        caplog.clear()
+        checkpoint = find()
+        assert checkpoint.step == 1
+        check(checkpoint, 1)
+        assert str(path / name) in caplog.text
+    assert caplog.records[0].levelno == logging.WARNING
+    with pytest.raises(CheckpointError) as caught:
+        folder.load(2)
+    assert str(path / name) in str(caught.value)
+
+
+def test_a_flipped_bit_anywhere_is_seen(memory_path: Path, save: Save) -> None:
+    folder = CheckpointFolder(memory_path)
+    path = save(folder, 1, metric=1.0)
+    for name in NAMES:
+        data = (path / name).read_bytes()
+        for position in range(len(data)):
+            changed = bytearray(data)
+            changed[position] ^= 1 << (position % 8)
+            (path / name).write_bytes(changed)
+            with pytest.raises(CheckpointError) as caught:
+                folder.load(1)
+            assert str(path / name) in str(caught.value)
+        (path / name).write_bytes(data)
+    folder.load(1)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\x00", b"[]", b"3", b"{}", b"[" * 100_000, b'{"a":NaN}'])
+def test_a_garbage_record_is_damage(folder: CheckpointFolder, save: Save, garbage: bytes) -> None:
+    path = save(folder, 1)
+    (path / "state.json").write_bytes(garbage)
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        folder.newest()
+
+
+def rewrite_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a record as someone who knows the format would, own hash included."""
+    from groundup.checkpoint.record import _hash
+
+    value = json.loads((path / "state.json").read_text("utf-8"))
+    del value["hash"]
+    change(value)
+    value["hash"] = _hash(value)
+    (path / "state.json").write_text(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda v: v["files"]["model.safetensors"].update(hash="sha256:00"),
+            "model.*says sha256:00",
+        ),
+        (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "bytes, not 3"),
+        (lambda v: v["files"].update({"../../x": {"num_bytes": 0, "hash": ""}}), "describes"),
+        (lambda v: v.update(version=2), "version 2, this groundup knows 1: update groundup"),
+        (lambda v: v.update(format="other"), "its format is 'other'"),
+        (lambda v: v.update(step=7), "is of step 7, but its folder is of step 1"),
+        (lambda v: v.update(extra=1), "damaged at extra"),
+        (lambda v: v.update(state={"$call": 1}), r"state\.json: the checkpoint has '\$call'"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(
+    folder: CheckpointFolder, save: Save, change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    rewrite_record(save(folder, 1), change)
+    with pytest.raises(CheckpointError, match=reason):
+        folder.load(1)
+
+
+def test_all_damaged_is_an_error_that_names_each(folder: CheckpointFolder, save: Save) -> None:
+    for step in (1, 2):
+        damage(save(folder, step) / NAMES[step - 1], "cut")
+    with pytest.raises(CheckpointError, match=r"none of the 2 .*000002/optim.*000001/model.*copy"):
+        folder.newest()
+
+
+def test_the_one_just_saved_is_kept_though_later_damaged_ones_are_there(
+    tmp_path: Path, save: Save, check: Check
+) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=1, keep_best=False)
+    path = save(folder, 300)
+    data = bytearray((path / NAMES[0]).read_bytes())
+    data[-1] ^= 1
+    (path / NAMES[0]).write_bytes(data)
+    save(folder, 200)
+    check(folder.newest(), 200)
+    save(folder, 250)
+    check(folder.newest(), 250)
+    assert folder.steps() == [250, 300]
+
+
+def test_damaged_ones_neither_count_nor_go(tmp_path: Path, save: Save) -> None:
+    folder = CheckpointFolder(tmp_path, keep_last=2)
+    save(folder, 1)
+    damage(save(folder, 2) / "state.json", "missing")
+    damage(save(folder, 3) / "model.safetensors", "cut")
+    save(folder, 4)
+    assert folder.steps() == [1, 2, 3, 4]
+    save(folder, 5)
+    assert folder.steps() == [2, 3, 4, 5]
+
+
+def test_a_moved_folder_of_checkpoints_still_loads(
+    folder: CheckpointFolder, save: Save, check: Check, tmp_path: Path
+) -> None:
+    save(folder, 1)
+    shutil.copytree(folder.path, tmp_path / "elsewhere")
+    check(CheckpointFolder(tmp_path / "elsewhere").newest(), 1)
+
+
+def leave_behind(parent: Path, role: str, name: str = "step_000001") -> Path:
+    path = parent / f".{name}.{role}-0123456789ab"
+    path.mkdir(parents=True)
+    (path / "model.safetensors").write_bytes(b"half of")
+    return path
+
+
+def test_what_killed_writers_left_is_removed_at_the_next_save(
+    folder: CheckpointFolder, save: Save
+) -> None:
+    for role in ("writing", "discarded"):
+        leave_behind(folder.path, role)
+    assert folder.steps() == []
+    save(folder, 2)
+    leave_behind(folder.path, "replaced", "step_000002")
+    assert folder.steps() == [2]
+    save(folder, 3)
+    assert sorted(os.listdir(folder.path)) == ["step_000002", "step_000003"]
+
+
+def test_what_living_writers_work_on_stays(folder: CheckpointFolder, save: Save) -> None:
+    save(folder, 1)
+    with atomic_folder(folder.path / "step_000002") as temporary:
+        save(folder, 3)
+        assert temporary.is_dir()
+    assert folder.steps() == [1, 2, 3]
+
+
+def test_one_put_aside_by_a_killed_writer_is_found_and_put_back(
+    folder: CheckpointFolder, save: Save, check: Check
+) -> None:
+    path = save(folder, 1)
+    path.rename(path.with_name(".step_000001.replaced-0123456789ab"))
+    assert folder.steps() == [1]
+    check(folder.newest(), 1)
+    save(folder, 2)
+    assert sorted(os.listdir(folder.path)) == ["step_000001", "step_000002"]
+    check(folder.load(1), 1)
+
+
+def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_lock, made = folder_swap._lock, []
+
+    def clean_then_lock(path: Path, operation: int) -> int:
+        if not made:
+            made.append(path)
+            remove_leftovers(tmp_path)
+        return real_lock(path, operation)
+
+    monkeypatch.setattr(folder_swap, "_lock", clean_then_lock)
+    with atomic_folder(tmp_path / "new") as temporary:
+        assert temporary != made[0]
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_everything_is_synced_before_the_rename_and_the_parent_after(
+    folder: CheckpointFolder, save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.path.mkdir(parents=True)
+    events: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def fsync(file: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
+        is_folder = stat.S_ISDIR(os.fstat(file).st_mode)
+        events.append("parent" if path == folder.path else "folder" if is_folder else "file")
+        real_fsync(file)
+
+    def rename(source: Any, target: Any) -> None:
+        events.append("rename")
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    save(folder, 1)
+    assert events == ["file", "folder"] * 3 + ["folder", "rename", "parent"]
+
+
+def test_a_disk_without_the_space_is_known_before_writing(
+    folder: CheckpointFolder, save: Save, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(folder, 1)
+    num_bytes = sum((path / name).stat().st_size for name in NAMES[:2])
+    usage = shutil.disk_usage(folder.path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=num_bytes - 1))
+    with pytest.raises(
+        OSError, match=rf"needs {num_bytes:,} bytes and {num_bytes - 1:,} are free"
+    ) as e:
+        save(folder, 2, seed=1)
+    assert (e.value.errno, e.value.filename) == (errno.ENOSPC, str(folder.path / "step_000002"))
+    assert os.listdir(folder.path) == ["step_000001"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=num_bytes))
+    save(folder, 2, seed=1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(total=0, free=0))
+    save(folder, 3, seed=1)
+
+
+def test_one_removed_while_it_was_being_read_is_no_damage(
+    folder: CheckpointFolder,
+    save: Save,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    save(folder, 1)
+    real_load = CheckpointFolder.load
+
+    def load(self: CheckpointFolder, step: int) -> Checkpoint:
+        if step == 1:  # Another process saves 2 and drops 1 before this one reads it.
+            save(folder, 2)
+            shutil.rmtree(folder.path / "step_000001")
+        return real_load(self, step)
+
+    monkeypatch.setattr(CheckpointFolder, "load", load)
+    assert folder.newest().step == 2
+    assert caplog.text == ""

@@ -1,0 +1,241 @@
+"""Every call that reaches the disk fails in turn; the last good checkpoint outlives each."""
+
+import builtins
+import errno
+import io
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.checkpoint import Checkpoint, CheckpointFolder
+
+Save = Callable[..., Path]
+Check = Callable[[Checkpoint, int], None]
+
+FAULTS = ["ENOSPC", "EIO", "torn", "silently torn", "all that follow"]
+WRITING_CALLS = ["open", "fsync", "replace", "rename", "mkdir", "io.open"]
+OTHER_CALLS = ["unlink", "rmdir", "listdir", "scandir", "stat"]
+
+
+class Disk:
+    """Counts the calls that reach the disk and makes one of them fail, or all from it on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.num_calls = 0
+        self.failing_call: int | None = None
+        self.fault = ""
+        self.came = False
+        for name in (*WRITING_CALLS[:-1], *OTHER_CALLS):
+            monkeypatch.setattr(os, name, self._watched(getattr(os, name), name))
+        opened = self._watched(io.open, "io.open")
+        for module in (io, builtins):
+            monkeypatch.setattr(module, "open", lambda *a, **k: WatchedFile(self, opened(*a, **k)))
+
+    def arm(self, failing_call: int, fault: str) -> None:
+        self.num_calls, self.failing_call, self.fault, self.came = 0, failing_call, fault, False
+
+    def disarm(self) -> None:
+        self.failing_call = None
+
+    def fails_now(self) -> bool:
+        if self.failing_call is None:
+            return False
+        number, self.num_calls = self.num_calls, self.num_calls + 1
+        is_late = number > self.failing_call and self.fault == "all that follow"
+        self.came |= number >= self.failing_call
+        return number == self.failing_call or is_late
+
+    def error(self) -> OSError:
+        code = errno.ENOSPC if self.fault == "ENOSPC" else errno.EIO
+        return OSError(code, os.strerror(code))
+
+    def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            # Only what takes space can find the disk full, and only writes can be torn.
+            is_concerned = name in WRITING_CALLS or self.fault != "ENOSPC"
+            if is_concerned and "torn" not in self.fault and self.fails_now():
+                raise self.error()
+            # Real syncs would only make the many rounds slow: no power is cut here.
+            return None if name == "fsync" else function(*arguments, **options)
+
+        return call
+
+
+class WatchedFile:
+    """A file whose writes may fail, or stop half-way with or without saying so."""
+
+    def __init__(self, disk: Disk, file: Any) -> None:
+        self.disk, self.file = disk, file
+
+    def write(self, data: Any) -> int:
+        if not self.disk.fails_now():
+            return int(self.file.write(data))
+        if "torn" in self.disk.fault:
+            self.file.write(data[: len(data) // 2])
+        if self.disk.fault != "silently torn":
+            raise self.disk.error()
+        return len(data)
+
+    def close(self) -> None:
+        self.file.close()
+        if "torn" not in self.disk.fault and self.disk.fails_now():
+            raise self.disk.error()
+
+    def __enter__(self) -> "WatchedFile":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def each_fault(disk: Disk, fault: str, template: Path, work: Path) -> Iterator[CheckpointFolder]:
+    """A fresh copy of the template for every call of a save, until a save meets no fault."""
+    for failing_call in range(1000):
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(template, work)
+        disk.arm(failing_call, fault)
+        yield CheckpointFolder(work, keep_last=2)
+        if not disk.came:
+            assert failing_call > (2 if "torn" in fault else 20)
+            return
+    pytest.fail("a save does not end")
+
+
+def hidden(folder: CheckpointFolder) -> list[str]:
+    return [name for name in os.listdir(folder.path) if name.startswith(".")]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_at_any_call_leaves_the_last_good_one(
+    memory_path: Path, disk: Disk, save: Save, check: Check, fault: str
+) -> None:
+    template = CheckpointFolder(memory_path / "template")
+    for step, metric in ((1, 0.5), (2, 3.0), (3, 2.0)):
+        save(template, step, metric=metric)
+    for folder in each_fault(disk, fault, template.path, memory_path / "work"):
+        failure = None
+        try:
+            save(folder, 4, metric=1.0)
+        except OSError as error:
+            failure = error
+        disk.disarm()
+        newest = folder.newest()
+        check(newest, newest.step)
+        check(folder.best(), 1)
+        if failure is None:
+            assert newest.step == 4
+        else:
+            assert newest.step in (3, 4)
+            assert failure.filename == str(folder.path / "step_000004")
+            assert folder.steps()[:3] == [1, 2, 3]
+            if fault != "all that follow" and newest.step == 3:
+                assert hidden(folder) == []
+        save(folder, 5, metric=4.0)
+        check(folder.newest(), 5)
+        check(folder.best(), 1)
+        assert hidden(folder) == []
+        assert folder.steps() in ([1, 4, 5], [1, 3, 5])
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_while_replacing_leaves_the_old_one_or_the_new(
+    memory_path: Path, disk: Disk, save: Save, check: Check, fault: str
+) -> None:
+    template = CheckpointFolder(memory_path / "template")
+    save(template, 1, seed=10)
+    for folder in each_fault(disk, fault, template.path, memory_path / "work"):
+        failure = None
+        try:
+            save(folder, 1, seed=20)
+        except OSError as error:
+            failure = error
+        disk.disarm()
+        newest = folder.newest()
+        assert newest.step == 1
+        assert newest.state["seed"] in (10, 20) if failure else newest.state["seed"] == 20
+        check(newest, newest.state["seed"])
+        if fault != "all that follow":
+            assert newest.path == folder.path / "step_000001"
+        before = newest.state["seed"]
+        save(folder, 2)
+        assert hidden(folder) == []
+        assert folder.steps() == [1, 2]
+        check(folder.load(1), before)
+
+
+def test_a_write_that_the_system_itself_cuts_short_leaves_the_last_good_one(
+    tmp_path: Path, save: Save, check: Check
+) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    path = save(folder, 1)
+    largest = max((path / name).stat().st_size for name in os.listdir(path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in range(0, largest, 61):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            with pytest.raises(OSError) as caught:
+                save(folder, 2)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.errno == errno.EFBIG
+        assert caught.value.filename == str(folder.path / "step_000002")
+        assert os.listdir(folder.path) == ["step_000001"]
+    check(folder.newest(), 1)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_saving_leaves_no_trace(
+    tmp_path: Path,
+    save: Save,
+    check: Check,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: type[BaseException],
+) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    save(folder, 1)
+
+    def interrupt(_: int) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupt)
+        with pytest.raises(failure):
+            save(folder, 2)
+    assert os.listdir(folder.path) == ["step_000001"]
+    check(folder.newest(), 1)
+
+
+def test_old_ones_that_cannot_be_removed_are_reported_and_no_failure(
+    tmp_path: Path,
+    save: Save,
+    check: Check,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep_last=1)
+    save(folder, 1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", refuse)
+        save(folder, 2)
+    assert "cannot be removed: Permission denied" in caplog.text
+    assert folder.steps() == [2]
+    save(folder, 3)
+    assert os.listdir(folder.path) == ["step_000003"]
+    check(folder.newest(), 3)

@@ -1,0 +1,84 @@
+"""After restoring, every global generator goes on with the numbers that would have come next."""
+
+import json
+import logging
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundup.checkpoint import capture_random_state, restore_random_state
+from groundup.errors import CheckpointError
+
+
+def draw() -> list[Any]:
+    return [
+        [random.random() for _ in range(3)],
+        random.gauss(0, 1),
+        np.random.standard_normal(3).tolist(),
+        np.random.randint(1 << 30, size=700).tolist(),
+        torch.randn(5).tolist(),
+        torch.randperm(9).tolist(),
+    ]
+
+
+@pytest.mark.parametrize("num_drawn", [0, 1, 2, 3])
+def test_the_numbers_after_restoring_are_those_after_capturing(num_drawn: int) -> None:
+    for _ in range(num_drawn):
+        random.gauss(0, 1)
+        np.random.standard_normal()
+        torch.randn(1)
+    text = json.dumps(capture_random_state(), allow_nan=False)
+    expected = draw()
+    assert draw() != expected
+    restore_random_state(json.loads(text))
+    assert draw() == expected
+
+
+def test_capturing_draws_nothing() -> None:
+    assert capture_random_state() == capture_random_state()
+
+
+def test_the_state_is_small() -> None:
+    assert len(json.dumps(capture_random_state())) < 20_000
+
+
+def test_states_of_devices_that_are_not_here_are_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda _, device: restored.append(device))
+    state = capture_random_state()
+    state["cuda"] = [state["torch"]] * 4
+    with caplog.at_level(logging.WARNING):
+        restore_random_state(state)
+    assert restored == [0]
+    assert "4 CUDA devices, this machine has 1" in caplog.text
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_devices_go_on_too() -> None:
+    torch.randn(3, device="cuda")
+    state = json.loads(json.dumps(capture_random_state()))
+    assert len(state["cuda"]) == torch.cuda.device_count()
+    expected = torch.randn(5, device="cuda")
+    restore_random_state(state)
+    assert torch.equal(torch.randn(5, device="cuda"), expected)
+
+
+@pytest.mark.parametrize("name", ["python", "numpy", "torch", "cuda"])
+@pytest.mark.parametrize("wrong", [None, {}, "not base64!", "AAAA", ["not base64!"], 3])
+def test_a_damaged_state_is_refused(name: str, wrong: Any) -> None:
+    state = capture_random_state()
+    before = draw()
+    restore_random_state(state)
+    with pytest.raises(CheckpointError, match="random state cannot be used"):
+        restore_random_state({**state, name: wrong})
+    restore_random_state(state)
+    assert draw() == before
+    with pytest.raises(CheckpointError):
+        restore_random_state({key: state[key] for key in state if key != name})

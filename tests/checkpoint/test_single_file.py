@@ -1,0 +1,292 @@
+"""save_checkpoint and load_checkpoint: any optimizer, paths and streams, refusals that name."""
+
+import copy
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groundup.checkpoint import (
+    load_checkpoint,
+    restore_optimizer,
+    save_checkpoint,
+    save_weights,
+)
+from groundup.errors import CheckpointError
+
+Parameters = Any
+MakeOptimizer = Callable[[Parameters], torch.optim.Optimizer]
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 6, tied: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.second = nn.Linear(width, 4)
+        self.third = nn.Linear(width, 4)
+        if tied:
+            self.third.weight = self.second.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.first(x)).tanh()
+        return self.second(hidden) * self.third(hidden)
+
+
+def own(name: str, **options: Any) -> MakeOptimizer:
+    def make(parameters: Parameters) -> torch.optim.Optimizer:
+        optim = pytest.importorskip("groundup.optim")
+        if not hasattr(optim, name):
+            pytest.skip(f"groundup.optim has no {name}")
+        optimizer: torch.optim.Optimizer = getattr(optim, name)(parameters, **options)
+        return optimizer
+
+    return make
+
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95)),
+    "AdamW in groups": lambda p: torch.optim.AdamW(
+        [{"params": list(p)[:3], "weight_decay": 0.5}, {"params": list(p)[3:]}], amsgrad=True
+    ),
+    "fused AdamW": lambda p: torch.optim.AdamW(p, fused=True),
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adagrad": lambda p: torch.optim.Adagrad(p),
+    "own AdamW": own("AdamW", lr=0.01),
+    "own SGD": own("SGD", lr=0.01),
+}
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, count: int) -> None:
+    for step in range(first, first + count):
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def make(kind: str, seed: int = 0, **options: Any) -> tuple[Net, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Net(**options)
+    parameters = list(model.parameters())
+    return model, OPTIMIZERS[kind](parameters)
+
+
+def bits(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        flat = value.detach().contiguous().reshape(-1)
+        return value.dtype, tuple(value.shape), bytes(flat.view(torch.uint8).numpy())
+    if isinstance(value, dict):
+        return {key: bits(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(bits(item) for item in value)
+    return value
+
+
+def all_bits(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return bits([dict(model.state_dict()), optimizer.state_dict()])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_going_on_from_a_file_is_bitwise_the_same_as_going_on(
+    tmp_path: Path, kind: str, tied: bool
+) -> None:
+    model, optimizer = make(kind, tied=tied)
+    train(model, optimizer, 0, 3)
+    save_checkpoint(model, optimizer, 3, tmp_path / "c")
+    saved = all_bits(model, optimizer)
+    train(model, optimizer, 3, 3)
+
+    other, other_optimizer = make(kind, seed=1, tied=tied)
+    train(other, other_optimizer, 90, 1)
+    assert load_checkpoint(tmp_path / "c", other, other_optimizer) == 3
+    assert all_bits(other, other_optimizer) == saved
+    train(other, other_optimizer, 3, 3)
+    assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
+    assert (other.second.weight is other.third.weight) == tied
+
+
+def test_an_optimizer_that_has_not_stepped_comes_back(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    save_checkpoint(model, optimizer, 0, str(tmp_path / "c"))
+    other, other_optimizer = make("AdamW", seed=1)
+    assert load_checkpoint(str(tmp_path / "c"), other, other_optimizer) == 0
+    assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
+
+
+def test_float32_averages_of_bfloat16_weights_are_not_rounded(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    train(model, optimizer, 0, 2)
+    averages = {p: copy.deepcopy(state) for p, state in optimizer.state.items()}
+    model.bfloat16()
+    for parameter, state in averages.items():
+        optimizer.state[parameter] = {**state, "count": torch.tensor(7)}
+    saved = all_bits(model, optimizer)
+    save_checkpoint(model, optimizer, 2, tmp_path / "c")
+    load_checkpoint(tmp_path / "c", model, optimizer)
+    assert all_bits(model, optimizer) == saved
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_files_are_written_and_read_from_where_they_stand(tmp_path: Path, buffering: int) -> None:
+    model, optimizer = make("SGD with momentum")
+    train(model, optimizer, 0, 1)
+    with open(tmp_path / "c", "wb", buffering=buffering) as out:
+        out.write(b"before")
+        save_checkpoint(model, optimizer, 5, out)
+    other, other_optimizer = make("SGD with momentum", seed=1)
+    with open(tmp_path / "c", "rb", buffering=buffering) as src:
+        assert src.read(6) == b"before"
+        assert load_checkpoint(src, other, other_optimizer) == 5
+    assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
+
+
+def test_a_stream_and_a_file_hold_the_same_bytes(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    stream = io.BytesIO()
+    save_checkpoint(model, optimizer, 5, stream)
+    save_checkpoint(model, optimizer, 5, tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == stream.getvalue()
+    with pytest.raises(CheckpointError, match=r"nothing is left to read.*seek\(0\)"):
+        load_checkpoint(stream, model, optimizer)
+    stream.seek(0)
+    assert load_checkpoint(stream, model, optimizer) == 5
+
+
+def test_text_streams_and_other_objects_are_refused(tmp_path: Path) -> None:
+    model, optimizer = make("SGD")
+    with open(tmp_path / "c", "w") as out, pytest.raises(CheckpointError, match="'wb'"):
+        save_checkpoint(model, optimizer, 0, out)  # type: ignore[arg-type]
+    with open(tmp_path / "c") as src, pytest.raises(CheckpointError, match="'rb'"):
+        load_checkpoint(src, model, optimizer)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="neither a path nor a file"):
+        load_checkpoint(3, model, optimizer)  # type: ignore[arg-type]
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")  # type: ignore[return-value]
+
+
+def test_a_compiled_model_and_a_plain_one_share_files(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    save_checkpoint(compiled(model), optimizer, 1, tmp_path / "c")
+    other, other_optimizer = make("AdamW", seed=1)
+    load_checkpoint(tmp_path / "c", other, other_optimizer)
+    assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
+    load_checkpoint(tmp_path / "c", compiled(other), other_optimizer)
+
+
+def refusal(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """The message, after checking that nothing has changed."""
+    before = all_bits(model, optimizer)
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(path, model, optimizer)
+    assert all_bits(model, optimizer) == before
+    return str(caught.value)
+
+
+def test_a_model_that_does_not_fit_is_refused_with_all_differences(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    train(model, optimizer, 0, 1)
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+    wide, wide_optimizer = make("AdamW", width=7)
+    message = refusal(tmp_path / "c", wide, wide_optimizer)
+    assert "first.weight (checkpoint (6, 4), model (7, 4))" in message
+    assert "first.bias (checkpoint (6,), model (7,))" in message
+    renamed = nn.Module()
+    renamed.first, renamed.new = nn.Linear(4, 6), nn.Linear(6, 4)
+    message = refusal(tmp_path / "c", renamed, torch.optim.AdamW(renamed.parameters()))
+    assert "the checkpoint lacks new.weight, new.bias" in message
+    assert "the model has no norm.weight, norm.bias" in message
+
+
+def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    train(model, optimizer, 0, 1)
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+    parameters = list(model.parameters())
+    other = OPTIMIZERS["AdamW in groups"](parameters)
+    assert "groups of [8] parameters, this one of [3, 5]" in refusal(tmp_path / "c", model, other)
+    other = OPTIMIZERS["SGD with momentum"](parameters)
+    assert "of another kind of optimizer than SGD" in refusal(tmp_path / "c", model, other)
+    other = OPTIMIZERS["AdamW"](parameters[::-1])
+    assert "of the shapes [[[6, 4], [6]," in refusal(tmp_path / "c", model, other)
+    other = torch.optim.Adamax(parameters)
+    assert "AdamW, this one is Adamax" in refusal(tmp_path / "c", model, other)
+
+
+def test_options_that_an_older_state_lacks_stay() -> None:
+    _, optimizer = make("AdamW")
+    state = optimizer.state_dict()
+    del state["param_groups"][0]["amsgrad"]
+    state["param_groups"][0]["initial_lr"] = 0.5
+    restore_optimizer(optimizer, state)
+    assert optimizer.param_groups[0]["amsgrad"] is False
+    assert optimizer.param_groups[0]["initial_lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        {"state": {}, "param_groups": 3},
+        {"state": [], "param_groups": []},
+        {"state": {}, "param_groups": [3]},
+        {"state": {}, "param_groups": [{"params": 8}]},
+        {"state": {0: 5}, "param_groups": [{"params": [0]}]},
+    ],
+)
+def test_what_is_no_optimizer_s_state_is_refused(state: Any) -> None:
+    _, optimizer = make("SGD")
+    with pytest.raises(CheckpointError, match="optimizer state"):
+        restore_optimizer(optimizer, state)
+
+
+def test_foreign_files_are_refused_with_what_they_are(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    torch.save({"model": model.state_dict()}, tmp_path / "c")
+    assert "zip archive, as torch.save makes" in refusal(tmp_path / "c", model, optimizer)
+    save_weights(tmp_path / "c", model.state_dict())
+    assert "holds tensors only" in refusal(tmp_path / "c", model, optimizer)
+    (tmp_path / "c").write_bytes(b"")
+    assert "is empty" in refusal(tmp_path / "c", model, optimizer)
+    (tmp_path / "c").write_bytes(os.urandom(7) + b"\x11" + os.urandom(999))
+    assert "no safetensors file, or it is damaged" in refusal(tmp_path / "c", model, optimizer)
+    (tmp_path / "c").unlink()
+    assert "does not exist" in refusal(tmp_path / "c", model, optimizer)
+    (tmp_path / "c").mkdir()
+    assert "cannot be read" in refusal(tmp_path / "c", model, optimizer)
+
+
+def test_a_file_cut_short_is_refused_and_names_itself(tmp_path: Path) -> None:
+    model, optimizer = make("AdamW")
+    train(model, optimizer, 0, 1)
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+    data = (tmp_path / "c").read_bytes()
+    for size in range(1, len(data), 97):
+        (tmp_path / "c").write_bytes(data[:size])
+        assert str(tmp_path / "c") in refusal(tmp_path / "c", model, optimizer)
+
+
+def test_a_fault_while_writing_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = make("AdamW")
+    save_checkpoint(model, optimizer, 1, tmp_path / "c")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(model, optimizer, 2, tmp_path / "c")
+    assert load_checkpoint(tmp_path / "c", model, optimizer) == 1
+    assert os.listdir(tmp_path) == ["c"]

@@ -1,0 +1,44 @@
+"""A small corpus with its tokenizer and shards, and the settings of a run that takes a second."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from groundup.data.prepare import prepare
+from groundup.data.samples import write_sample_corpus
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.training import train_tokenizer
+
+
+@pytest.fixture(scope="session")
+def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Settings of a tiny model on 60 kB of stories in 300 tokens, which lie beside the file."""
+    folder = tmp_path_factory.mktemp("small")
+    text, tokenizer_file = folder / "stories.txt", folder / "tokenizer.json"
+    write_sample_corpus(text, megabytes=0.06, seed=0)
+    tokenizer, _ = train_tokenizer([text.read_bytes()], 300, ["<|endoftext|>"])
+    tokenizer.save(tokenizer_file)
+    prepare([text], Tokenizer.load(tokenizer_file), folder / "shards", validation_fraction=0.1)
+    settings = {
+        "name": "small",
+        "num_steps": 12,
+        "batch_size": 2,
+        "num_threads": 1,
+        "device": "cpu",
+        "model": {
+            "vocab_size": 300,
+            "context_length": 16,
+            "d_model": 16,
+            "num_layers": 1,
+            "num_heads": 2,
+        },
+        "data": {"shards": str(folder / "shards"), "tokenizer": str(tokenizer_file)},
+        "schedule": {"warmup_steps": 2},
+        "evaluation": {"every_steps": 4, "num_windows": 4},
+        "checkpoints": {"every_steps": 4},
+        "logging": {"every_steps": 2},
+    }
+    config = folder / "small.yaml"
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return config

@@ -1,0 +1,175 @@
+"""`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from groundup.cli import train as verb
+from groundup.cli.main import main
+from groundup.cli.parsing import known_flags, parse_arguments
+from groundup.config import load_settings, load_yaml
+from groundup.files import read_json_lines
+from groundup.training.comparison import compare_runs
+from groundup.training.config import RunConfig
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For processes that are started from the new folder.
+    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    monkeypatch.chdir(tmp_path)
+
+
+def settings_of(*words: str) -> RunConfig:
+    arguments = parse_arguments(
+        verb.Arguments, "groundup train", words, default=verb.defaults(words)
+    )
+    assert arguments is not None
+    return arguments.settings
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run, expect the user's mistake told in one line, and return it."""
+    assert main(["train", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1 and lines[-1] == errors[0], lines
+    return errors[0].removeprefix("error: ")
+
+
+def setting_names(settings_type: type[pydantic.BaseModel], prefix: str = "") -> Iterator[str]:
+    for name, field in settings_type.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
+            yield from setting_names(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def test_every_setting_is_a_flag() -> None:
+    flags = known_flags(verb.Arguments, "groundup train")
+    for name in setting_names(RunConfig):
+        assert f"--{name.replace('_', '-')}" in flags
+    assert {"--config", "--resume", "--allow-changes", "--name", "--num-steps"} <= set(flags)
+
+
+def test_defaults_then_file_then_flags(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("num_steps: 70\nmodel: {num_layers: 3, d_model: 64}\n", encoding="utf-8")
+    assert settings_of() == RunConfig()
+    assert settings_of("--config", str(file)) == load_settings(RunConfig, file)
+    settings = settings_of(f"--config={file}", "--model.num-layers", "6", "--seed", "5")
+    assert settings == load_settings(RunConfig, file, {"model.num_layers": 6, "seed": 5})
+
+
+def test_flags_take_values_of_every_kind() -> None:
+    settings = settings_of(
+        *("--name", "a", "--model.d-ff", "None", "--clip-norm", "None", "--batch_size=64"),
+        *("--model.tie-embeddings", "--model.qk-norm", "true", "--tf32=False"),
+        *("--samples.prompts", "One day", "Once", "--data.shards", "a b"),
+    )
+    assert settings.name == "a" and settings.model.d_ff is None and settings.clip_norm is None
+    assert settings.model.tie_embeddings and settings.model.qk_norm and not settings.tf32
+    assert settings.batch_size == 64 and settings.samples.prompts == ("One day", "Once")
+    assert settings.data.shards == Path("a b")
+
+
+def test_help_shows_the_files_values(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    assert main(["train", "--help"]) == 0
+    assert "(default: 5000)" in capsys.readouterr().out
+    assert main(["train", "--config", str(small_config), "--help"]) == 0
+    page = capsys.readouterr().out
+    assert "(default: 12)" in page and "(default: 5000)" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["--model.num-layer", "3"],
+            "no option --model.num-layer: did you mean --model.num-layers?",
+        ),
+        (["--num-layers", "3"], "did you mean --model.num-layers?"),
+        (["--batch-sice=3"], "did you mean --batch-size?"),
+        (["--model.d-model", "0"], "--model.d-model is 0"),
+        (["--model.d-model", "many"], "--model.d-model"),
+        (["--model.d-model", "31"], "d_model 31 cannot be cut into num_heads 16"),
+        (["--model.norm", "before"], "--model.norm"),
+        (["--batch-size", "7", "--micro-batch-size", "3"], "batch_size 7 cannot be cut"),
+        (["--name", "a/b"], "--name is 'a/b'"),
+        (["--config", "none.yaml"], "none.yaml does not exist"),
+        (["--resume"], "--resume needs the name of the run"),
+        (["--resume", "--name", "nobody"], "nobody holds no run to resume"),
+        (["--name", "a"], "there is no tokenizer file tokenizer.json"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert complaint in fails(capsys, *words)
+    assert not list(Path("runs").glob("*/config.yaml"))
+
+
+def test_an_unknown_key_of_the_file_offers_the_nearest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model:\n  num_layer: 3\n", encoding="utf-8")
+    assert "unknown setting model.num_layer in " in (line := fails(capsys, "--config", str(file)))
+    assert line.endswith("line 2: did you mean num_layers?")
+
+
+def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config: Path) -> None:
+    words = ["--samples.every-steps", "6", "--samples.max-tokens", "5"]
+    assert main(["train", "--config", str(small_config), *words]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("runs/small\n") and "12 of 12" in out and "bits per byte" in out
+    assert "parameters" in err and re.search(r"step +12/12 +loss \d", err)
+    assert err.count("sample: Once upon a time") == 2
+    records = list(read_json_lines("runs/small/metrics.jsonl"))
+    assert [record["step"] for record in records if "loss" in record] == [1, 2, 4, 6, 8, 10, 12]
+    assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
+
+
+def test_a_run_is_resumed_by_its_name_alone(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    config = str(small_config)
+    assert main(["train", "--config", config, "--seed", "3"]) == 0
+    assert "already holds a run" in fails(capsys, "--config", config, "--seed", "3")
+    assert "seed: 3 -> 0" in fails(capsys, "--config", config, "--resume")
+    changed = fails(capsys, "--name", "small", "--resume", "--num-steps", "16")
+    assert "num_steps: 12 -> 16" in changed and "--allow-changes" in changed
+    words = ["--resume", "--num-steps", "16", "--allow-changes"]
+    assert main(["train", "--name", "small", *words]) == 0
+    assert "16 of 16" in capsys.readouterr().out
+    assert load_settings(RunConfig, "runs/small/config.yaml").seed == 3
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_run_and_the_resume_is_exact(
+    small_config: Path, number: signal.Signals, status: int
+) -> None:
+    """In a real process, which is `python -m groundup train`."""
+    config = ["--config", str(small_config), "--num-steps", "300"]
+    for section in ("evaluation", "checkpoints", "logging"):
+        config += [f"--{section}.every-steps", "30"]
+    assert main(["train", *config, "--name", "whole"]) == 0
+    command = [sys.executable, "-m", "groundup", "train", *config, "--name", "parted"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(Path("runs/parted/checkpoints").glob("step_*")):
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == status, errors
+    assert "go on with the same command and --resume" in errors
+    assert main(["train", *config, "--name", "parted", "--resume"]) == 0
+    assert compare_runs("runs/whole", "runs/parted").differences == []

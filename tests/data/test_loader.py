@@ -1,0 +1,396 @@
+"""Windows and batches: what is read, where it goes, and that no thread outlives its use."""
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import groundup.data
+from groundup.data.loader import Batch, Batches, BatchLoader, get_batch, read_windows
+from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.shard_index import EndToken, PrepareSettings, ShardEntry, ShardIndex, SplitEntry
+from groundup.data.shards import Shards
+from groundup.errors import ConfigError, DataError
+from groundup.runtime import set_seed
+
+
+def make_shards(lengths: list[int], dtype: str = "uint16") -> Shards:
+    """Shards of these lengths whose ids, all together, are scrambled but known."""
+    ids = scrambled(sum(lengths)).astype(dtype)
+    arrays = np.split(ids, np.cumsum(lengths)[:-1])
+    entries = [
+        ShardEntry(file=f"train_{n:06}.bin", num_ids=length, num_documents=1, num_bytes=1, hash="")
+        for n, length in enumerate(lengths)
+    ]
+    index = ShardIndex(
+        dtype=dtype,  # type: ignore[arg-type]
+        vocab_size=65536,
+        tokenizer="",
+        end=EndToken(id=0, text=""),
+        splits={"train": SplitEntry.of(entries)},
+        sources=[],
+        settings=PrepareSettings(
+            validation_fraction=0.0,
+            shard_ids=1,
+            errors="strict",
+            separators=[],
+            field="",
+            column="",
+        ),
+    )
+    return Shards("train", arrays, index)
+
+
+def scrambled(num_ids: int) -> np.ndarray:
+    return np.arange(num_ids) * 40503 % 65536
+
+
+def ahead_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "read ahead"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    if ahead_threads():
+        gc.collect()
+    assert not ahead_threads()
+
+
+class FailingOrder(RandomWindows):
+    """Fails at a sample, as reading from a disk that is gone would."""
+
+    error = OSError("the disk is gone")
+
+    def starts(self, first_sample: int, count: int) -> np.ndarray:
+        if first_sample >= 12:
+            raise self.error
+        return super().starts(first_sample, count)
+
+
+# Reading windows
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.data())
+def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.DataObject) -> None:
+    whole = scrambled(sum(lengths))
+    if len(whole) < 2:
+        return
+    context_length = data.draw(st.integers(1, len(whole) - 1))
+    last = len(whole) - context_length - 1
+    starts = data.draw(st.lists(st.integers(0, last), max_size=20))
+    expected = [whole[start : start + context_length + 1] for start in starts]
+    windows = read_windows(make_shards(lengths), starts, context_length)
+    assert windows.dtype == np.int64 and windows.shape == (len(starts), context_length + 1)
+    assert windows.tolist() == [row.tolist() for row in expected]
+    assert np.array_equal(windows, read_windows(whole, starts, context_length))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint32", "<u2", ">u2", "int64", "uint64"])
+def test_any_integer_array_can_be_read(dtype: str) -> None:
+    ids = (np.arange(100) % 97).astype(dtype)
+    assert read_windows(ids, [0, 96], 3).tolist() == [[0, 1, 2, 3], [96, 0, 1, 2]]
+
+
+def test_a_memory_mapped_file_can_be_read(tmp_path: Path) -> None:
+    scrambled(5000).astype(np.uint16).tofile(tmp_path / "ids.bin")
+    mapped = np.memmap(tmp_path / "ids.bin", np.uint16, mode="r")
+    assert read_windows(mapped, [4989], 10).tolist() == [scrambled(5000)[4989:].tolist()]
+
+
+def test_windows_beyond_the_text_are_index_errors() -> None:
+    for start in (-1, 96):
+        with pytest.raises(IndexError, match="at 0 to 95"):
+            read_windows(np.arange(100), [5, start], 4)
+
+
+@pytest.mark.parametrize(
+    "ids", [np.zeros((4, 4), np.int64), np.zeros(20), np.zeros(20, bool), np.array(["a"] * 20)]
+)
+def test_other_arrays_are_refused(ids: Any) -> None:
+    with pytest.raises(DataError, match="one-dimensional array of integers"):
+        read_windows(ids, [0], 2)
+
+
+# The loader
+
+
+@pytest.mark.parametrize("order_type", [RandomWindows, ShuffledEpochs])
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("lengths", [[1000], [7, 301, 1, 13, 678]])
+def test_batches_are_the_windows_of_the_order(
+    order_type: Callable[[int, int, int], SampleOrder], prefetch: int, lengths: list[int]
+) -> None:
+    order = order_type(1000, 12, 5)
+    loader = BatchLoader(make_shards(lengths), order, 6, prefetch=prefetch)
+    with loader.batches(3, num_steps=20) as batches:
+        taken = list(batches)
+    assert [batch.step for batch in taken] == list(range(3, 23))
+    for batch in taken:
+        windows = read_windows(scrambled(1000), order.starts(batch.step * 6, 6), 12)
+        assert batch.inputs.dtype == batch.targets.dtype == torch.int64
+        assert batch.inputs.is_contiguous() and batch.targets.is_contiguous()
+        assert np.array_equal(batch.inputs, windows[:, :-1])
+        assert np.array_equal(batch.targets, windows[:, 1:])
+        assert np.array_equal(loader.starts(batch.step), order.starts(batch.step * 6, 6))
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_the_ranks_batches_joined_are_the_whole_batch(world: int) -> None:
+    shards, order = make_shards([123, 456, 421]), ShuffledEpochs(1000, 9, 1)
+    with BatchLoader(shards, order, 8, prefetch=0).batches(50, 4) as batches:
+        whole = [batch.inputs for batch in batches]
+    ranks = []
+    for rank in range(world):
+        loader = BatchLoader(shards, order, 8, rank=rank, world=world)
+        assert loader.rank_batch_size == 8 // world
+        with loader.batches(50, 4) as batches:
+            ranks.append([batch.inputs for batch in batches])
+    joined = [torch.cat(shares) for shares in zip(*ranks, strict=True)]
+    assert all(torch.equal(one, other) for one, other in zip(whole, joined, strict=True))
+
+
+def test_the_millionth_millionth_step_is_reached_at_once() -> None:
+    loader = BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 8)
+    with loader.batches(10**12) as batches:
+        assert next(batches).step == 10**12
+
+
+def test_batches_kept_are_not_overwritten() -> None:
+    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4)
+    with loader.batches(0, 10) as batches:
+        kept = [(batch, batch.inputs.clone()) for batch in batches]
+    assert all(torch.equal(batch.inputs, inputs) for batch, inputs in kept)
+
+
+def test_micro_batches_are_the_batch_in_pieces() -> None:
+    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 12, micro_batch_size=4)
+    with loader.batches(0, 1) as batches:
+        batch = next(batches)
+    for pieces, num_pieces in [(batch.micro_batches(), 3), (batch.micro_batches(2), 6)]:
+        inputs, targets = zip(*pieces, strict=True)
+        assert len(inputs) == num_pieces
+        assert torch.equal(torch.cat(inputs), batch.inputs)
+        assert torch.equal(torch.cat(targets), batch.targets)
+    ((inputs_whole, _),) = Batch(0, batch.inputs, batch.targets).micro_batches()
+    assert torch.equal(inputs_whole, batch.inputs)
+    for size in (5, 0):
+        with pytest.raises(ConfigError, match=f"micro_batch_size {size} does not divide the 12"):
+            batch.micro_batches(size)
+
+
+def test_waiting_is_counted() -> None:
+    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=0)
+    assert loader.wait_seconds == 0
+    with loader.batches(0, 2) as batches:
+        next(batches)
+        first = loader.wait_seconds
+        next(batches)
+    assert 0 < first < loader.wait_seconds
+
+
+# Threads
+
+
+def endless(prefetch: int = 2) -> BatchLoader:
+    return BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=prefetch)
+
+
+def test_closing_ends_the_thread() -> None:
+    batches = endless().batches()
+    next(batches)
+    assert len(ahead_threads()) == 1
+    batches.close()
+    assert not ahead_threads()
+    assert list(batches) == []
+    batches.close()
+
+
+def test_leaving_the_block_ends_the_thread() -> None:
+    with pytest.raises(ValueError, match="the step failed"), endless().batches() as batches:
+        for batch in batches:
+            if batch.step == 3:
+                raise ValueError("the step failed")
+    assert not ahead_threads()
+
+
+def test_the_thread_ends_when_nobody_holds_the_batches() -> None:
+    batches = endless().batches()
+    next(batches)
+    (thread,) = ahead_threads()
+    del batches
+    gc.collect()
+    assert not thread.is_alive()
+
+
+def test_the_thread_itself_may_be_the_last_to_hold_the_batches() -> None:
+    held: list[Batches] = []
+    is_held = threading.Event()
+
+    class Dropping(RandomWindows):
+        def starts(self, first_sample: int, count: int) -> np.ndarray:
+            is_held.wait()
+            held.clear()
+            return super().starts(first_sample, count)
+
+    held.append(BatchLoader(make_shards([1000]), Dropping(1000, 9, 1), 4).batches())
+    (thread,) = ahead_threads()
+    is_held.set()
+    thread.join()
+    assert not held
+
+
+def test_the_last_batch_ends_the_thread() -> None:
+    batches = endless().batches(5, 2)
+    assert [batch.step for batch in batches] == [5, 6]
+    assert not ahead_threads()
+    assert list(endless().batches(5, 0)) == []
+
+
+def test_no_thread_is_started_without_prefetch() -> None:
+    batches = endless(prefetch=0).batches()
+    next(batches)
+    assert not ahead_threads()
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn(prefetch: int) -> None:
+    order = FailingOrder(1000, 9, 1)
+    batches = BatchLoader(make_shards([1000]), order, 4, prefetch=prefetch).batches()
+    assert [next(batches).step for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        next(batches)
+    assert caught.value is FailingOrder.error
+    assert not ahead_threads()
+    assert list(batches) == []
+
+
+def test_a_thread_at_work_does_not_keep_the_process() -> None:
+    script = (
+        "import numpy as np; from groundup.data.loader import BatchLoader\n"
+        "from groundup.data.order import RandomWindows\n"
+        "batches = BatchLoader(np.arange(100), RandomWindows(100, 9, 1), 4).batches()\n"
+        "print(next(batches).step)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+def test_loaders_that_cannot_work_are_refused() -> None:
+    shards, order = make_shards([1000]), RandomWindows(1000, 9, 1)
+    with pytest.raises(DataError, match="goes over 1000 ids and the text has 999"):
+        BatchLoader(make_shards([999]), order, 4)
+    with pytest.raises(ConfigError, match="batch_size 5 cannot be shared by 2 ranks"):
+        BatchLoader(shards, order, 5, world=2)
+    with pytest.raises(ConfigError, match="micro_batch_size 4 does not divide the 2 rows"):
+        BatchLoader(shards, order, 4, micro_batch_size=4, world=2)
+    with pytest.raises(ConfigError, match="prefetch is -1"):
+        BatchLoader(shards, order, 4, prefetch=-1)
+    with pytest.raises(ConfigError, match="steps from -1"):
+        BatchLoader(shards, order, 4).batches(-1)
+
+
+# get_batch
+
+
+def test_get_batch_gives_windows_and_what_follows() -> None:
+    inputs, targets = get_batch(np.arange(100), 32, 7, "cpu")
+    assert inputs.shape == targets.shape == (32, 7)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(targets, inputs + 1)
+    assert torch.equal(inputs, inputs[:, :1] + torch.arange(7))
+
+
+def test_get_batch_draws_all_starts_alike() -> None:
+    set_seed(3)
+    counts = np.zeros(93, np.int64)
+    for _ in range(100):
+        inputs, _targets = get_batch(np.arange(100), 300, 7, "cpu")
+        counts += np.bincount(inputs[:, 0], minlength=93)
+    assert counts.size == 93 and counts.min() > 0
+    expected = counts.mean()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    assert abs(statistic - 92) < 4 * (2 * 92) ** 0.5
+
+
+def test_the_seed_governs_get_batch() -> None:
+    draws = []
+    for seed in (1, 1, 2):
+        set_seed(seed)
+        draws.append(get_batch(np.arange(10_000), 8, 5, "cpu")[0])
+    assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+
+
+def test_get_batch_reads_shards_and_mapped_files(tmp_path: Path) -> None:
+    scrambled(1000).astype(np.uint16).tofile(tmp_path / "ids.bin")
+    mapped = np.memmap(tmp_path / "ids.bin", np.uint16, mode="r")
+    batches = []
+    for dataset in (scrambled(1000), mapped, make_shards([400, 3, 597])):
+        set_seed(9)
+        batches.append(get_batch(dataset, 50, 100, torch.device("cpu")))
+    assert all(torch.equal(batches[0][part], each[part]) for each in batches for part in (0, 1))
+
+
+def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
+    inputs, targets = get_batch(np.arange(8), 3, 7, "cpu")
+    assert inputs.tolist() == [list(range(7))] * 3 and targets.tolist() == [list(range(1, 8))] * 3
+    with pytest.raises(DataError, match=r"has 7 ids .* takes 8"):
+        get_batch(np.arange(7), 3, 7, "cpu")
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        get_batch(np.arange(8), 0, 7, "cpu")
+
+
+def test_a_device_that_is_not_there_is_torchs_own_error() -> None:
+    with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|NVIDIA"):
+        get_batch(np.arange(100), 4, 7, "cuda:99")
+
+
+def test_the_room_offers_get_batch_without_importing_torch() -> None:
+    assert groundup.data.get_batch is get_batch
+    assert "get_batch" in dir(groundup.data)
+    with pytest.raises(AttributeError, match="no attribute 'got_batch'"):
+        _ = groundup.data.got_batch
+    script = "import sys, groundup.data; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# On the GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_batches_on_the_gpu_are_those_of_the_cpu(prefetch: int, device: str) -> None:
+    shards, order = make_shards([40_001, 59_999]), ShuffledEpochs(100_000, 64, 1)
+    expected = list(BatchLoader(shards, order, 512, prefetch=0).batches(0, 60))
+    busy = torch.ones(4096, 4096, device=device)
+    with BatchLoader(shards, order, 512, device=device, prefetch=prefetch).batches(0, 60) as given:
+        sums = []
+        for batch in given:
+            assert batch.inputs.device == torch.device("cuda:0")
+            busy = busy @ busy * 1e-4
+            sums.append((batch.inputs.sum(), (batch.inputs * batch.targets).sum()))
+            kept = batch
+    assert torch.equal(kept.targets.cpu(), expected[-1].targets)
+    for (total, product), batch in zip(sums, expected, strict=True):
+        assert int(total) == int(batch.inputs.sum())
+        assert int(product) == int((batch.inputs * batch.targets).sum())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_get_batch_on_the_gpu_is_that_of_the_cpu() -> None:
+    both = []
+    for device in ("cpu", "cuda"):
+        set_seed(4)
+        both.append([part.cpu() for part in get_batch(scrambled(9000), 64, 32, device)])
+    assert torch.equal(both[0][0], both[1][0]) and torch.equal(both[0][1], both[1][1])

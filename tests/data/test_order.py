@@ -1,0 +1,320 @@
+"""The order of samples: one stream for any ranks and resumes, reached anywhere at once."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.data.counter_random import permute, random_below, random_uint64
+from groundup.data.order import (
+    RandomWindows,
+    SampleOrder,
+    ShuffledEpochs,
+    batch_samples,
+    fixed_windows,
+    whole_walk,
+)
+from groundup.errors import ConfigError, DataError
+
+ORDERS = [RandomWindows, ShuffledEpochs]
+Order = Callable[[int, int, int], SampleOrder]
+
+both_orders = pytest.mark.parametrize("order_type", ORDERS)
+seeds = st.integers(0, 2**64 - 1)
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def plain_random(seed: int, stream: int, counter: int) -> int:
+    """The formula of the docstring in Python's own integers."""
+    key = mix((mix((seed + GOLDEN) & MASK) + (stream + 1) * GOLDEN) & MASK)
+    return mix(mix((counter + key) & MASK) ^ key)
+
+
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """In deviations from what is expected of equal chances."""
+    expected = counts.sum() / counts.size
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    freedom = counts.size - 1
+    return (statistic - freedom) / (2 * freedom) ** 0.5
+
+
+# The random function
+
+
+@given(seeds, st.integers(0, 100), st.integers(0, MASK))
+def test_the_random_function_is_its_formula(seed: int, stream: int, counter: int) -> None:
+    assert random_uint64(seed, stream, numbers(counter))[0] == plain_random(seed, stream, counter)
+
+
+@given(seeds, st.integers(0, MASK), st.integers(1, 2**63))
+def test_numbers_below_a_bound_are_the_high_word(seed: int, counter: int, bound: int) -> None:
+    value = int(random_below(seed, 0, numbers(counter), bound)[0])
+    assert value == plain_random(seed, 0, counter) * bound >> 64 < bound
+
+
+def test_random_values_never_change() -> None:
+    assert [f"{value:016x}" for value in random_uint64(0, 0, numbers(0, 1, 2)).tolist()] == [
+        "195ad44b598ff026",
+        "31e398a3c1300169",
+        "78dd684a262d5076",
+    ]
+    assert random_uint64(2**64 - 1, 3, numbers(2**64 - 1))[0] == 0x9B2D71743A752706
+
+
+def test_permutations_never_change() -> None:
+    epochs, positions = np.repeat(numbers(0, 1), 10), np.tile(np.arange(10, dtype=np.uint64), 2)
+    moved = permute(0, 0, epochs, positions, 10).reshape(2, 10)
+    assert moved.tolist() == [[5, 7, 6, 8, 4, 1, 2, 3, 9, 0], [4, 9, 3, 2, 1, 8, 5, 7, 0, 6]]
+
+
+def test_orders_never_change() -> None:
+    assert RandomWindows(10**9, 256, 42).starts(0, 3).tolist() == [62008690, 689331920, 27854858]
+    assert RandomWindows(10**9, 256, 42).starts(10**15, 1).tolist() == [803759660]
+    assert ShuffledEpochs(10**9, 256, 42).starts(0, 3).tolist() == [515703689, 33798537, 150486921]
+    assert ShuffledEpochs(10**9, 256, 42).starts(10**15, 1).tolist() == [864452842]
+    assert fixed_windows(10**6, 256, 3, 42).tolist() == [47360, 242176, 480512]
+
+
+@given(seeds, st.integers(1, 400), st.integers(0, 2**40))
+def test_a_permutation_meets_every_position_once(seed: int, size: int, epoch: int) -> None:
+    epochs = np.full(size, epoch, np.uint64)
+    moved = permute(seed, 0, epochs, np.arange(size, dtype=np.uint64), size)
+    assert sorted(moved.tolist()) == list(range(size))
+
+
+def test_a_large_permutation_meets_every_position_once() -> None:
+    size = 100_003
+    positions = np.arange(size, dtype=np.uint64)
+    moved = permute(5, 0, np.zeros(size, np.uint64), positions, size)
+    assert np.array_equal(np.sort(moved), positions)
+    steps = np.diff(moved.astype(np.int64)) % size
+    assert abs(chi_square(np.bincount(steps * 64 // size, minlength=64))) < 4
+
+
+@pytest.mark.parametrize(("size", "num_orders"), [(2, 2), (3, 6), (4, 24), (5, 120), (6, 720)])
+def test_all_orders_of_a_few_positions_are_equally_likely(size: int, num_orders: int) -> None:
+    num_epochs = 50 * num_orders
+    epochs = np.repeat(np.arange(num_epochs, dtype=np.uint64), size)
+    positions = np.tile(np.arange(size, dtype=np.uint64), num_epochs)
+    moved = permute(1, 0, epochs, positions, size).reshape(num_epochs, size)
+    _, counts = np.unique(moved, axis=0, return_counts=True)
+    assert len(counts) == num_orders
+    assert abs(chi_square(counts)) < 4
+
+
+# The orders
+
+
+@both_orders
+@given(
+    num_ids=st.integers(2, 3000),
+    data=st.data(),
+    seed=seeds,
+    first=st.one_of(st.integers(0, 500), st.integers(0, 2**62)),
+)
+def test_every_window_lies_within_the_text(
+    order_type: Order, num_ids: int, data: st.DataObject, seed: int, first: int
+) -> None:
+    context_length = data.draw(st.integers(1, num_ids - 1))
+    starts = order_type(num_ids, context_length, seed).starts(first, 50)
+    assert starts.dtype == np.int64 and starts.shape == (50,)
+    assert starts.min() >= 0 and starts.max() <= num_ids - context_length - 1
+
+
+@both_orders
+@given(seeds, st.integers(0, 1000), st.integers(0, 200), st.integers(0, 200))
+def test_a_stream_can_be_resumed_anywhere(
+    order_type: Order, seed: int, first: int, taken: int, more: int
+) -> None:
+    order = order_type(1000, 7, seed)
+    whole = order.starts(first, taken + more)
+    again = order_type(1000, 7, seed)
+    parts = [order.starts(first, taken), again.starts(first + taken, more)]
+    assert np.array_equal(whole, np.concatenate(parts))
+
+
+@both_orders
+@pytest.mark.parametrize("world", [1, 2, 4])
+@given(
+    step=st.one_of(st.integers(0, 100), st.integers(0, 10**12)),
+    share=st.integers(1, 9),
+    seed=seeds,
+)
+def test_ranks_share_one_stream(
+    order_type: Order, world: int, step: int, share: int, seed: int
+) -> None:
+    batch_size = 4 * share
+    order = order_type(5000, 16, seed)
+    shares = [batch_samples(step, batch_size, rank, world) for rank in range(world)]
+    joined = [order.starts(samples.start, len(samples)) for samples in shares]
+    assert np.array_equal(np.concatenate(joined), order.starts(step * batch_size, batch_size))
+    following = batch_samples(step + 1, batch_size, 0, world)
+    assert shares[-1].stop == following.start
+
+
+@both_orders
+def test_far_steps_cost_no_more_than_the_first(order_type: Order) -> None:
+    order = order_type(10**13, 1024, 3)
+    samples = batch_samples(10**12, 512)
+    starts = order.starts(samples.start, len(samples))
+    assert len(np.unique(starts)) == 512
+    assert order.epoch_of(samples.start) > 10_000
+
+
+@both_orders
+def test_seeds_differ(order_type: Order) -> None:
+    streams = {tuple(order_type(100_000, 16, seed).starts(0, 20).tolist()) for seed in range(50)}
+    assert len(streams) == 50
+
+
+def test_random_windows_begin_everywhere_alike() -> None:
+    starts = RandomWindows(107, 7, 11).starts(0, 50_000)
+    counts = np.bincount(starts, minlength=100)
+    assert counts.size == 100 and counts.min() > 0
+    assert abs(chi_square(counts)) < 4
+    following = np.bincount(starts[:-1] // 10 * 10 + starts[1:] // 10, minlength=100)
+    assert abs(chi_square(following)) < 4
+
+
+@given(st.integers(2, 2000), st.data(), seeds, st.integers(0, 10**9))
+def test_an_epoch_takes_every_window_once(
+    num_ids: int, data: st.DataObject, seed: int, epoch: int
+) -> None:
+    context_length = data.draw(st.integers(1, num_ids - 1))
+    order = ShuffledEpochs(num_ids, context_length, seed)
+    first = epoch * order.num_windows
+    starts = np.sort(order.starts(first, order.num_windows))
+    assert np.all(np.diff(starts) == context_length)
+    # What is left out lies before the first window or behind the last, and is less than two.
+    assert num_ids - 1 - len(starts) * context_length < max(2 * context_length - 1, 1)
+    assert order.epoch_of(first) == order.epoch_of(first + order.num_windows - 1) == epoch
+    assert order.epoch_of(first + order.num_windows) == epoch + 1
+
+
+def test_epochs_differ_in_order_and_in_cuts() -> None:
+    order = ShuffledEpochs(10_000, 10, 0)
+    epochs = [order.starts(number * order.num_windows, order.num_windows) for number in range(40)]
+    assert len({tuple((starts // 10).tolist()) for starts in epochs}) == 40
+    assert {int(starts[0]) % 10 for starts in epochs} == set(range(10))
+
+
+@pytest.mark.parametrize("num_ids", [11, 12, 20, 21, 25, 37, 100])
+def test_every_id_is_predicted_in_some_epoch(num_ids: int) -> None:
+    order = ShuffledEpochs(num_ids, 10, 4)
+    starts = order.starts(0, 200 * order.num_windows)
+    predicted = np.unique(starts[:, None] + np.arange(1, 11))
+    assert predicted.tolist() == list(range(1, num_ids))
+
+
+def test_every_window_comes_at_every_time_of_an_epoch() -> None:
+    order = ShuffledEpochs(170, 10, 8)
+    starts = order.starts(0, 4000 * order.num_windows).reshape(4000, order.num_windows)
+    windows = (starts - starts.min(axis=1, keepdims=True)) // 10
+    cells = windows + np.arange(order.num_windows) * order.num_windows
+    assert abs(chi_square(np.bincount(cells.ravel()))) < 4
+
+
+def test_epochs_of_random_windows_go_by_amount() -> None:
+    order = RandomWindows(1001, 10, 0)
+    assert [order.epoch_of(sample) for sample in (0, 99, 100, 250)] == [0, 0, 1, 2]
+
+
+# Validation
+
+
+@given(st.integers(2, 3000), st.data(), seeds)
+def test_fixed_windows_are_distinct_and_do_not_overlap(
+    num_ids: int, data: st.DataObject, seed: int
+) -> None:
+    context_length = data.draw(st.integers(1, num_ids - 1))
+    num_windows = data.draw(st.integers(1, 400))
+    starts = fixed_windows(num_ids, context_length, num_windows, seed)
+    assert len(starts) == min(num_windows, (num_ids - 1) // context_length)
+    assert np.all(np.diff(starts) >= context_length)
+    assert starts[0] >= 0 and starts[-1] + context_length + 1 <= num_ids
+    assert np.array_equal(starts, fixed_windows(num_ids, context_length, num_windows, seed))
+
+
+def test_fixed_windows_depend_on_their_seed() -> None:
+    assert not np.array_equal(fixed_windows(9999, 10, 20, 0), fixed_windows(9999, 10, 20, 1))
+
+
+def test_all_fixed_windows_are_taken_on_request() -> None:
+    assert fixed_windows(41, 10).tolist() == [0, 10, 20, 30]
+    assert fixed_windows(40, 10, 99).tolist() == [0, 10, 20]
+
+
+@given(st.integers(2, 500), st.integers(1, 600))
+def test_the_whole_walk_predicts_every_id_once(num_ids: int, context_length: int) -> None:
+    walk = whole_walk(num_ids, context_length)
+    places = [start + np.arange(1, context_length + 1) for start in walk.starts]
+    places.append(walk.tail_start + np.arange(1, walk.tail_length + 1))
+    assert np.concatenate(places).tolist() == list(range(1, num_ids))
+    assert walk.tail_length < context_length
+
+
+# Mistakes
+
+
+@both_orders
+def test_a_text_shorter_than_a_window_is_refused(order_type: Order) -> None:
+    order_type(257, 256, 0).starts(0, 10)
+    with pytest.raises(DataError, match=r"has 256 ids .* context_length 256 takes 257"):
+        order_type(256, 256, 0)
+    with pytest.raises(ConfigError, match="context_length is 0"):
+        order_type(256, 0, 0)
+    with pytest.raises(DataError, match="257"):
+        fixed_windows(256, 256)
+    with pytest.raises(DataError, match="has 1 ids"):
+        whole_walk(1, 4)
+
+
+@both_orders
+def test_numbers_out_of_range_are_refused(order_type: Order) -> None:
+    for seed in (-1, 2**64):
+        with pytest.raises(ConfigError, match="seed"):
+            order_type(100, 5, seed)
+    order = order_type(100, 5, 2**64 - 1)
+    for first, count in [(-1, 5), (2**63, 1), (0, -1)]:
+        with pytest.raises(ConfigError, match="out of range"):
+            order.starts(first, count)
+    with pytest.raises(ConfigError, match="num_windows is 0"):
+        fixed_windows(100, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 10, 0, 4), "batch_size 10 cannot be shared by 4 ranks alike; .* for example 12"),
+        ((0, 0, 0, 1), "batch_size 0"),
+        ((0, 8, 0, 0), "world 0"),
+        ((0, 8, 2, 2), "rank 2 does not exist among 2"),
+        ((0, 8, -1, 2), "rank -1"),
+        ((-1, 8, 0, 2), "step -1"),
+    ],
+)
+def test_impossible_shares_are_refused(arguments: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        batch_samples(*arguments)
+
+
+def test_the_order_costs_no_torch() -> None:
+    script = "import sys, groundup.data.order; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,170 @@
+"""The settings of a model: rules, presets, refusals, and no torch."""
+
+import subprocess
+import sys
+
+import pydantic
+import pytest
+import torch
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError
+from groundup.model import PRESETS, ModelConfig, TransformerLM, preset
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Counted on the model itself, which needs no memory for that."""
+    with torch.device("meta"):
+        model = TransformerLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("d_model", "d_ff"), [(1, 64), (24, 64), (25, 128), (48, 128), (192, 512), (512, 1_408)]
+)
+def test_d_ff_is_eight_thirds_rounded_up_to_64(d_model: int, d_ff: int) -> None:
+    config = ModelConfig(d_model=d_model, num_heads=1, positions="none")
+    assert config.feed_forward_dim == d_ff
+
+
+def test_a_given_d_ff_is_taken_as_it_is() -> None:
+    for kind in ("swiglu", "gelu"):
+        assert ModelConfig(d_ff=1_001, feed_forward=kind).feed_forward_dim == 1_001
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu", "relu2"])
+@pytest.mark.parametrize("d_model", [64, 96, 200, 512])
+def test_all_kinds_have_equally_many_parameters(d_model: int, kind: str) -> None:
+    shape = {"d_model": d_model, "num_heads": 4, "num_layers": 2, "vocab_size": 100}
+    gated = ModelConfig(**shape, feed_forward="swiglu")
+    plain = ModelConfig(**shape, feed_forward=kind)
+    assert num_parameters(plain) == num_parameters(gated)
+
+
+def test_sizes_of_heads_follow_from_the_shape() -> None:
+    config = ModelConfig(d_model=96, num_heads=6)
+    assert (config.d_head, config.key_value_heads) == (16, 6)
+    assert ModelConfig(d_model=96, num_heads=6, num_kv_heads=2).key_value_heads == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("tinystories", (10_000, 256, 512, 4, 16, 1_344)),
+        ("gpt2-small", (50_257, 1_024, 768, 12, 12, 3_072)),
+        ("gpt2-medium", (50_257, 1_024, 1_024, 24, 16, 4_096)),
+        ("gpt2-large", (50_257, 1_024, 1_280, 36, 20, 5_120)),
+        ("gpt2-xl", (50_257, 1_024, 1_600, 48, 25, 6_400)),
+        ("quickstart", (4_096, 128, 192, 4, 6, 512)),
+    ],
+)
+def test_presets_have_their_shapes(name: str, shape: tuple[int, ...]) -> None:
+    config = preset(name)
+    assert shape == (
+        config.vocab_size, config.context_length, config.d_model, config.num_layers,
+        config.num_heads, config.feed_forward_dim,
+    )  # fmt: skip
+    assert config == ModelConfig(
+        vocab_size=shape[0], context_length=shape[1], d_model=shape[2], num_layers=shape[3],
+        num_heads=shape[4], d_ff=config.d_ff,
+    )  # fmt: skip
+
+
+def test_every_preset_is_tested() -> None:
+    names = {"tinystories", "gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl", "quickstart"}
+    assert set(PRESETS) == names
+
+
+def test_gpt2_xl_has_two_billion_parameters() -> None:
+    config = preset("gpt2-xl")
+    assert not config.tie_embeddings
+    assert num_parameters(config) == 2_127_057_600
+
+
+def test_tinystories_has_twenty_three_million_parameters() -> None:
+    # Two tables, four blocks of four square and three feed-forward matrices, and nine norms.
+    expected = 2 * 10_000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1_344) + 9 * 512
+    assert num_parameters(preset("tinystories")) == expected == 22_696_448
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'gpt2-smal'.*did you mean gpt2-small"):
+        preset("gpt2-smal")
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        ({"d_model": 100, "num_heads": 16}, ["d_model 100", "num_heads 16"]),
+        ({"num_heads": 16, "num_kv_heads": 5}, ["num_kv_heads 5", "num_heads 16"]),
+        ({"num_heads": 4, "num_kv_heads": 8}, ["num_kv_heads 8", "num_heads 4"]),
+        ({"d_model": 30, "num_heads": 2}, ["d_model 30", "num_heads 2", "odd size 15"]),
+    ],
+)
+def test_impossible_shapes_are_refused_by_both_values(
+    settings: dict[str, int], values: list[str]
+) -> None:
+    with pytest.raises(pydantic.ValidationError) as validation:
+        ModelConfig(**settings)
+    with pytest.raises(ConfigError) as refusal:
+        load_settings(ModelConfig, overrides=settings)
+    for value in values:
+        assert value in str(validation.value)
+        assert value in str(refusal.value)
+
+
+def test_odd_heads_are_fine_without_rotation() -> None:
+    assert ModelConfig(d_model=30, num_heads=2, positions="none").d_head == 15
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"vocab_size": 0},
+        {"context_length": 0},
+        {"num_heads": 0},
+        {"num_layers": -1},
+        {"d_ff": 0},
+        {"num_kv_heads": 0},
+        {"rope_theta": 0.0},
+        {"norm_eps": 0.0},
+        {"logit_soft_cap": 0.0},
+        {"norm": "middle"},
+        {"positions": "learned"},
+        {"feed_forward": "relu"},
+        {"kernels": "fast"},
+        {"n_layers": 4},
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) -> None:
+    (name,) = settings
+    with pytest.raises(ConfigError, match=name):
+        load_settings(ModelConfig, overrides=settings)
+
+
+def test_settings_survive_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("config") / "model.yaml"
+    config = ModelConfig(d_ff=None, logit_soft_cap=30.0, num_kv_heads=4, norm="post", qk_norm=True)
+    save_yaml(path, config)
+    assert load_settings(ModelConfig, path) == config
+
+
+def test_the_settings_cost_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "from groundup.model import ModelConfig, PRESETS, preset\n"
+        "import groundup.model.config\n"
+        "assert preset('quickstart') is PRESETS['quickstart']\n"
+        "print('torch' in sys.modules)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "False\n"
+
+
+def test_the_room_has_no_other_names() -> None:
+    import groundup.model
+
+    with pytest.raises(AttributeError, match="Transformer"):
+        groundup.model.Transformer  # noqa: B018

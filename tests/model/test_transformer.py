@@ -1,0 +1,214 @@
+"""The language model: its contract, its first values, and fast against plain kernels."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from groundup.errors import ConfigError
+from groundup.model import ModelConfig, TransformerLM
+
+
+def small(**settings: object) -> TransformerLM:
+    shape = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
+    return TransformerLM(**{**shape, "num_heads": 4, "d_ff": 40, "rope_theta": 1e4, **settings})
+
+
+def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+
+
+def test_keyword_arguments_are_those_of_the_contract() -> None:
+    model = TransformerLM(
+        vocab_size=61, context_length=16, d_model=24, num_layers=2, num_heads=4, d_ff=40,
+        rope_theta=1e4,
+    )  # fmt: skip
+    assert model(torch.randint(61, (2, 9))).shape == (2, 9, 61)
+    assert TransformerLM(61, 16, 24, 2, 4, 40, 1e4).config == model.config
+
+
+def test_names_are_those_of_the_architecture() -> None:
+    expected = {"token_embedding.weight": (61, 24), "lm_head.weight": (61, 24)}
+    expected["final_norm.weight"] = (24,)
+    for block in ("blocks.0", "blocks.1"):
+        for norm in ("attention_norm", "feed_forward_norm"):
+            expected[f"{block}.{norm}.weight"] = (24,)
+        for projection in ("query", "key", "value", "output"):
+            expected[f"{block}.attention.{projection}.weight"] = (24, 24)
+        for matrix in ("gate", "up"):
+            expected[f"{block}.feed_forward.{matrix}.weight"] = (40, 24)
+        expected[f"{block}.feed_forward.down.weight"] = (24, 40)
+    state = small().state_dict()
+    assert {name: tuple(value.shape) for name, value in state.items()} == expected
+
+
+def test_equals_the_formula_put_together_from_its_parts() -> None:
+    model = small(dtype=torch.float64)
+    ids = torch.randint(61, (3, 10))
+    x = functional.embedding(ids, model.token_embedding.weight)
+    for block in model.blocks:
+        x = block(x)
+    hidden = functional.rms_norm(x, (24,), model.final_norm.weight, 1e-5)
+    torch.testing.assert_close(model.hidden(ids), hidden)
+    torch.testing.assert_close(model(ids), functional.linear(hidden, model.lm_head.weight))
+
+
+def test_settings_make_the_same_model_as_keywords() -> None:
+    config = ModelConfig(
+        vocab_size=61, context_length=16, d_model=24, num_layers=2, num_heads=4, d_ff=40
+    )
+    torch.manual_seed(5)
+    from_config = TransformerLM.from_config(config)
+    torch.manual_seed(5)
+    from_keywords = small()
+    assert from_config.config == from_keywords.config == config
+    ours, theirs = from_config.state_dict(), from_keywords.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_device_and_type_reach_every_weight() -> None:
+    model = TransformerLM.from_config(small().config, device="cpu", dtype=torch.float64)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+    assert model(torch.randint(61, (4,))).dtype == torch.float64
+    with torch.device("meta"):
+        assert small()(torch.randint(61, (2, 5))).shape == (2, 5, 61)
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 2)])
+def test_texts_do_not_see_each_other(leading: tuple[int, ...]) -> None:
+    model = small()
+    ids = torch.randint(61, (*leading, 7))
+    logits = model(ids).reshape(-1, 7, 61)
+    for text, expected in zip(ids.reshape(-1, 7), logits, strict=True):
+        torch.testing.assert_close(model(text), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_shorter_than_the_context_is_the_beginning_of_a_longer_one() -> None:
+    model = small()
+    ids = torch.randint(61, (2, 16))
+    logits = model(ids)
+    for length in (1, 2, 15):
+        torch.testing.assert_close(model(ids[:, :length]), logits[:, :length], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(17,), (2, 17)])
+@pytest.mark.parametrize("positions", ["rope", "none"])
+def test_more_ids_than_the_context_are_refused(shape: tuple[int, ...], positions: str) -> None:
+    model = small(positions=positions)
+    ids = torch.randint(61, shape)
+    with pytest.raises(ConfigError, match="17 ids are more than the context of 16"):
+        model(ids)
+    with pytest.raises(ConfigError, match="17 ids"):
+        model.loss(ids, ids)
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_first_loss_is_near_that_of_an_even_guess(norm: str, tie_embeddings: bool) -> None:
+    model = TransformerLM(2_000, 32, 64, 2, 4, 128, 1e4, norm=norm, tie_embeddings=tie_embeddings)
+    ids, targets = torch.randint(2_000, (2, 8, 32)).unbind(0)
+    with torch.no_grad():
+        assert model.loss(ids, targets).item() == pytest.approx(math.log(2_000), rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    states = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        states.append(small().state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_tied_embeddings_are_one_parameter() -> None:
+    model, untied = small(tie_embeddings=True), small()
+    assert model.token_embedding.weight is model.lm_head.weight
+    assert model.output_weight is model.lm_head.weight
+    names = {name for name, _ in untied.named_parameters()}
+    assert len(list(model.parameters())) == len(names) - 1
+    ids = torch.randint(61, (2, 9))
+    model.loss(ids, ids).backward()
+    assert model.lm_head.weight.grad is model.token_embedding.weight.grad
+
+
+def test_a_tied_table_gets_the_gradients_of_both_its_uses() -> None:
+    tied, untied = small(tie_embeddings=True), small()
+    untied.load_state_dict(tied.state_dict())
+    ids, targets = torch.randint(61, (2, 2, 9)).unbind(0)
+    together = gradients(tied, tied.loss(ids, targets))
+    apart = gradients(untied, untied.loss(ids, targets))
+    name = "token_embedding.weight"
+    torch.testing.assert_close(
+        together[name], apart[name] + apart["lm_head.weight"], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_soft_cap_bounds_the_logits_and_keeps_their_order() -> None:
+    torch.manual_seed(1)
+    capped = small(logit_soft_cap=0.5)
+    free = small()
+    free.load_state_dict(capped.state_dict())
+    ids = torch.randint(61, (2, 9))
+    logits = free(ids)
+    assert logits.abs().max() > 0.5
+    assert capped(ids).abs().max() <= 0.5
+    torch.testing.assert_close(capped(ids), 0.5 * torch.tanh(logits / 0.5))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"norm": "middle"},
+        {"nrom": "pre"},
+        {"num_kv_heads": 3},
+        {"d_model": 25},
+        {"vocab_size": 0},
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_refused_as_such(settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        small(**settings)
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_fused_kernels_equal_the_reference(tie_embeddings: bool) -> None:
+    fused = small(tie_embeddings=tie_embeddings, kernels="fused")
+    plain = small(tie_embeddings=tie_embeddings, kernels="reference")
+    plain.load_state_dict(fused.state_dict())
+    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
+    torch.testing.assert_close(fused(ids), plain(ids), rtol=1e-4, atol=1e-5)
+    ours, theirs = (gradients(model, model.loss(ids, targets)) for model in (fused, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_bfloat16_autocast_is_close_to_float32() -> None:
+    model = small()
+    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
+    loss = model.loss(ids, targets)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half_loss = model.loss(ids, targets)
+        assert model.hidden(ids).dtype == torch.bfloat16
+    assert half_loss.dtype == torch.float32
+    assert half_loss.item() == pytest.approx(loss.item(), rel=0.01)
+    ours, theirs = gradients(model, half_loss), gradients(model, loss)
+    for name, gradient in ours.items():
+        assert gradient.dtype == torch.float32
+        similarity = functional.cosine_similarity(gradient.flatten(), theirs[name].flatten(), dim=0)
+        assert similarity > 0.99, name
+
+
+# What the compiler warns of (parts of torch it calls itself) is no word about the model.
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_blocks_equal_plain_ones() -> None:
+    """Captured without a break, forward and backward; writing C++ would take most of a minute."""
+    model, compiled = small(num_layers=1), small(num_layers=1)
+    compiled.load_state_dict(model.state_dict())
+    for block in compiled.blocks:
+        block.compile(backend="aot_eager", fullgraph=True)
+    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
+    ours, theirs = (gradients(each, each.loss(ids, targets)) for each in (compiled, model))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+    assert set(compiled.state_dict()) == set(model.state_dict())

@@ -1,0 +1,128 @@
+"""The Transformer block against its formula put together by hand."""
+
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from groundup.nn import TransformerBlock
+from groundup.nn.block import FeedForwardKind, NormPlacement
+from groundup.nn.linear import Kernels
+
+NORMS, KINDS = get_args(NormPlacement), get_args(FeedForwardKind)
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": functional.silu,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "relu2": lambda x: functional.relu(x).square(),
+}
+
+
+def block(
+    norm: NormPlacement, kind: FeedForwardKind, kernels: Kernels = "fused"
+) -> TransformerBlock:
+    layer = TransformerBlock(
+        12, 3, 20, max_seq_len=16, theta=100.0, norm=norm, feed_forward=kind, kernels=kernels
+    )
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 2.0)
+    return layer
+
+
+def twin(layer: TransformerBlock, x: Tensor, norm: NormPlacement, kind: FeedForwardKind) -> Tensor:
+    weights = dict(layer.named_parameters())
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return functional.linear(x, weights[f"{name}.weight"])
+
+    def normal(name: str, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, (12,), weights[f"{name}.weight"], 1e-5)
+
+    def attention(x: Tensor) -> Tensor:
+        def heads(name: str) -> Tensor:
+            return linear(f"attention.{name}", x).unflatten(-1, (3, 4)).transpose(1, 2)
+
+        def turned(x: Tensor) -> Tensor:
+            angles = torch.arange(x.shape[-2])[:, None] * 100.0 ** -torch.tensor([0.0, 0.5])
+            pairs = torch.view_as_complex(x.unflatten(-1, (2, 2)).contiguous())
+            return torch.view_as_real(pairs * torch.exp(1j * angles)).flatten(-2)
+
+        mixed = functional.scaled_dot_product_attention(
+            turned(heads("query")), turned(heads("key")), heads("value"), is_causal=True
+        )
+        return linear("attention.output", mixed.transpose(1, 2).flatten(-2))
+
+    def feed_forward(x: Tensor) -> Tensor:
+        inner = FUNCTIONS[kind](linear(f"feed_forward.{'gate' if kind == 'swiglu' else 'up'}", x))
+        if kind == "swiglu":
+            inner = inner * linear("feed_forward.up", x)
+        return linear("feed_forward.down", inner)
+
+    if norm == "pre":
+        z = x + attention(normal("attention_norm", x))
+        return z + feed_forward(normal("feed_forward_norm", z))
+    if norm == "post":
+        z = normal("attention_norm", x + attention(x))
+        return normal("feed_forward_norm", z + feed_forward(z))
+    z = x + attention(x)
+    return z + feed_forward(z)
+
+
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_equals_its_formula(norm: NormPlacement, kind: FeedForwardKind, kernels: Kernels) -> None:
+    layer = block(norm, kind, kernels)
+    weights = list(layer.parameters())
+    x = torch.randn(2, 9, 12, requires_grad=True)
+    out, expected = layer(x), twin(layer, x, norm, kind)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    d_out = torch.randn_like(out)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, [x, *weights], d_out),
+        torch.autograd.grad(expected, [x, *weights], d_out),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_leading_dimensions_are_texts_apart(norm: NormPlacement) -> None:
+    layer = block(norm, "swiglu")
+    x = torch.randn(2, 3, 7, 12)
+    out = layer(x)
+    for first in range(2):
+        for second in range(3):
+            torch.testing.assert_close(layer(x[first, second]), out[first, second])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_positions_reach_the_attention(norm: NormPlacement) -> None:
+    layer = block(norm, "swiglu")
+    x = torch.randn(2, 7, 12)
+    out = layer(x)
+    torch.testing.assert_close(layer(x, torch.arange(7)), out)
+    assert not torch.allclose(layer(x, torch.arange(7).flip(0)), out)
+
+
+def test_names_are_those_of_the_architecture() -> None:
+    attention = {f"attention.{name}.weight" for name in ("query", "key", "value", "output")}
+    norms = {"attention_norm.weight", "feed_forward_norm.weight"}
+    gated = {f"feed_forward.{name}.weight" for name in ("gate", "up", "down")}
+    plain = gated - {"feed_forward.gate.weight"}
+    assert set(block("pre", "swiglu").state_dict()) == attention | norms | gated
+    assert set(block("post", "gelu").state_dict()) == attention | norms | plain
+    assert set(block("none", "relu2").state_dict()) == attention | plain
+
+
+def test_sizes_are_given_in_the_order_of_the_contract() -> None:
+    layer = TransformerBlock(12, 3, 20, 16, 100.0)
+    assert layer.norm == "pre"
+    assert layer.feed_forward.down.weight.shape == (12, 20)
+    assert layer.attention.rope is not None
+    assert layer.attention.rope.max_seq_len == 16

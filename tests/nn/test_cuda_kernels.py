@@ -1,0 +1,229 @@
+"""The CUDA kernels against the formulas in float64. They run where there is a GPU and Triton."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from groundup.model import TransformerLM
+from groundup.nn import (
+    MultiHeadSelfAttention,
+    RotaryEmbedding,
+    kernels,
+    scaled_dot_product_attention,
+    silu,
+)
+
+pytestmark = pytest.mark.skipif(
+    not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
+)
+
+# (batch, seq, heads, d_head): our own kernel up to 256 positions, torch's between our rotations
+# beyond; lengths that fill no tile, and the smallest of everything.
+SHAPES = [
+    (3, 256, 16, 32),
+    (2, 200, 4, 64),
+    (2, 1024, 12, 64),
+    (1, 700, 2, 64),
+    (2, 64, 4, 16),
+    (1, 16, 1, 32),
+    (2, 129, 3, 64),
+    (2, 9, 2, 32),
+    (1, 300, 2, 128),
+]
+SHORT = [shape for shape in SHAPES if 16 <= shape[1] <= 256]
+
+
+def relative_error(value: Tensor, expected: Tensor) -> float:
+    assert value.shape == expected.shape
+    assert value.isfinite().all()
+    return ((value.double() - expected).norm() / expected.norm()).item()
+
+
+def plain_attention(packed: Tensor, rope: RotaryEmbedding | None, num_heads: int) -> Tensor:
+    parts = packed.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = parts.unbind(0)
+    if rope is not None:
+        query, key = rope(query), rope(key)
+    seq = packed.shape[1]
+    mask = torch.ones(seq, seq, dtype=torch.bool, device=packed.device).tril()
+    mixed = scaled_dot_product_attention(query, key, value, mask)
+    return mixed.transpose(1, 2).flatten(-2)
+
+
+def packed_case(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, rotate: bool
+) -> tuple[Tensor, Tensor, RotaryEmbedding | None]:
+    """Projections, a gradient for what comes of them, and a rotation longer than the text."""
+    batch, seq, num_heads, d_head = shape
+    d_model = num_heads * d_head
+    packed = torch.randn(batch, seq, 3 * d_model, device="cuda", dtype=dtype).requires_grad_()
+    d_out = torch.randn(batch, seq, d_model, device="cuda", dtype=dtype)
+    rope = RotaryEmbedding(10_000.0, d_head, 2 * seq, device="cuda") if rotate else None
+    return packed, d_out, rope
+
+
+def fast_attention(packed: Tensor, rope: RotaryEmbedding | None, num_heads: int) -> Tensor:
+    cos, sin = (None, None) if rope is None else (rope.cos, rope.sin)
+    return kernels.packed_attention(packed, cos, sin, num_heads)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_packed_attention_equals_the_formula(
+    shape: tuple[int, int, int, int], rotate: bool, dtype: torch.dtype
+) -> None:
+    packed, d_out, rope = packed_case(shape, dtype, rotate)
+    out = fast_attention(packed, rope, shape[2])
+    wide = packed.detach().double().requires_grad_()
+    expected = plain_attention(wide, rope, shape[2])
+    assert out.dtype == dtype
+    assert relative_error(out, expected) < 1e-2
+    (d_packed,) = torch.autograd.grad(out, packed, d_out)
+    (d_wide,) = torch.autograd.grad(expected, wide, d_out.double())
+    # Each part on its own, so that a small one cannot hide behind a large one.
+    for part, expected_part in zip(d_packed.chunk(3, -1), d_wide.chunk(3, -1), strict=True):
+        assert relative_error(part, expected_part) < 1e-2
+
+
+@pytest.mark.parametrize("shape", SHORT[:3], ids=str)
+def test_packed_attention_takes_gradients_that_are_not_contiguous(
+    shape: tuple[int, int, int, int],
+) -> None:
+    packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate=True)
+    out = fast_attention(packed, rope, shape[2])
+    (straight,) = torch.autograd.grad(out, packed, d_out, retain_graph=True)
+    crooked = d_out.transpose(0, 1).contiguous().transpose(0, 1)
+    assert torch.equal(torch.autograd.grad(out, packed, crooked)[0], straight)
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("shape", SHORT, ids=str)
+def test_short_attention_is_the_same_every_time(
+    shape: tuple[int, int, int, int], rotate: bool
+) -> None:
+    packed, d_out, rope = packed_case(shape, torch.bfloat16, rotate)
+    outs, gradients = [], []
+    for _ in range(2):
+        out = fast_attention(packed, rope, shape[2])
+        outs.append(out)
+        gradients.append(torch.autograd.grad(out, packed, d_out)[0])
+    assert torch.equal(*outs)
+    assert torch.equal(*gradients)
+
+
+def test_huge_scores_stay_finite() -> None:
+    packed, d_out, rope = packed_case((2, 200, 4, 64), torch.bfloat16, rotate=True)
+    loud = (30 * packed.detach()).requires_grad_()
+    out = fast_attention(loud, rope, 4)
+    assert out.isfinite().all()
+    assert torch.autograd.grad(out, loud, d_out)[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("d_model", "num_heads", "seq"),
+    [(48, 8, 40), (320, 2, 40), (64, 2, 1), (64, 2, 2), (64, 2, 15)],
+)
+def test_heads_and_lengths_that_the_kernels_do_not_take_run_all_the_same(
+    d_model: int, num_heads: int, seq: int
+) -> None:
+    layers = [
+        MultiHeadSelfAttention(
+            d_model, num_heads, max_seq_len=64, theta=1e4, kernels=choice, device="cuda"
+        )
+        for choice in ("fused", "reference")
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = torch.randn(2, seq, d_model, device="cuda", requires_grad=True)
+    d_out = torch.randn_like(x)
+    expected = layers[1](x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = layers[0](x)
+    assert relative_error(out, expected.double()) < 2e-2
+    (d_x,) = torch.autograd.grad(out, x, d_out.to(out.dtype))
+    (d_expected,) = torch.autograd.grad(expected, x, d_out)
+    assert relative_error(d_x, d_expected.double()) < 3e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(1, 2), (7, 2 * 33), (2, 3, 2 * 1344), (5, 2 * 2048)])
+def test_packed_swiglu_equals_the_formula(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    packed = (3 * torch.randn(shape, device="cuda")).to(dtype).requires_grad_()
+    out = kernels.packed_swiglu(packed)
+    wide = packed.detach().double().requires_grad_()
+    gate, up = wide.chunk(2, dim=-1)
+    expected = silu(gate) * up
+    assert relative_error(out, expected) < 1e-2
+    d_out = torch.randn(*shape[:-1], shape[-1] // 2, device="cuda", dtype=dtype)
+    (d_packed,) = torch.autograd.grad(out, packed, d_out)
+    (d_wide,) = torch.autograd.grad(expected, wide, d_out.double())
+    assert relative_error(d_packed, d_wide) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("soft_cap", [None, 5.0])
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+@pytest.mark.parametrize("vocab_size", [2, 97, 2_048, 10_000, 50_257])
+def test_cross_entropy_of_a_chunk_equals_the_formula(
+    vocab_size: int, z_loss: float, soft_cap: float | None, dtype: torch.dtype
+) -> None:
+    from groundup.optim.triton_cross_entropy import chunk_loss_and_gradient
+
+    rows, scale = 33, 0.25
+    logits = (4 * torch.randn(rows, vocab_size, device="cuda")).to(dtype)
+    targets = torch.randint(vocab_size, (rows,), device="cuda")
+    targets[0], targets[1] = 0, vocab_size - 1
+    wide = logits.double().requires_grad_()
+    capped = wide if soft_cap is None else soft_cap * torch.tanh(wide / soft_cap)
+    log_total = torch.logsumexp(capped, dim=-1)
+    expected = functional.cross_entropy(capped, targets, reduction="none")
+    expected = expected + z_loss * log_total.square()
+    (d_wide,) = torch.autograd.grad(scale * expected.sum(), wide)
+
+    losses = torch.empty(rows, device="cuda")
+    chunk_loss_and_gradient(logits, targets, losses, soft_cap, z_loss, scale)
+    assert relative_error(losses, expected.detach()) < 1e-4
+    assert relative_error(logits, d_wide) < (1e-2 if dtype == torch.bfloat16 else 1e-4)
+
+
+def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("context_length", [128, 320])
+def test_a_model_in_bfloat16_is_close_to_its_reference(context_length: int, compiled: bool) -> None:
+    def model_with(choice: str) -> TransformerLM:
+        shape = {"vocab_size": 501, "context_length": context_length, "d_model": 128}
+        return TransformerLM(**shape, num_layers=2, num_heads=4, kernels=choice, device="cuda")
+
+    fused, plain = model_with("fused"), model_with("reference")
+    plain.load_state_dict(fused.state_dict())
+    if compiled:
+        for block in fused.blocks:
+            block.compile()
+    ids, targets = torch.randint(501, (2, 4, context_length), device="cuda").unbind(0)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = fused.loss(ids, targets, z_loss=1e-4)
+    expected = plain.loss(ids, targets, z_loss=1e-4)
+    assert loss.item() == pytest.approx(expected.item(), rel=5e-3)
+    ours, theirs = gradients(fused, loss), gradients(plain, expected)
+    for name, gradient in ours.items():
+        assert relative_error(gradient, theirs[name].double()) < 0.05, name
+
+
+def test_the_kernels_hold_under_torchs_own_checks() -> None:
+    """Schema, shapes of the stand-ins for the compiler, and how the gradient is registered."""
+    attention, gating = kernels.on_cuda_attention, kernels.on_cuda_gating
+    kinds = ("test_schema", "test_autograd_registration", "test_faketensor")
+    for seq in (64, 300):
+        packed, _, rope = packed_case((2, seq, 2, 32), torch.bfloat16, rotate=True)
+        assert rope is not None
+        for tables in ((rope.cos, rope.sin), (None, None)):
+            arguments = (packed, *tables, 2)
+            torch.library.opcheck(attention.packed_attention, arguments, test_utils=kinds)
+    packed = torch.randn(3, 10, device="cuda").bfloat16().requires_grad_()
+    torch.library.opcheck(gating.packed_swiglu, (packed,), test_utils=kinds)

@@ -1,0 +1,114 @@
+"""The shapes written on public signatures are true: checked while the layers run."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+from jaxtyping import jaxtyped
+
+from groundup.model import TransformerLM
+from groundup.nn import (
+    Embedding,
+    FeedForward,
+    Linear,
+    MultiHeadSelfAttention,
+    RMSNorm,
+    RotaryEmbedding,
+    SwiGLU,
+    TransformerBlock,
+    functional,
+)
+
+LAYERS = [
+    Embedding,
+    FeedForward,
+    Linear,
+    MultiHeadSelfAttention,
+    RMSNorm,
+    RotaryEmbedding,
+    SwiGLU,
+    TransformerBlock,
+]
+FUNCTIONS = ["silu", "gelu", "squared_relu", "softmax", "scaled_dot_product_attention"]
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which now refuses tensors that do not fit its annotations."""
+    hints = get_type_hints(function)
+    signature = inspect.signature(function)
+
+    def check(name: str, value: Any) -> None:
+        hint = hints.get(name)
+        try:
+            fits = isinstance(value, hint)
+        except TypeError:  # a Literal, say, which holds no shape
+            return
+        shape = getattr(value, "shape", value)
+        assert fits, f"{name} of {function.__qualname__} is {shape}, not {hint}"
+
+    @functools.wraps(function)
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        with jaxtyped("context"):
+            for name, value in signature.bind(*arguments, **keywords).arguments.items():
+                check(name, value)
+            result = function(*arguments, **keywords)
+            check("return", result)
+        return result
+
+    return wrapper
+
+
+@pytest.fixture
+def checking(monkeypatch: pytest.MonkeyPatch) -> None:
+    for layer in LAYERS:
+        monkeypatch.setattr(layer, "forward", checked(layer.forward))
+    for method in ("forward", "hidden", "loss"):
+        monkeypatch.setattr(TransformerLM, method, checked(getattr(TransformerLM, method)))
+
+
+@pytest.mark.usefixtures("checking")
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize("feed_forward", ["swiglu", "gelu"])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 1)])
+def test_shapes_hold_throughout_the_model(
+    leading: tuple[int, ...], feed_forward: str, kernels: str
+) -> None:
+    model = TransformerLM(
+        19, 8, 12, 2, 6, 20, 1e4, num_kv_heads=2, qk_norm=True, feed_forward=feed_forward,
+        kernels=kernels,
+    )  # fmt: skip
+    ids = torch.randint(19, (*leading, 7))
+    assert model(ids).shape == (*leading, 7, 19)
+    assert model.loss(ids, ids).shape == ()
+
+
+@pytest.mark.usefixtures("checking")
+def test_positions_have_the_shape_of_the_text() -> None:
+    block = TransformerBlock(12, 3, 20, max_seq_len=9, theta=1e4)
+    assert block(torch.randn(2, 5, 12), torch.arange(5).expand(2, 5)).shape == (2, 5, 12)
+
+
+def test_shapes_hold_on_the_functions() -> None:
+    functions = {name: checked(getattr(functional, name)) for name in FUNCTIONS}
+    x = torch.randn(2, 3, 4)
+    for name in ("silu", "gelu", "squared_relu"):
+        functions[name](x)
+    functions["softmax"](x, dim=1)
+    attend = functions["scaled_dot_product_attention"]
+    query, key, value = torch.randn(2, 5, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 6)
+    attend(query, key, value)
+    attend(query, key, value, torch.ones(2, 5, 3, dtype=torch.bool))
+
+
+def test_the_check_finds_what_does_not_fit() -> None:
+    attend = checked(functional.scaled_dot_product_attention)
+    x = torch.randn(2, 3, 4)
+    with pytest.raises(AssertionError, match="mask of scaled_dot_product_attention"):
+        attend(x, x, x, torch.ones(2, 3, 3))
+    with pytest.raises(AssertionError, match="value of scaled_dot_product_attention"):
+        attend(x, x, torch.randn(2, 4, 4))
+    with pytest.raises(AssertionError, match="ids of Embedding"):
+        checked(Embedding.forward)(Embedding(3, 4), torch.randn(2))

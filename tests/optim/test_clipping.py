@@ -1,0 +1,96 @@
+"""Clipping against torch's own."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundup.errors import ConfigError
+from groundup.optim import clip_gradients, clip_scale, gradient_norm
+
+
+def parameters(
+    dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> list[Tensor]:
+    torch.manual_seed(0)
+    made = []
+    for shape in [(3, 4), (5,), (), (2, 1, 3)]:
+        parameter = torch.randn(shape, dtype=dtype, device=device, requires_grad=True)
+        parameter.grad = torch.randn_like(parameter)
+        made.append(parameter)
+    made.append(torch.randn(2, device=device, requires_grad=True))
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3])
+def test_clipping_is_torchs(dtype: torch.dtype, max_norm: float, device: torch.device) -> None:
+    ours, theirs = parameters(dtype, device), parameters(dtype, device)
+    norm = clip_gradients(ours, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+    torch.testing.assert_close(norm, expected)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert ours[-1].grad is None
+
+
+def test_bfloat16_gradients_are_measured_in_float32() -> None:
+    wide = parameters(torch.float32)
+    for parameter in wide[:-1]:
+        parameter.grad = parameter.grad.bfloat16().float()
+    exact = gradient_norm(wide)
+    narrow = parameters(torch.float32)
+    narrow = [one.detach().bfloat16() for one in narrow[:-1]]
+    for parameter, twin in zip(narrow, wide, strict=False):
+        parameter.grad = twin.grad.bfloat16()
+    norm = clip_gradients(narrow, 0.5)
+    assert norm.dtype == torch.float32
+    torch.testing.assert_close(norm, exact)
+    torch.testing.assert_close(gradient_norm(narrow), torch.tensor(0.5), rtol=1e-2, atol=0)
+
+
+def test_mixed_types_count_together() -> None:
+    first = torch.zeros(2, dtype=torch.float64)
+    first.grad = torch.tensor([3.0, 0.0], dtype=torch.float64)
+    second = torch.zeros(1, dtype=torch.bfloat16)
+    second.grad = torch.tensor([4.0], dtype=torch.bfloat16)
+    norm = clip_gradients([first, second], 1.0)
+    assert norm.dtype == torch.float64
+    assert norm.item() == 5.0
+    assert first.grad[0].item() == pytest.approx(0.6, rel=1e-6)
+    assert second.grad.dtype == torch.bfloat16
+
+
+def test_gradients_within_the_bound_stay_to_the_bit() -> None:
+    ours, before = parameters(), parameters()
+    clip_gradients(ours, 1e6)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours[:-1], before[:-1], strict=True))
+
+
+def test_without_gradients_the_norm_is_zero() -> None:
+    assert clip_gradients([torch.zeros(3, requires_grad=True)], 1.0).item() == 0.0
+    assert clip_gradients([], 1.0).item() == 0.0
+    assert gradient_norm(iter([])).item() == 0.0
+
+
+def test_one_tensor_and_a_generator_are_parameters_too() -> None:
+    parameter = torch.zeros(2)
+    parameter.grad = torch.tensor([3.0, 4.0])
+    assert gradient_norm(parameter).item() == 5.0
+    assert clip_gradients((one for one in [parameter]), 1.0).item() == 5.0
+    assert gradient_norm(parameter).item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_the_scale_is_what_clipping_multiplies_by() -> None:
+    ours = parameters()
+    before = [one.grad.clone() for one in ours[:-1]]
+    scale = clip_scale(gradient_norm(ours), 0.7)
+    clip_gradients(ours, 0.7)
+    for parameter, gradient in zip(ours, before, strict=False):
+        assert torch.equal(parameter.grad, gradient * scale)
+    assert clip_scale(torch.tensor(0.0), 1.0).item() == 1.0
+
+
+@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
+def test_a_bound_that_is_none_is_named(max_norm: float) -> None:
+    with pytest.raises(ConfigError, match=f"max_norm.*{max_norm}"):
+        clip_gradients(parameters(), max_norm)

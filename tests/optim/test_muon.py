@@ -1,0 +1,214 @@
+"""Muon: orthogonal steps for matrices, AdamW's for the rest."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groundup.errors import ConfigError
+from groundup.optim import AdamW, Muon
+from groundup.optim.orthogonalization import orthogonalize, quintic_coefficients
+
+
+def apply(steps: tuple[tuple[float, float, float], ...], x: Tensor) -> Tensor:
+    for a, b, c in steps:
+        x = a * x + b * x**3 + c * x**5
+    return x
+
+
+def test_five_steps_bring_singular_values_within_an_eighth_of_one() -> None:
+    x = torch.logspace(-3, 0, 10_000, dtype=torch.float64)
+    assert (apply(quintic_coefficients(5), x) - 1).abs().max() < 0.125
+
+
+@given(st.integers(min_value=1, max_value=8))
+def test_no_quintic_near_a_step_does_better(num_steps: int) -> None:
+    low, high = 1e-3, 1.01
+    for a, b, c in quintic_coefficients(num_steps):
+        x = torch.linspace(low, high, 4001, dtype=torch.float64)
+
+        def error(*coefficients: float, x: Tensor = x) -> float:
+            return (apply((coefficients,), x) - 1).abs().max().item()  # type: ignore[arg-type]
+
+        best = error(a, b, c)
+        for part in (0.999, 1.001):
+            assert min(error(a * part, b, c), error(a, b * part, c), error(a, b, c * part)) > best
+        low, high = 1 - best, (1 + best) * 1.01
+
+
+def test_more_steps_come_closer() -> None:
+    x = torch.logspace(-3, 0, 1000, dtype=torch.float64)
+    errors = [(apply(quintic_coefficients(n), x) - 1).abs().max().item() for n in (3, 5, 7)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.03
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 4), (6, 17), (1, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_orthogonalizing_keeps_the_singular_vectors(
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    left = torch.linalg.qr(torch.randn(shape[0], shape[0], dtype=torch.float64)).Q
+    right = torch.linalg.qr(torch.randn(shape[1], shape[1], dtype=torch.float64)).Q[: shape[0]]
+    sizes = torch.logspace(0, -1.5, shape[0], dtype=torch.float64)
+    matrix = (left @ (sizes[:, None] * right) * 1e-4).to(device, dtype)
+    result = orthogonalize(matrix).cpu().double()
+    inner = left.T @ result @ right.T
+    torch.testing.assert_close(inner, torch.eye(shape[0], dtype=torch.float64), atol=0.2, rtol=0)
+
+
+def test_a_batch_is_orthogonalized_as_its_matrices_are(device: torch.device) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(3, 5, 8, device=device)
+    alone = torch.stack([orthogonalize(one) for one in batch])
+    torch.testing.assert_close(orthogonalize(batch), alone)
+
+
+def test_orthogonalizing_does_not_see_scale_and_leaves_zeros() -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(5, 8)
+    torch.testing.assert_close(orthogonalize(matrix * 1e-9), orthogonalize(matrix))
+    torch.testing.assert_close(orthogonalize(matrix * 1e9), orthogonalize(matrix))
+    assert torch.equal(orthogonalize(torch.zeros(3, 4)), torch.zeros(3, 4))
+
+
+def test_a_step_is_the_formula() -> None:
+    """Two steps of matrices, one lying, one standing, against the docstring's lines."""
+    torch.manual_seed(0)
+    ours = [torch.randn(4, 6).requires_grad_(), torch.randn(6, 4).requires_grad_()]
+    theirs = [one.detach().clone() for one in ours]
+    momenta = [torch.zeros_like(one) for one in ours]
+    optimizer = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3)
+    for _ in range(2):
+        for index, parameter in enumerate(ours):
+            parameter.grad = torch.randn_like(parameter)
+            momenta[index] = 0.9 * momenta[index] + 0.1 * parameter.grad
+            ahead = 0.9 * momenta[index] + 0.1 * parameter.grad
+            lying = index == 0
+            direction = orthogonalize(ahead if lying else ahead.T)
+            theirs[index] -= 0.02 * 0.3 * theirs[index]
+            step = direction if lying else direction.T
+            theirs[index] -= 0.02 * 0.2 * math.sqrt(6) * step
+        optimizer.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert list(optimizer.state[ours[0]]) == ["momentum"]
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (64, 16), (32, 32)])
+def test_a_step_is_as_large_as_one_of_adamw(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    parameter = torch.zeros(shape, requires_grad=True)
+    parameter.grad = torch.randn(shape)
+    Muon([parameter], lr=0.5, weight_decay=0.0).step()
+    assert parameter.square().mean().sqrt().item() / 0.5 == pytest.approx(0.2, rel=0.1)
+
+
+def test_batching_does_not_change_a_matrix() -> None:
+    torch.manual_seed(0)
+    shapes = [(4, 6), (6, 4), (4, 6), (5, 5), (1, 7)]
+    together = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    alone = [one.detach().clone().requires_grad_() for one in together]
+    for one, other in zip(together, alone, strict=True):
+        one.grad = torch.randn_like(one)
+        other.grad = one.grad.clone()
+        Muon([other]).step()
+    Muon(together).step()
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+def test_its_adamw_groups_move_as_adamw(kernels: Any) -> None:
+    torch.manual_seed(0)
+    matrix = torch.randn(4, 4, requires_grad=True)
+    ours = [torch.randn(shape, requires_grad=True) for shape in [(5, 3), (7,)]]
+    theirs = [one.detach().clone().requires_grad_() for one in ours]
+    optimizer = Muon(
+        [
+            {"params": [matrix]},
+            {"params": ours, "kind": "adamw", "lr": 0.03, "weight_decay": 0.2},
+        ],
+        betas=(0.8, 0.9),
+        kernels=kernels,
+    )
+    twin = AdamW(theirs, lr=0.03, betas=(0.8, 0.9), weight_decay=0.2, kernels=kernels)
+    for _ in range(3):
+        matrix.grad = torch.randn_like(matrix)
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        optimizer.step()
+        twin.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_the_same_steps_give_the_same_bits() -> None:
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        many = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+        optimizer = Muon(many)
+        for _ in range(3):
+            for parameter in many:
+                parameter.grad = torch.randn(8, 8)
+            optimizer.step()
+        results.append(torch.stack([one.detach() for one in many]))
+    assert torch.equal(*results)
+
+
+def test_it_learns_what_it_is_given() -> None:
+    torch.manual_seed(0)
+    goal, weight = torch.randn(6, 6), torch.zeros(6, 6, requires_grad=True)
+    optimizer = Muon([weight], lr=0.2, weight_decay=0.0)
+    for step in range(100):
+        optimizer.param_groups[0]["lr"] = 0.2 * (1 - step / 100)
+        optimizer.zero_grad()
+        (weight - goal).square().sum().backward()
+        optimizer.step()
+    assert (weight - goal).norm() < 0.1 * goal.norm()
+
+
+def test_a_learning_rate_may_be_a_tensor_and_the_optimizer_copied() -> None:
+    parameter = torch.ones(3, 4, requires_grad=True)
+    other = torch.ones(3, 4, requires_grad=True)
+    parameter.grad = other.grad = torch.randn(3, 4)
+    copied = copy.deepcopy(Muon([parameter], lr=torch.tensor(0.1), num_orthogonalization_steps=3))
+    (twin,) = copied.param_groups[0]["params"]
+    twin.grad = other.grad
+    copied.step()
+    Muon([other], lr=0.1, num_orthogonalization_steps=3).step()
+    torch.testing.assert_close(twin, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"lr": -1.0}, "lr.*-1.0"),
+        ({"momentum": 1.0}, "momentum.*1.0"),
+        ({"weight_decay": -1.0}, "weight_decay.*-1.0"),
+        ({"num_orthogonalization_steps": 0}, "num_orthogonalization_steps.*0"),
+        ({"kernels": "quick"}, "kernels is 'quick'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Muon([torch.zeros(2, 2, requires_grad=True)], **options)
+
+
+def test_groups_that_make_no_sense_are_named() -> None:
+    gain, matrix = torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)
+    with pytest.raises(ConfigError, match=r"shape \(3,\).*\"adamw\""):
+        Muon([matrix, gain])
+    with pytest.raises(ConfigError, match="kind 'sgd'"):
+        Muon([{"params": [matrix], "kind": "sgd"}])
+    with pytest.raises(ConfigError, match="eps"):
+        Muon([{"params": [gain], "kind": "adamw", "eps": 0.0}])
+    with pytest.raises(ConfigError, match="Muon was given no parameters"):
+        Muon([])

@@ -1,0 +1,42 @@
+"""Every settings file that comes with groundup loads, and describes what it says it does."""
+
+from pathlib import Path
+
+import pytest
+
+from groundup.config import load_settings, save_yaml
+from groundup.model.config import preset
+from groundup.planner.parameters import count_parameters
+from groundup.training.config import RunConfig
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))
+
+
+def test_every_settings_file_is_of_a_known_kind() -> None:
+    files = {path for path in CONFIGS.rglob("*") if path.is_file()}
+    assert files == set(TRAIN_CONFIGS) and TRAIN_CONFIGS
+
+
+@pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
+def test_settings_files_load_and_survive_a_round_trip(path: Path, tmp_path: Path) -> None:
+    config = load_settings(RunConfig, path)
+    save_yaml(tmp_path / "config.yaml", config)
+    assert load_settings(RunConfig, tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)
+def test_runs_are_named_after_their_file(path: Path) -> None:
+    assert load_settings(RunConfig, path).name == path.stem
+
+
+def test_the_tinystories_recipe_is_the_classic_one() -> None:
+    config = load_settings(RunConfig, CONFIGS / "train" / "tinystories.yaml")
+    assert config.model == preset("tinystories")
+    assert config.num_steps * config.tokens_per_step == 327_680_000
+    assert sum(count_parameters(config.model).values()) == 22_696_448
+
+
+def test_the_quickstart_settings_are_those_of_its_preset() -> None:
+    config = load_settings(RunConfig, CONFIGS / "train" / "quickstart.yaml")
+    assert config.model == preset("quickstart")

@@ -1,0 +1,95 @@
+"""The whole story through the command line: text, vocabulary, shards, a run that is killed and
+goes on to the same bits, its figures, and text again."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from groundup.cli.main import main
+from groundup.generation import LanguageModel
+from groundup.tokenizer import Tokenizer
+from groundup.training.comparison import compare_runs
+
+SETTINGS = {
+    "num_steps": 300,
+    "batch_size": 4,
+    "num_threads": 1,
+    "device": "cpu",
+    "model": {
+        "vocab_size": 400,
+        "context_length": 32,
+        "d_model": 32,
+        "num_layers": 2,
+        "num_heads": 2,
+        "qk_norm": True,
+    },
+    "data": {"order": "epochs"},
+    "optimizer": {"learning_rate": 0.003},
+    "schedule": {"warmup_steps": 10},
+    "evaluation": {"every_steps": 100, "num_windows": 8},
+    "checkpoints": {"every_steps": 30},
+    "samples": {"every_steps": 100, "max_tokens": 8},
+}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For processes that are started from the new folder.
+    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    monkeypatch.chdir(tmp_path)
+
+
+def command_line(*words: str) -> list[str]:
+    return [sys.executable, "-m", "groundup", *words]
+
+
+def groundup(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def kill_after_first_checkpoint(*words: str) -> None:
+    """Start a training and end it for good as soon as it has something to go on from."""
+    process = subprocess.Popen(command_line(*words), stderr=subprocess.PIPE)
+    checkpoints = Path("runs/parted/checkpoints")
+    while process.poll() is None and not list(checkpoints.glob("step_*")):
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str]) -> None:
+    groundup(capsys, "data", "sample", "--megabytes", "0.1", "--out", "stories.txt")
+    groundup(capsys, "tokenizer", "train", "stories.txt", "--vocab-size", "400")
+    groundup(
+        capsys, "data", "prepare", "stories.txt", "--validation-fraction", "0.1", "--out", "shards"
+    )
+    Path("run.yaml").write_text(yaml.safe_dump(SETTINGS), encoding="utf-8")
+
+    groundup(capsys, "train", "--config", "run.yaml", "--name", "whole")
+    parted = ["train", "--config", "run.yaml", "--name", "parted"]
+    kill_after_first_checkpoint(*parted)
+    resumed = subprocess.run(command_line(*parted, "--resume"), capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    comparison = compare_runs("runs/whole", "runs/parted")
+    assert comparison.differences == [] and comparison.num_records >= 31
+
+    figures = json.loads(groundup(capsys, "evaluate", "parted", "--whole", "--json"))
+    assert figures["step"] == 300
+    # Even odds among 400 tokens have a loss of 5.99.
+    assert figures["loss"] < 4.5
+
+    language_model = LanguageModel.load("runs/parted")
+    assert language_model.tokenizer.id == Tokenizer.load("tokenizer.json").id
+    text = language_model.generate("Once upon a time", max_tokens=30, temperature=0.8, seed=1)
+    assert text and text == LanguageModel.load("runs/whole").generate(
+        "Once upon a time", max_tokens=30, temperature=0.8, seed=1
+    )

@@ -1,0 +1,84 @@
+"""A tiny corpus, its shards, and settings of runs that train in a moment."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.config import load_settings
+from groundup.data.prepare import prepare
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.reference import train_bpe_reference
+from groundup.training.config import RunConfig
+
+END = "<|endoftext|>"
+NAMES = "Ada Ben Cleo Dan Eve Finn".split()
+THINGS = "kite ball boat drum hat cup".split()
+COLOURS = "red blue green old new big".split()
+
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products gain nothing from threads, and machines that test are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def write_stories(count: int, seed: int) -> str:
+    random_ = random.Random(seed)
+    stories = []
+    for _ in range(count):
+        name, colour, thing = map(random_.choice, (NAMES, COLOURS, THINGS))
+        stories.append(f"{name} had a {colour} {thing}. {name} lost it. Who found the {thing}?")
+    return END.join(stories)
+
+
+@pytest.fixture(scope="session")
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tokenizer.json and shards, about 8,000 ids."""
+    folder = tmp_path_factory.mktemp("corpus")
+    text = write_stories(400, seed=0)
+    (folder / "stories.txt").write_text(text, "utf-8")
+    vocab, merges = train_bpe_reference(text[:4000], 300, [END])
+    tokenizer = Tokenizer(vocab, merges, [END])
+    tokenizer.save(folder / "tokenizer.json")
+    prepare([folder / "stories.txt"], tokenizer, folder / "shards", validation_fraction=0.1)
+    return folder
+
+
+@pytest.fixture
+def make_config(corpus_folder: Path, tmp_path: Path) -> MakeConfig:
+    """`make_config("name", {"optimizer.name": "sgd"})`: a run of twelve steps, changed as given."""
+
+    def make(name: str = "run", changes: dict[str, Any] | None = None) -> RunConfig:
+        values: dict[str, Any] = {
+            "name": name,
+            "runs_folder": str(tmp_path / "runs"),
+            "num_steps": 12,
+            "batch_size": 4,
+            "device": "cpu",
+            "model.vocab_size": 300,
+            "model.context_length": 16,
+            "model.d_model": 16,
+            "model.num_layers": 1,
+            "model.num_heads": 2,
+            "model.d_ff": 32,
+            "data.shards": str(corpus_folder / "shards"),
+            "data.tokenizer": str(corpus_folder / "tokenizer.json"),
+            "optimizer.learning_rate": 1e-2,
+            "schedule.warmup_steps": 2,
+            "evaluation.every_steps": 5,
+            "evaluation.num_windows": 4,
+            "checkpoints.every_steps": 3,
+            "logging.every_steps": 1,
+        }
+        return load_settings(RunConfig, None, {**values, **(changes or {})})
+
+    return make

@@ -1,0 +1,112 @@
+"""The laws of resuming and skipping on a GPU, where steps are queued; without one they skip."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import GroundupError
+from groundup.model import TransformerLM
+from groundup.training import loop
+from groundup.training.comparison import compare_runs
+from groundup.training.config import RunConfig
+from groundup.training.loop import train
+from groundup.training.run_folder import RunFolder
+
+MakeConfig = Callable[..., RunConfig]
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+# Larger than on the CPU, so that several programs share a sum.
+SHAPE = {
+    "device": "cuda",
+    "batch_size": 32,
+    "model.context_length": 64,
+    "model.d_model": 128,
+    "model.num_layers": 2,
+    "model.d_ff": 256,
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("mode", ["off", "blocks", "model"])
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_resume_is_bitwise_exact_in_deterministic_mode(
+    make_config: MakeConfig, precision: str, mode: str, optimizer: str
+) -> None:
+    changes: dict[str, Any] = {
+        **SHAPE,
+        "deterministic": True,
+        "precision": precision,
+        "compile": mode,
+        "optimizer.name": optimizer,
+    }
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole)
+    train(parted, stop_after=7)
+    train(parted, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+
+
+def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeConfig) -> None:
+    changes = {**SHAPE, "deterministic": True, "model.context_length": 512, "batch_size": 4}
+    one, other = make_config("one", changes), make_config("other", changes)
+    train(one)
+    train(other)
+    assert compare_runs(one.run_folder, other.run_folder).differences == []
+
+
+def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig) -> None:
+    changes = {**SHAPE, "precision": "float32", "tf32": False, "compile": "off"}
+    on_gpu = train(make_config("gpu", changes))
+    on_cpu = train(make_config("cpu", {**changes, "device": "cpu"}))
+    assert on_gpu.loss == pytest.approx(on_cpu.loss, rel=1e-3)
+    assert on_gpu.validation_loss == pytest.approx(on_cpu.validation_loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, cuda_graph: bool
+) -> None:
+    # On the device, so that a recorded step sees it too.
+    factor = torch.ones((), device="cuda")
+    real_loss, real_rates = TransformerLM.loss, loop.set_learning_rates
+
+    def loss(model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
+        return real_loss(model, *arguments, **options) * factor
+
+    def set_rates(optimizer: Any, config: Any, schedule: Any, step: int, num_steps: int) -> float:
+        factor.fill_(torch.nan if step in (4, 7, 8, 9) else 1.0)
+        return real_rates(optimizer, config, schedule, step, num_steps)
+
+    monkeypatch.setattr(TransformerLM, "loss", loss)
+    monkeypatch.setattr(loop, "set_learning_rates", set_rates)
+    changes = {"max_skipped_steps": 3, "cuda_graph": cuda_graph, "checkpoints.every_steps": 0}
+    config = make_config("run", {**SHAPE, **changes, "evaluation.every_steps": 0})
+    with pytest.raises(GroundupError, match="after step 7, its last good one"):
+        train(config)
+    assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [7]
+    lines = RunFolder(config.run_folder).metrics_file.read_text().splitlines()
+    skipped = [record["step"] for record in map(json.loads, lines) if record.get("skipped")]
+    assert skipped == [5, 8, 9, 10]
+
+
+def test_a_recorded_step_has_the_bits_of_a_plain_one(make_config: MakeConfig) -> None:
+    changes = {**SHAPE, "deterministic": True, "precision": "bfloat16"}
+    plain = make_config("plain", {**changes, "cuda_graph": False})
+    recorded = make_config("recorded", {**changes, "cuda_graph": True})
+    train(plain)
+    train(recorded)
+    assert compare_runs(plain.run_folder, recorded.run_folder).differences == []
+
+
+def test_too_little_memory_is_said_with_numbers(make_config: MakeConfig) -> None:
+    changes = {**SHAPE, "batch_size": 2**20, "model.num_layers": 1, "data.verify": False}
+    with pytest.raises(GroundupError, match=r"out of memory on cuda .* GiB free"):
+        train(make_config("run", {**changes, "model.vocab_size": 50_000, "compile": "off"}))

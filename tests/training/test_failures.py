@@ -1,0 +1,281 @@
+"""What must not lose a run: figures that are not finite, full disks, too little memory."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.data.loader import Batch
+from groundup.errors import GroundupError
+from groundup.model import TransformerLM
+from groundup.training import loop
+from groundup.training.building import build_state
+from groundup.training.comparison import compare_runs
+from groundup.training.config import RunConfig
+from groundup.training.loop import train
+from groundup.training.run_folder import RunFolder
+from groundup.training.step import train_step
+
+MakeConfig = Callable[..., RunConfig]
+Poison = Callable[..., None]
+
+
+class InfiniteGradient(torch.autograd.Function):
+    """y = x, dy/dx = ∞."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * torch.inf
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
+    """`poison({5}, "loss")` spoils the losses, or "gradient" the gradients, of those batches."""
+    real_step, real_loss = loop.train_step, TransformerLM.loss
+    spoiled: dict[int, str] = {}
+    now: list[int] = []
+
+    def step(model: Any, optimizer: Any, batch: Batch, *rest: Any, **options: Any) -> Any:
+        now[:] = [batch.step]
+        return real_step(model, optimizer, batch, *rest, **options)
+
+    def loss(model: Any, *arguments: Any, **options: Any) -> Tensor:
+        value = real_loss(model, *arguments, **options)
+        how = spoiled.get(now[0]) if now and value.requires_grad else None
+        if how == "gradient":
+            return InfiniteGradient.apply(value)
+        return value * torch.nan if how == "loss" else value
+
+    monkeypatch.setattr(loop, "train_step", step)
+    monkeypatch.setattr(TransformerLM, "loss", loss)
+
+    def spoil(steps: set[int], how: str = "loss") -> None:
+        spoiled.clear()
+        spoiled.update(dict.fromkeys(steps, how))
+
+    yield spoil
+
+
+def records_of(config: RunConfig) -> list[dict[str, Any]]:
+    lines = RunFolder(config.run_folder).metrics_file.read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_a_step_that_is_not_finite_changes_nothing(make_config: MakeConfig, optimizer: str) -> None:
+    state = build_state(make_config("run", {"optimizer.name": optimizer}))
+    ids = torch.arange(34).reshape(2, 17)
+    batch = Batch(0, ids[:, :-1], ids[:, 1:])
+    train_step(state.model, state.optimizer, batch, clip_norm=1.0)
+    weights = {name: value.clone() for name, value in state.model.state_dict().items()}
+    moments = [
+        {name: value.clone() for name, value in one.items() if isinstance(value, Tensor)}
+        for one in state.optimizer.state_dict()["state"].values()
+    ]
+    hook = state.model.token_embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
+    figures = train_step(state.model, state.optimizer, batch, clip_norm=1.0).read()
+    hook.remove()
+    assert figures.is_skipped and figures.reason == "the gradient norm is nan"
+    for name, value in state.model.state_dict().items():
+        assert torch.equal(value, weights[name])
+    for before, after in zip(moments, state.optimizer.state_dict()["state"].values(), strict=True):
+        assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not train_step(state.model, state.optimizer, batch).read().is_skipped
+
+
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+def test_a_skipped_step_is_recorded_with_its_batch(
+    make_config: MakeConfig, poison: Poison, how: str
+) -> None:
+    poison({4, 7}, how)
+    config = make_config("run", {"logging.every_steps": 100})
+    summary = train(config)
+    assert summary.is_finished and summary.num_skipped == 2
+    skipped = [record for record in records_of(config) if record.get("skipped")]
+    assert [record["step"] for record in skipped] == [5, 8]
+    expected = {"loss": "the loss is nan and the gradient norm is nan"}
+    assert skipped[0]["reason"] == expected.get(how, "the gradient norm is nan")
+    assert skipped[0]["gradient_norm"] is None and skipped[0]["learning_rate"] > 0
+    assert (skipped[0]["loss"] is None) == (how == "loss")
+    assert len(skipped[0]["batch_starts"]) == 4
+    assert skipped[0]["batch_starts"] != skipped[1]["batch_starts"]
+
+
+@pytest.mark.parametrize("stop", [4, 5, 6, 7])
+def test_a_run_with_skipped_steps_resumes_exactly(
+    make_config: MakeConfig, poison: Poison, stop: int
+) -> None:
+    poison({4, 5})
+    whole, parted = make_config("whole"), make_config("parted")
+    train(whole)
+    train(parted, stop_after=stop)
+    train(parted, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+
+
+def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
+    make_config: MakeConfig, poison: Poison
+) -> None:
+    poison(set(range(5, 12)))
+    config = make_config("run", {"max_skipped_steps": 3})
+    with pytest.raises(GroundupError, match="3 steps in a row") as caught:
+        train(config)
+    message = str(caught.value)
+    assert "after step 5, its last good one" in message
+    assert "lower --optimizer.learning-rate from 0.01" in message.replace("Lower", "lower")
+    assert "--resume --allow-changes" in message and "begin at ids" in message
+    assert message in RunFolder(config.run_folder).log_file.read_text()
+    checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
+    assert checkpoints.newest().step == 5
+    assert [record["step"] for record in records_of(config) if "skipped" in record] == [6, 7, 8]
+    # Mended, the run goes on as if nothing had been.
+    poison(set())
+    train(config, resume=True)
+    healthy = make_config("healthy", {"max_skipped_steps": 3})
+    train(healthy)
+    assert compare_runs(healthy.run_folder, config.run_folder).differences == []
+
+
+def test_one_skipped_step_is_enough_where_none_is_allowed(
+    make_config: MakeConfig, poison: Poison
+) -> None:
+    poison({0})
+    config = make_config("run", {"max_skipped_steps": 1})
+    with pytest.raises(GroundupError, match="after step 0"):
+        train(config)
+    assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [0]
+
+
+@pytest.mark.parametrize("bad_steps", [set(), {4}, {4, 5}, {2, 4, 6}, {11}, set(range(4, 12))])
+def test_reading_figures_a_step_late_changes_nothing(
+    make_config: MakeConfig,
+    poison: Poison,
+    monkeypatch: pytest.MonkeyPatch,
+    bad_steps: set[int],
+) -> None:
+    poison(bad_steps)
+    changes = {"max_skipped_steps": 4, "checkpoints.every_steps": 5, "data.verify": False}
+    prompt, late = make_config("prompt", changes), make_config("late", changes)
+    outcomes = []
+    for config in (prompt, late):
+        monkeypatch.setattr(loop, "_works_through_a_queue", lambda config: config.name == "late")
+        try:
+            outcomes.append(str(train(config).loss))
+        except GroundupError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+    assert compare_runs(prompt.run_folder, late.run_folder).differences == []
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_goes_on(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real_save, failing_steps = CheckpointFolder.save, {6, 9}
+
+    def save(folder: CheckpointFolder, step: int, *rest: Any) -> Path:
+        if step in failing_steps:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
+        return real_save(folder, step, *rest)
+
+    monkeypatch.setattr(CheckpointFolder, "save", save)
+    config = make_config()
+    assert train(config).is_finished
+    assert "no checkpoint of step 6" in caplog.text and "that of step 3 stays" in caplog.text
+    assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [3, 12]
+
+
+def test_a_disk_that_stays_full_is_an_error_at_the_end(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_save = CheckpointFolder.save
+
+    def save(folder: CheckpointFolder, step: int, *rest: Any) -> Path:
+        if step > 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder.path))
+        return real_save(folder, step, *rest)
+
+    whole, config = make_config("whole"), make_config()
+    train(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFolder, "save", save)
+        with pytest.raises(GroundupError, match=r"No space left.*step 3 stays.*--resume"):
+            train(config)
+    assert [record["step"] for record in records_of(config)][-1] == 12
+    train(config, resume=True)
+    assert compare_runs(whole.run_folder, config.run_folder).differences == []
+
+
+def test_metrics_that_cannot_be_written_wait_in_memory(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from groundup.training import metrics
+
+    real_append, calls = metrics.append_json_line, []
+
+    def append(path: Path, record: dict[str, Any]) -> None:
+        calls.append(record["step"])
+        if 4 <= len(calls) <= 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real_append(path, record)
+
+    monkeypatch.setattr(metrics, "append_json_line", append)
+    config = make_config()
+    train(config)
+    assert [record["step"] for record in records_of(config)] == list(range(1, 13))
+    assert caplog.text.count("cannot be written") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
+        MemoryError(),
+    ],
+    ids=["gpu", "cpu", "python"],
+)
+def test_too_little_memory_gives_numbers_and_advice(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(TransformerLM, "loss", fail)
+    with pytest.raises(GroundupError) as caught:
+        train(make_config("run", {"batch_size": 12, "micro_batch_size": 6}))
+    message = str(caught.value)
+    assert "out of memory on cpu with micro-batches of 6 sequences of 16 tokens" in message
+    assert "--micro-batch-size 3" in message and "GiB at most in use" in message
+
+
+def test_the_last_sequence_that_does_not_fit_asks_for_a_smaller_model(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(TransformerLM, "loss", fail)
+    with pytest.raises(GroundupError, match=r"smaller model or a --model\.context-length below 16"):
+        train(make_config("run", {"micro_batch_size": 1}))
+
+
+def test_other_errors_are_left_as_they_are(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(TransformerLM, "loss", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(make_config())

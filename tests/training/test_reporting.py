@@ -1,0 +1,170 @@
+"""Where figures go: the line a person reads, the meter behind it, and the trackers."""
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.errors import MissingExtraError
+from groundup.training import metrics
+from groundup.training.config import RunConfig
+from groundup.training.console import show_duration, show_rate, show_record
+from groundup.training.loop import train
+from groundup.training.metrics import Meter, find_peak
+from groundup.training.trackers import figures_of, open_trackers
+
+MakeConfig = Callable[..., RunConfig]
+
+RECORD = {
+    "step": 100,
+    "wall_seconds": 12.0,
+    "tokens": 6400,
+    "loss": 3.21,
+    "validation_loss": 3.3,
+    "learning_rate": 1e-3,
+    "gradient_norm": 0.5,
+    "tokens_per_second": 2_640_000.0,
+    "mfu": 0.298,
+    "memory_bytes": 10,
+}
+
+
+def test_the_console_line_has_everything_a_person_wants() -> None:
+    assert show_record(RECORD, 2500, seconds_left=3723) == (
+        "step   100/2,500  loss 3.2100  validation loss 3.3000  learning rate 1.00e-03  "
+        "gradient norm 0.500  2.64M tokens/s  MFU 29.8%  1:02:03 left"
+    )
+
+
+def test_the_console_line_of_a_skipped_step_says_why() -> None:
+    record = {"step": 7, "skipped": True, "reason": "the loss is nan", "loss": float("nan")}
+    assert "step 7/9  skipped: the loss is nan" in show_record(record, 9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(12.3, "12"), (1234.0, "1.23k"), (45_600.0, "45.6k"), (4.5e6, "4.50M")]
+)
+def test_rates_have_three_digits(rate: float, text: str) -> None:
+    assert show_rate(rate) == text
+
+
+def test_durations_read_as_clocks() -> None:
+    assert [show_duration(seconds) for seconds in (5, 65, 3605)] == ["0:05", "1:05", "1:00:05"]
+
+
+def test_the_meter_counts_training_alone(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(metrics, "find_peak", lambda config: 1e9)
+    config = make_config()
+    meter = Meter(config, wall_seconds=50.0, tokens=1000)
+    clock[0] += 2
+    with meter.pause():
+        clock[0] += 7
+    figures = meter.read(3000)
+    assert figures["tokens_per_second"] == 1000.0
+    flops = metrics.training_flops_per_token(config.model)
+    assert figures["mfu"] == pytest.approx(1000.0 * flops / 1e9, abs=1e-5)
+    assert meter.wall_seconds == 59.0
+    clock[0] += 1
+    assert meter.read(3500)["tokens_per_second"] == 500.0
+
+
+def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config().model_copy(update={"precision": "float32"})
+    peak = find_peak(config)
+    assert peak is not None and peak > 1e6
+    on_gpu = config.model_copy(update={"device": "cuda", "precision": "bfloat16"})
+    monkeypatch.setattr(metrics, "device_name", lambda config: "NVIDIA H200")
+    assert find_peak(on_gpu) == pytest.approx(989.4e12)
+    monkeypatch.setattr(metrics, "device_name", lambda config: "A toy")
+    assert find_peak(on_gpu) is None
+    assert find_peak(config.model_copy(update={"device": "mps"})) is None
+
+
+def test_figures_are_the_numbers_of_a_record() -> None:
+    record = {**RECORD, "samples": ["text"], "reason": "none", "bits_per_byte": None}
+    assert figures_of(record).keys() == RECORD.keys() - {"step"}
+
+
+class FakeRun:
+    """What wandb and trackio give back, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.is_finished = False
+
+    def log(self, figures: dict[str, float], step: int) -> None:
+        self.logged.append((step, figures))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_trackers_get_every_record(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run, options = FakeRun(), {}
+
+    def init(**given: Any) -> FakeRun:
+        options.update(given)
+        return run
+
+    module = types.ModuleType(name)
+    monkeypatch.setattr(module, "init", init, raising=False)
+    monkeypatch.setitem(sys.modules, name, module)
+    train(make_config("run", {"num_steps": 4, f"logging.{name}": True}))
+    assert [step for step, _ in run.logged] == [1, 2, 3, 4]
+    assert "validation_loss" in run.logged[-1][1] and run.is_finished
+    assert (options["project"], options["name"]) == ("groundup", "run")
+    assert options["config"]["num_steps"] == 4
+
+
+def test_tensorboard_files_land_in_the_run_folder(make_config: MakeConfig) -> None:
+    pytest.importorskip("tensorboard")
+    summary = train(make_config("run", {"num_steps": 3, "logging.tensorboard": True}))
+    assert list((summary.run_folder / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("tensorboard", "torch.utils.tensorboard"),
+        ("wandb", "wandb"),
+        ("trackio", "trackio"),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    config = make_config("run", {f"logging.{name}": True})
+    with pytest.raises(MissingExtraError, match=rf"logging\.{name}.*groundup\[{name}\]"):
+        train(config)
+    assert not (config.run_folder / "config.yaml").exists()
+
+
+def test_a_tracker_that_fails_does_not_stop_the_run(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeRun):
+        def log(self, figures: dict[str, float], step: int) -> None:
+            raise ConnectionError("no network")
+
+    module = types.ModuleType("wandb")
+    monkeypatch.setattr(module, "init", lambda **options: Broken(), raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    assert train(make_config("run", {"logging.wandb": True})).is_finished
+    assert caplog.text.count("no network") == 1
+
+
+def test_without_settings_there_are_no_trackers(make_config: MakeConfig, tmp_path: Path) -> None:
+    assert open_trackers(make_config(), tmp_path) == []

@@ -1,0 +1,290 @@
+"""An interrupted run ends as an uninterrupted one, to the last bit, however it was interrupted."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import ConfigError
+from groundup.training.comparison import compare_runs
+from groundup.training.config import RunConfig
+from groundup.training.loop import train
+from groundup.training.run_folder import RunFolder
+from groundup.training.verify import verify_resume
+
+MakeConfig = Callable[..., RunConfig]
+
+# What a process that trains runs, slowly enough that a signal finds it at work.
+SCRIPT = """
+import time, torch
+from groundup.training.config import RunConfig
+from groundup.training.loop import train
+
+torch.set_num_threads(1)
+def wait(step, num_steps):
+    pipe.send(step)
+    time.sleep(pause_seconds)
+summary = train(RunConfig.model_validate_json(settings), resume=resume, progress=wait)
+pipe.send(summary.stopped_by)
+"""
+
+# Children are forked from a process that has imported everything and computed nothing.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["torch", "groundup.training.loop"])
+
+
+class Trainer:
+    """A run in a process of its own."""
+
+    def __init__(self, config: RunConfig, resume: bool, pause_seconds: float = 0.0) -> None:
+        self._pipe, child_pipe = CONTEXT.Pipe(duplex=False)
+        names = {
+            "settings": config.model_dump_json(),
+            "resume": resume,
+            "pause_seconds": pause_seconds,
+            "pipe": child_pipe,
+        }
+        self._process = CONTEXT.Process(target=exec, args=(SCRIPT, names), daemon=True)
+        self._process.start()
+        child_pipe.close()
+
+    def wait_for_step(self, step: int) -> None:
+        while self._pipe.recv() != step:
+            pass
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def end(self) -> tuple[int | None, list[Any]]:
+        """The exit status, and what the process still had to say."""
+        messages = []
+        with contextlib.suppress(EOFError), self._pipe:
+            while True:
+                messages.append(self._pipe.recv())
+        self._process.join()
+        return self._process.exitcode, messages
+
+
+def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
+    comparison = compare_runs(one.run_folder, other.run_folder)
+    assert comparison.differences == []
+    assert comparison.num_records > 0 and comparison.num_values > 20
+
+
+def records_of(config: RunConfig) -> list[dict[str, Any]]:
+    lines = RunFolder(config.run_folder).metrics_file.read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("order", ["random", "epochs"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_resume_is_bitwise_exact(make_config: MakeConfig, optimizer: str, order: str) -> None:
+    changes = {"optimizer.name": optimizer, "data.order": order, "data.verify": False}
+    whole = make_config("whole", changes)
+    train(whole)
+    for stop in (1, 5, 6, 11):
+        parted = make_config(f"parted-{stop}", changes)
+        assert train(parted, stop_after=stop).steps == stop
+        assert train(parted, resume=True).is_finished
+        assert_equal_runs(whole, parted)
+
+
+def test_resume_is_exact_with_many_stops_micro_batches_and_half_precision(
+    make_config: MakeConfig,
+) -> None:
+    changes = {"micro_batch_size": 2, "precision": "bfloat16", "model.tie_embeddings": True}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole)
+    train(parted, stop_after=2)
+    for stop in (2, 3, 4, 9, 12):
+        train(parted, resume=True, stop_after=stop)
+    assert_equal_runs(whole, parted)
+
+
+def test_resume_is_exact_with_several_threads(make_config: MakeConfig) -> None:
+    changes = {"num_threads": 2, "num_steps": 4, "batch_size": 64, "model.d_model": 64}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole)
+    train(parted, stop_after=2)
+    train(parted, resume=True)
+    assert_equal_runs(whole, parted)
+
+
+def test_samples_and_evaluations_leave_the_run_as_it_is(make_config: MakeConfig) -> None:
+    def draw(model: Any, prompt: str) -> str:
+        torch.rand(3)
+        random.random()
+        return f" {prompt} again"
+
+    plain = make_config("plain", {"evaluation.every_steps": 0})
+    busy = make_config("busy", {"evaluation.every_steps": 1, "samples.every_steps": 2})
+    train(plain)
+    train(busy, write_sample=draw)
+    plain_state = CheckpointFolder(plain.run_folder / "checkpoints").newest()
+    busy_state = CheckpointFolder(busy.run_folder / "checkpoints").newest()
+    assert plain_state.state["random"] == busy_state.state["random"]
+    for name, weight in plain_state.model_state().items():
+        assert torch.equal(weight, busy_state.model_state()[name])
+    records = records_of(busy)
+    sampled = [record["step"] for record in records if "samples" in record]
+    assert sampled == [2, 4, 6, 8, 10, 12]
+    assert records[-1]["samples"] == [" Once upon a time again"]
+
+
+@pytest.mark.parametrize("every_steps", [1, 4])
+def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int) -> None:
+    changes = {"num_steps": 40, "checkpoints.every_steps": every_steps}
+    whole, killed = make_config("whole", changes), make_config("killed", changes)
+    train(whole)
+    moments = random.Random(os.urandom(8))
+    for step in (None, 3, 9, 16):
+        # A kill before the settings were written leaves nothing to resume.
+        trainer = Trainer(killed, RunFolder(killed.run_folder).has_run(), pause_seconds=0.005)
+        if step is not None:
+            trainer.wait_for_step(step)
+        time.sleep(moments.uniform(0.0, 0.03))
+        trainer.send(signal.SIGKILL)
+        assert trainer.end()[0] == -signal.SIGKILL
+    status, messages = Trainer(killed, resume=True).end()
+    assert status == 0 and messages[-2:] == [40, None]
+    assert_equal_runs(whole, killed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_run_and_it_resumes_exactly(
+    make_config: MakeConfig, number: signal.Signals
+) -> None:
+    changes = {"checkpoints.every_steps": 0, "num_steps": 30}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole)
+    trainer = Trainer(parted, resume=False, pause_seconds=0.02)
+    trainer.wait_for_step(4)
+    trainer.send(number)
+    status, messages = trainer.end()
+    assert status == 0 and messages[-1] == number.name
+    (saved,) = CheckpointFolder(parted.run_folder / "checkpoints").steps()
+    assert 4 <= saved < 30
+    log = RunFolder(parted.run_folder).log_file.read_text()
+    assert "--resume" in log and f"stopped after step {saved} of 30" in log
+    train(parted, resume=True)
+    assert_equal_runs(whole, parted)
+
+
+def test_signal_handlers_are_put_back(make_config: MakeConfig) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    train(make_config("run", {"num_steps": 3}))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_after_the_last_step_changes_nothing(make_config: MakeConfig) -> None:
+    def interrupt(step: int, num_steps: int | None) -> None:
+        if step == num_steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    summary = train(make_config("run", {"num_steps": 3}), progress=interrupt)
+    assert summary.is_finished and summary.stopped_by is None
+
+
+def test_a_second_signal_stops_at_once(make_config: MakeConfig) -> None:
+    calls = []
+
+    def interrupt(step: int, num_steps: int | None) -> None:
+        calls.append(step)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make_config(), progress=interrupt)
+    assert calls == [1]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, damaged = make_config("whole"), make_config("damaged")
+    train(whole)
+    train(damaged, stop_after=9)
+    weights = damaged.run_folder / "checkpoints" / "step_000009" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    train(damaged, resume=True)
+    assert "step_000009" in caplog.text and "step_000006" in caplog.text
+    assert_equal_runs(whole, damaged)
+
+
+def test_a_run_without_a_checkpoint_begins_again_exactly(make_config: MakeConfig) -> None:
+    changes = {"checkpoints.every_steps": 0, "num_steps": 20}
+    whole, killed = make_config("whole", changes), make_config("killed", changes)
+    train(whole)
+    trainer = Trainer(killed, resume=False, pause_seconds=0.02)
+    trainer.wait_for_step(3)
+    trainer.send(signal.SIGKILL)
+    trainer.end()
+    assert RunFolder(killed.run_folder).metrics_file.exists()
+    train(killed, resume=True)
+    assert_equal_runs(whole, killed)
+
+
+def test_a_finished_run_resumes_to_nothing(make_config: MakeConfig) -> None:
+    config = make_config()
+    first = train(config)
+    records = RunFolder(config.run_folder).metrics_file.read_text()
+    again = train(config, resume=True)
+    assert again.steps == first.steps and again.validation_loss == first.validation_loss
+    assert RunFolder(config.run_folder).metrics_file.read_text() == records
+
+
+def test_wall_clock_and_tokens_go_on_after_a_resume(make_config: MakeConfig) -> None:
+    config = make_config()
+    train(config, stop_after=6)
+    train(config, resume=True)
+    records = records_of(config)
+    assert [record["step"] for record in records] == list(range(1, 13))
+    assert [record["tokens"] for record in records] == [64 * step for step in range(1, 13)]
+    clocks = [record["wall_seconds"] for record in records]
+    assert clocks == sorted(clocks)
+
+
+def test_verify_resume_proves_it_with_a_real_kill(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config("run", {"num_threads": 1})
+    train(config)
+    before = {path: path.stat().st_mtime_ns for path in config.run_folder.rglob("*")}
+    report = verify_resume(config.run_folder, num_steps=6, scratch=tmp_path)
+    assert report.is_exact and report.is_deterministic, report.describe()
+    assert (report.saved_step, report.killed_step) == (3, 4)
+    assert report.comparison.num_records == 6
+    assert "exact: 6 steps equal 3 saved, a kill after 4" in report.describe()
+    assert {path: path.stat().st_mtime_ns for path in config.run_folder.rglob("*")} == before
+    assert not list(tmp_path.glob("groundup-verify-*"))
+
+
+def test_verify_resume_wants_enough_steps(make_config: MakeConfig) -> None:
+    config = make_config()
+    train(config)
+    with pytest.raises(ConfigError, match="num_steps is 3"):
+        verify_resume(config.run_folder, num_steps=3)
+    with pytest.raises(ConfigError, match="has 12 in all"):
+        verify_resume(config.run_folder, num_steps=13)
+
+
+def test_comparing_runs_notices_every_difference(make_config: MakeConfig) -> None:
+    one, other = make_config("one"), make_config("other", {"seed": 1})
+    train(one)
+    train(other)
+    differences = compare_runs(one.run_folder, other.run_folder).differences
+    assert any(text.startswith("step 1: loss") for text in differences)
+    assert any(text.startswith("model.") for text in differences)
+    assert any(text.startswith("optimizer.") for text in differences)
