@@ -31,8 +31,9 @@ from groundup.planner import peak_flops_per_second, training_flops_per_token
 from groundup.runtime import num_cores, set_seed
 from groundup.training.building import build_state
 from groundup.training.config import RunConfig
-from groundup.training.execution import autocast, settle, switches
-from groundup.training.step import QueuedStep, train_step
+from groundup.training.execution import settle, switches
+from groundup.training.graph import choose_step
+from groundup.training.step import QueuedStep
 from machine import PeakMemory, timed, timed_again, timed_on_cuda
 from measure import Benchmark, main
 from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
@@ -233,13 +234,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
         state.step += 1
         optimizer, num_steps = state.optimizer, config.num_steps
         set_learning_rates(optimizer, config.optimizer, config.schedule, batch.step, num_steps)
-        launched = train_step(
-            state.model,
-            optimizer,
-            batch,
-            clip_norm=config.clip_norm,
-            autocast=lambda: autocast(config),
-        )
+        launched = take_step(batch)
         # The figures of a step are read when the next one is queued; without a queue, at once.
         queued.append(launched)
         if len(queued) > 1 or job["device"] != "cuda":
@@ -248,6 +243,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
 
     with switches(config):
         state = build_state(config)
+        take_step = choose_step(config, state.model, state.optimizer)
         yield step
 
 

@@ -166,6 +166,14 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     assert shown == held
 
 
+def test_learning_curves_are_those_of_the_metrics_beside_them() -> None:
+    tool = load_tool("draw_learning_curves")
+    for name, sources in tool.DRAWINGS.items():
+        runs = {label: tool.EXPERIMENTS / source for label, source in sources.items()}
+        drawn = (tool.EXPERIMENTS / name).read_text(encoding="utf-8")
+        assert drawn == tool.draw(runs), f"run tools/draw_learning_curves.py: {name} is old"
+
+
 def test_the_readme_keeps_a_place_for_the_benchmarks() -> None:
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     begin, end = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"

@@ -42,7 +42,7 @@ class InfiniteGradient(torch.autograd.Function):
 @pytest.fixture
 def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
     """`poison({5}, "loss")` spoils the losses, or "gradient" the gradients, of those batches."""
-    real_step, real_loss = loop.train_step, TransformerLM.loss
+    real_step, real_loss = graph.train_step, TransformerLM.loss
     spoiled: dict[int, str] = {}
     now: list[int] = []
 
@@ -57,7 +57,7 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poison]:
             return InfiniteGradient.apply(value)
         return value * torch.nan if how == "loss" else value
 
-    monkeypatch.setattr(loop, "train_step", step)
+    monkeypatch.setattr(graph, "train_step", step)
     monkeypatch.setattr(TransformerLM, "loss", loss)
 
     def spoil(steps: set[int], how: str = "loss") -> None:

@@ -4,6 +4,7 @@ The first steps run as they are, so that everything is compiled and warm; the ne
 which computes nothing, and from then on each step is a copy of its batch and a replay.
 """
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,9 +15,27 @@ from torch import Tensor
 from groundup.data.loader import Batch
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
+from groundup.training.config import RunConfig
+from groundup.training.execution import autocast
 from groundup.training.step import QueuedStep, compute_step, queue_figures, train_step
 
 _PLAIN_STEPS = 3
+
+
+def choose_step(
+    config: RunConfig, model: TransformerLM, optimizer: Optimizer
+) -> Callable[[Batch], QueuedStep]:
+    """The step of a run: recorded where the settings and the device allow it, else plain."""
+    settings: dict[str, Any] = {
+        "clip_norm": config.clip_norm,
+        "z_loss": config.z_loss,
+        "autocast": functools.partial(autocast, config),
+    }
+    # SGD's rate depends on a count that the host keeps.
+    can_record = config.device.startswith("cuda") and config.optimizer.name != "sgd"
+    if config.cuda_graph and can_record:
+        return GraphedStep(model, optimizer, **settings)
+    return functools.partial(train_step, model, optimizer, **settings)
 
 
 class GraphedStep:

@@ -6,7 +6,6 @@ is followed by nothing but a log line is finished while the device computes the 
 
 import contextlib
 import datetime
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +23,14 @@ from groundup.training.config import RunConfig
 from groundup.training.console import show_duration
 from groundup.training.execution import autocast, settle, switches
 from groundup.training.failures import describe_divergence, memory_advice
-from groundup.training.graph import GraphedStep
+from groundup.training.graph import choose_step
 from groundup.training.metrics import Meter, MetricsWriter
 from groundup.training.opening import OpenRun, open_run
 from groundup.training.reporting import Reporter
 from groundup.training.run_folder import RunFolder
 from groundup.training.saving import Saver
 from groundup.training.signals import StopRequest
-from groundup.training.step import QueuedStep, train_step
+from groundup.training.step import QueuedStep
 from groundup.training.timetable import Timetable
 
 WriteSample = Callable[[TransformerLM, str], str]
@@ -121,7 +120,7 @@ class _Training:
         self._reporter = Reporter(config, metrics, self._meter, run.trackers)
         self._saver = Saver(run.checkpoints, metrics, run.resumed_step)
         self._stop = StopRequest()
-        self._step = self._choose_step()
+        self._step = choose_step(config, run.state.model, run.state.optimizer)
 
     def run(self, stop_after: int | None) -> TrainSummary:
         last_step = self._config.num_steps
@@ -150,19 +149,6 @@ class _Training:
             optimizer, config.optimizer, config.schedule, batch.step, config.num_steps
         )
         return self._step(batch)
-
-    def _choose_step(self) -> Callable[[Batch], QueuedStep]:
-        config, state = self._config, self._state
-        settings: dict[str, Any] = {
-            "clip_norm": config.clip_norm,
-            "z_loss": config.z_loss,
-            "autocast": self._autocast,
-        }
-        # SGD's rate depends on a count that the host keeps.
-        can_record = config.device.startswith("cuda") and config.optimizer.name != "sgd"
-        if config.cuda_graph and can_record:
-            return GraphedStep(state.model, state.optimizer, **settings)
-        return functools.partial(train_step, state.model, state.optimizer, **settings)
 
     def _may_wait(self, step: int) -> bool:
         """May the figures of a step be read after the next one is queued?
