@@ -41,14 +41,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary, lock = _create_temporary(destination)
     try:
         yield temporary
-        _sync(temporary)
+        sync_to_disk(temporary)
         os.replace(temporary, destination)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     finally:
         os.close(lock)
-    _sync(destination.parent)
+    sync_to_disk(destination.parent)
 
 
 def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> None:
@@ -118,6 +118,19 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def sync_to_disk(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, outlast a loss of power."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        # Some file systems cannot sync folders; the rename itself is still atomic there.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(file)
+
+
 def remove_stale_temporaries(folder: str | os.PathLike[str]) -> list[Path]:
     """Delete what killed writers left directly in `folder`; return the paths removed.
 
@@ -158,18 +171,6 @@ def _create_temporary(destination: Path) -> tuple[Path, int]:
             os.close(file)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(destination)) from error
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    except OSError as error:
-        # Some file systems cannot sync folders; the rename itself is still atomic there.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(file)
 
 
 def _write_all(file: int, data: bytes) -> None:

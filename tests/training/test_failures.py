@@ -15,7 +15,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
-from groundup.training import loop
+from groundup.training import graph, loop
 from groundup.training.building import build_state
 from groundup.training.comparison import compare_runs
 from groundup.training.config import RunConfig

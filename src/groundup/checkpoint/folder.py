@@ -24,7 +24,6 @@ from groundup.checkpoint.folder_swap import (
     find_folder,
     find_names,
     remove_leftovers,
-    sync_folder,
 )
 from groundup.checkpoint.record import (
     MODEL_NAME,
@@ -43,6 +42,7 @@ from groundup.checkpoint.tree_file import tree_stream
 from groundup.checkpoint.weight_stream import WeightStream
 from groundup.checkpoint.weights import save_stream
 from groundup.errors import CheckpointError, ConfigError
+from groundup.files import sync_to_disk
 
 _STEP_NAME = re.compile(r"step_\d{6,}", re.ASCII)
 
@@ -226,7 +226,7 @@ def _check_written(path: Path, record: Record) -> None:
 def _make_folder(path: Path) -> None:
     if not path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
-        sync_folder(path.parent)
+        sync_to_disk(path.parent)
 
 
 def _check_space(path: Path, num_bytes: int) -> None:

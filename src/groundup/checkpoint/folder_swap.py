@@ -6,7 +6,6 @@ put right later. What lies in the folders is left to others.
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -16,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+
+from groundup.files import sync_to_disk
 
 _Role = Literal["writing", "replaced", "discarded"]
 
@@ -34,14 +35,14 @@ def atomic_folder(destination: Path) -> Iterator[Path]:
     temporary, lock = _create_locked(destination)
     try:
         yield temporary
-        sync_folder(temporary)
+        sync_to_disk(temporary)
         _put_in_place(temporary, destination)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     finally:
         os.close(lock)
-    sync_folder(destination.parent)
+    sync_to_disk(destination.parent)
 
 
 def discard_folder(path: Path) -> None:
@@ -93,19 +94,6 @@ def remove_leftovers(parent: Path) -> None:
             os.close(lock)
 
 
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder last."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    except OSError as error:
-        # Some file systems cannot sync folders; the rename itself is still atomic there.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(file)
-
-
 def _create_locked(destination: Path) -> tuple[Path, int]:
     while True:
         temporary = _hidden_path(destination, "writing")
@@ -139,7 +127,7 @@ def _put_in_place(temporary: Path, destination: Path) -> None:
             if not destination.exists():
                 os.rename(aside, destination)
             raise
-        sync_folder(destination.parent)
+        sync_to_disk(destination.parent)
         try:
             discard_folder(aside)
         except OSError as error:
