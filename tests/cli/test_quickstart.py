@@ -13,11 +13,15 @@ import torch
 
 from groundup.cli.main import main
 from groundup.cli.parsing import known_flags
+from groundup.cli.quickstart import Arguments
+from groundup.cli.quickstart.recipe import run_config
 from groundup.cli.verbs import GROUPS, VERBS
+from groundup.config import load_settings
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.tokenizer import Tokenizer
+from groundup.training.config import RunConfig
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]
@@ -153,3 +157,19 @@ def test_a_file_in_the_way_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> N
     Path("quickstart").write_text("")
     assert main(["quickstart"]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_its_run_is_that_of_the_settings_file_that_comes_with_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    arguments = Arguments()
+    recipe = run_config(
+        arguments.folder,
+        arguments.vocab_size,
+        num_steps=arguments.num_steps,
+        sample_tokens=48,
+        seed=arguments.seed,
+    )
+    file = repository / "configs" / "train" / "quickstart.yaml"
+    assert load_settings(RunConfig, file, {"name": recipe.name}) == recipe

@@ -94,6 +94,9 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
 
 
 def _run(verb: Verb, rest: list[str]) -> int:
+    # torch's threads spin while they wait for each other: if anything else runs, they take the core
+    # from the one they wait for. Asleep they lose next to nothing. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = _import(verb)
     from groundup.cli.parsing import parse_arguments
     from groundup.runtime import set_up_logging

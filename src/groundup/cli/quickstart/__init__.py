@@ -20,10 +20,10 @@ class Arguments:
     megabytes: float = 20.0
     """How much text to write, in millions of bytes."""
 
-    vocab_size: int = 2048
+    vocab_size: int = 4096
     """Tokens in the vocabulary."""
 
-    num_steps: int = 600
+    num_steps: int = 800
     """Steps to train the model for; more of them, better stories."""
 
     max_tokens: int = 320
