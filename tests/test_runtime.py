@@ -2,6 +2,7 @@
 
 import logging
 import os
+import platform
 import random
 import subprocess
 import sys
@@ -58,3 +59,21 @@ def test_log_lines_go_to_stderr_once_and_warnings_say_so(
     log.warning("b.txt is empty")
     log.debug("not shown")
     assert capsys.readouterr() == ("", "reading a.txt\nwarning: b.txt is empty\n")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the option")
+def test_freed_memory_is_kept() -> None:
+    """In a process of its own: the option cannot be taken back."""
+    script = (
+        "import resource\n"
+        "from groundup.runtime import keep_freed_memory\n"
+        "assert keep_freed_memory()\n"
+        "def faults():\n"
+        "    bytes(bytearray(64 << 20))\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "faults()\n"
+        "before = faults()\n"
+        "assert faults() - before < 1000, faults() - before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -65,6 +65,23 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def keep_freed_memory() -> bool:
+    """Let the process keep the memory it frees, for the rest of its life; False where it cannot.
+
+    glibc gives large blocks back at once and gets fresh ones from the system, which clears them
+    page by page: an eighth of a training step on two cores.
+    """
+    import ctypes
+
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    trim_threshold, mmap_threshold = -1, -3
+    most = 2**31 - 1
+    return bool(set_option(mmap_threshold, most) and set_option(trim_threshold, most))
+
+
 def set_seed(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global generators."""
     import numpy

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
+from groundup.runtime import keep_freed_memory
 from groundup.training.config import RunConfig
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ def switches(config: RunConfig) -> Iterator[None]:
         if config.num_threads is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(config.num_threads)
+        if config.device == "cpu":
+            keep_freed_memory()
         is_cuda = config.device.startswith("cuda")
         if is_cuda:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
