@@ -80,7 +80,8 @@ def test_every_setting_lowers_the_loss_of_one_batch(settings: dict[str, Any]) ->
         ({"norm": "none"}, set(), {"attention_norm", "feed_forward_norm"}),
         ({"norm": "post"}, set(), set()),
     ],
-    ids=str,
+    # The order of a set is not the same in every process, and names of tests have to be.
+    ids=["query/key norm", "no gate", "no norm", "post-norm"],
 )
 def test_the_settings_choose_the_weights(
     settings: dict[str, Any], come: set[str], go: set[str]
