@@ -1,6 +1,8 @@
 """Stages in threads: order is kept, errors arrive where they are waited for, nothing lingers."""
 
 import itertools
+import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -67,4 +69,36 @@ def test_an_error_behind_stops_the_work_and_is_raised() -> None:
     behind.close()
     with pytest.raises(OSError, match="full"):
         behind.finish()
+    assert done == [0, 1, 2]
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt here, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_soon() -> None:
+    threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_after_an_interrupted_finish_close_still_waits_for_the_work() -> None:
+    may_go_on = threading.Event()
+    done = []
+
+    def work(item: int) -> None:
+        may_go_on.wait()
+        done.append(item)
+
+    behind = WriteBehind(work, 4)
+    for item in range(3):
+        behind.put(item)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        behind.finish()
+    threading.Timer(0.05, may_go_on.set).start()
+    behind.close()
     assert done == [0, 1, 2]

@@ -29,7 +29,7 @@ def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
     An exception of `items` arrives in its turn. Leaving the block stops the thread.
     """
     ready: queue.Queue[Item | _End] = queue.Queue(depth)
-    stopped = threading.Event()
+    stopped, is_over = threading.Event(), threading.Event()
 
     def put(item: Item | _End) -> bool:
         while not stopped.is_set():
@@ -46,6 +46,8 @@ def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
             put(_End())
         except BaseException as error:
             put(_End(error))
+        finally:
+            is_over.set()
 
     def take() -> Iterator[Item]:
         while not isinstance(item := ready.get(), _End):
@@ -59,6 +61,7 @@ def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
         yield take()
     finally:
         stopped.set()
+        is_over.wait()
         thread.join()
 
 
@@ -72,6 +75,9 @@ class WriteBehind(Generic[Item]):
         self._function = function
         self._waiting: queue.Queue[Item | _End] = queue.Queue(depth)
         self.error: BaseException | None = None
+        # Waited for before join, which, interrupted by Ctrl-C, takes a running thread for a
+        # finished one.
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="write behind", daemon=True)
         self._thread.start()
 
@@ -86,8 +92,9 @@ class WriteBehind(Generic[Item]):
 
     def close(self) -> None:
         """The same without raising what went wrong."""
-        if self._thread.is_alive():
+        if not self._is_over.is_set():
             self._waiting.put(_End())
+            self._is_over.wait()
             self._thread.join()
 
     def _raise(self) -> None:
@@ -95,9 +102,15 @@ class WriteBehind(Generic[Item]):
             raise self.error
 
     def _work(self) -> None:
-        while not isinstance(item := self._waiting.get(), _End):
-            if self.error is None:
-                try:
-                    self._function(item)
-                except BaseException as error:
-                    self.error = error
+        try:
+            while not isinstance(item := self._waiting.get(), _End):
+                if self.error is None:
+                    self._do(item)
+        finally:
+            self._is_over.set()
+
+    def _do(self, item: Item) -> None:
+        try:
+            self._function(item)
+        except BaseException as error:
+            self.error = error
