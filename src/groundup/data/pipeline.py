@@ -61,7 +61,8 @@ def read_ahead(items: Iterable[Item], depth: int) -> Iterator[Iterator[Item]]:
         yield take()
     finally:
         stopped.set()
-        is_over.wait()
+        if threading.current_thread() is not thread:
+            is_over.wait()
         thread.join()
 
 
