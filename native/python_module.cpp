@@ -8,6 +8,7 @@
 #include "batch.h"
 #include "documents.h"
 #include "encoder.h"
+#include "float_rows.h"
 #include "parallel.h"
 #include "trainer.h"
 #include "unicode.h"
@@ -906,7 +907,166 @@ PyObject* py_class_of(PyObject*, PyObject* code_point) {
     return PyLong_FromLong(value < 0x110000 ? class_of_code_point(static_cast<uint32_t>(value)) : 0);
 }
 
+// ---- Rows of float32.
+
+// A contiguous array of an exact number of values, valid while it lives; None is no array.
+template <class Value>
+class Array {
+public:
+    Array(PyObject* object, size_t size, bool writable = false) {
+        if (object == Py_None) return;
+        if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
+        held_ = true;
+        if (static_cast<size_t>(view_.len) != size * sizeof(Value))
+            throw InputError("an array has " + std::to_string(view_.len) + " bytes, not " +
+                             std::to_string(size * sizeof(Value)));
+    }
+    ~Array() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    Value* data() const { return held_ ? static_cast<Value*>(view_.buf) : nullptr; }
+
+private:
+    Py_buffer view_;
+    bool held_ = false;
+};
+
+using FloatArray = Array<float>;
+
+template <class Work>
+PyObject* run_without_gil(const Work& work, Py_ssize_t num_threads) {
+    {
+        const GilReleased released;
+        run(work, static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1)));
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject* py_norm_rows(PyObject*, PyObject* args) {
+    PyObject *x, *addend, *gain, *total, *out, *scale;
+    Py_ssize_t rows, width, num_threads;
+    float eps;
+    if (!PyArg_ParseTuple(args, "OOOOOOnnfn", &x, &addend, &gain, &total, &out, &scale, &rows, &width, &eps,
+                          &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t num_rows = static_cast<size_t>(rows), size = num_rows * static_cast<size_t>(width);
+        const FloatArray x_(x, size), addend_(addend, size), gain_(gain, static_cast<size_t>(width));
+        const FloatArray total_(total, size, true), out_(out, size, true), scale_(scale, num_rows, true);
+        return run_without_gil(NormRows{x_.data(), addend_.data(), gain_.data(), total_.data(), out_.data(),
+                                        scale_.data(), num_rows, static_cast<size_t>(width), eps},
+                               num_threads);
+    });
+}
+
+PyObject* py_norm_gradient_rows(PyObject*, PyObject* args) {
+    PyObject *d_out, *d_total, *x, *gain, *scale, *d_x, *d_gain;
+    Py_ssize_t rows, columns, num_threads;
+    if (!PyArg_ParseTuple(args, "OOOOOOOnnn", &d_out, &d_total, &x, &gain, &scale, &d_x, &d_gain, &rows, &columns,
+                          &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+        const size_t size = num_rows * width;
+        const FloatArray d_out_(d_out, size), d_total_(d_total, size), x_(x, size), gain_(gain, width);
+        const FloatArray scale_(scale, num_rows), d_x_(d_x, size, true), d_gain_(d_gain, width, true);
+        return run_without_gil(NormGradientRows{d_out_.data(), d_total_.data(), x_.data(), gain_.data(),
+                                                scale_.data(), d_x_.data(), d_gain_.data(), num_rows, width},
+                               num_threads);
+    });
+}
+
+PyObject* py_gate_rows(PyObject*, PyObject* args) {
+    PyObject *packed, *out;
+    Py_ssize_t rows, columns, num_threads;
+    if (!PyArg_ParseTuple(args, "OOnnn", &packed, &out, &rows, &columns, &num_threads)) return nullptr;
+    return guarded([&] {
+        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+        const FloatArray packed_(packed, 2 * num_rows * width), out_(out, num_rows * width, true);
+        return run_without_gil(GateRows{packed_.data(), out_.data(), num_rows, width}, num_threads);
+    });
+}
+
+PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
+    PyObject *packed, *d_out, *d_packed;
+    Py_ssize_t rows, columns, num_threads;
+    if (!PyArg_ParseTuple(args, "OOOnnn", &packed, &d_out, &d_packed, &rows, &columns, &num_threads)) return nullptr;
+    return guarded([&] {
+        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+        const FloatArray packed_(packed, 2 * num_rows * width), d_out_(d_out, num_rows * width);
+        const FloatArray d_packed_(d_packed, 2 * num_rows * width, true);
+        return run_without_gil(GateGradientRows{packed_.data(), d_out_.data(), d_packed_.data(), num_rows, width},
+                               num_threads);
+    });
+}
+
+PyObject* py_turn_packed(PyObject*, PyObject* args) {
+    PyObject *packed, *cos, *sin, *query, *key;
+    Py_ssize_t batch, positions, heads, head_size, num_threads;
+    if (!PyArg_ParseTuple(args, "OOOOOnnnnn", &packed, &cos, &sin, &query, &key, &batch, &positions, &heads,
+                          &head_size, &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t seq = static_cast<size_t>(positions), num_rows = static_cast<size_t>(batch) * seq;
+        const size_t num_heads = static_cast<size_t>(heads), d_head = static_cast<size_t>(head_size);
+        const size_t width = num_heads * d_head;
+        const FloatArray packed_(packed, 3 * num_rows * width), cos_(cos, seq * d_head / 2), sin_(sin, seq * d_head / 2);
+        const FloatArray query_(query, num_rows * width, true), key_(key, num_rows * width, true);
+        return run_without_gil(TurnRows{{packed_.data(), packed_.data() + width}, nullptr, cos_.data(), sin_.data(),
+                                        {query_.data(), key_.data()}, nullptr,
+                                        num_rows, 3 * width, width, seq, num_heads, d_head, false},
+                               num_threads);
+    });
+}
+
+PyObject* py_turn_back(PyObject*, PyObject* args) {
+    PyObject *d_query, *d_key, *d_value, *cos, *sin, *d_packed;
+    Py_ssize_t batch, positions, heads, head_size, num_threads;
+    if (!PyArg_ParseTuple(args, "OOOOOOnnnnn", &d_query, &d_key, &d_value, &cos, &sin, &d_packed, &batch, &positions,
+                          &heads, &head_size, &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t seq = static_cast<size_t>(positions), num_rows = static_cast<size_t>(batch) * seq;
+        const size_t num_heads = static_cast<size_t>(heads), d_head = static_cast<size_t>(head_size);
+        const size_t width = num_heads * d_head, size = num_rows * width;
+        const FloatArray d_query_(d_query, size), d_key_(d_key, size), d_value_(d_value, size);
+        const FloatArray cos_(cos, seq * d_head / 2), sin_(sin, seq * d_head / 2), d_packed_(d_packed, 3 * size, true);
+        float* const to = d_packed_.data();
+        return run_without_gil(TurnRows{{d_query_.data(), d_key_.data()}, d_value_.data(), cos_.data(), sin_.data(),
+                                        {to, to + width}, to + 2 * width,
+                                        num_rows, width, 3 * width, seq, num_heads, d_head, true},
+                               num_threads);
+    });
+}
+
+PyObject* py_loss_rows(PyObject*, PyObject* args) {
+    PyObject *logits, *targets, *losses;
+    Py_ssize_t rows, columns, num_threads;
+    float z_loss;
+    if (!PyArg_ParseTuple(args, "OOOnnfn", &logits, &targets, &losses, &rows, &columns, &z_loss, &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
+        const FloatArray logits_(logits, num_rows * width, true), losses_(losses, num_rows, true);
+        const Array<int64_t> targets_(targets, num_rows);
+        for (size_t row = 0; row < num_rows; row++)
+            if (targets_.data()[row] < 0 || static_cast<size_t>(targets_.data()[row]) >= width)
+                throw InputError("target " + std::to_string(targets_.data()[row]) + " is no column of the logits");
+        return run_without_gil(LossRows{logits_.data(), losses_.data(), targets_.data(), num_rows, width, z_loss},
+                               num_threads);
+    });
+}
+
 PyMethodDef functions[] = {
+    {"norm_rows", py_norm_rows, METH_VARARGS, "root-mean-square norm of rows, of a sum if an addend is given"},
+    {"norm_gradient_rows", py_norm_gradient_rows, METH_VARARGS, "the gradient of norm_rows"},
+    {"gate_rows", py_gate_rows, METH_VARARGS, "silu(gate) * up"},
+    {"gate_gradient_rows", py_gate_gradient_rows, METH_VARARGS, "the gradient of gate_rows"},
+    {"turn_packed", py_turn_packed, METH_VARARGS, "queries and keys of packed projections, turned"},
+    {"turn_back", py_turn_back, METH_VARARGS, "the gradient of turn_packed, packed"},
+    {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in the place of the logits"},
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
@@ -916,7 +1076,7 @@ PyMethodDef functions[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "groundup._native", "The native tokenizer core.",
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT, "groundup._native", "The native core: tokenizer, and passes over rows of float32.",
                                  -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace

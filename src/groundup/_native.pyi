@@ -64,3 +64,78 @@ def hash_documents(data: BufferLike, bounds: BufferLike, /) -> Buffer: ...
 def split(text: str | BufferLike, pattern: str, plain: bool = False, /) -> Buffer: ...
 def recover_merges(tokens: Sequence[bytes], /) -> Buffer: ...
 def class_of(code_point: int, /) -> int: ...
+def norm_rows(
+    x: BufferLike,
+    addend: BufferLike | None,
+    gain: BufferLike,
+    total: BufferLike | None,
+    out: BufferLike,
+    scale: BufferLike,
+    num_rows: int,
+    width: int,
+    eps: float,
+    num_threads: int,
+    /,
+) -> None: ...
+def norm_gradient_rows(
+    d_out: BufferLike,
+    d_total: BufferLike | None,
+    x: BufferLike,
+    gain: BufferLike,
+    scale: BufferLike,
+    d_x: BufferLike,
+    d_gain: BufferLike,
+    num_rows: int,
+    width: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def gate_rows(
+    packed: BufferLike, out: BufferLike, num_rows: int, width: int, num_threads: int, /
+) -> None: ...
+def gate_gradient_rows(
+    packed: BufferLike,
+    d_out: BufferLike,
+    d_packed: BufferLike,
+    num_rows: int,
+    width: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def turn_packed(
+    packed: BufferLike,
+    cos: BufferLike,
+    sin: BufferLike,
+    query: BufferLike,
+    key: BufferLike,
+    batch: int,
+    seq: int,
+    num_heads: int,
+    d_head: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def turn_back(
+    d_query: BufferLike,
+    d_key: BufferLike,
+    d_value: BufferLike,
+    cos: BufferLike,
+    sin: BufferLike,
+    d_packed: BufferLike,
+    batch: int,
+    seq: int,
+    num_heads: int,
+    d_head: int,
+    num_threads: int,
+    /,
+) -> None: ...
+def loss_rows(
+    logits: BufferLike,
+    targets: BufferLike,
+    losses: BufferLike,
+    num_rows: int,
+    width: int,
+    z_loss: float,
+    num_threads: int,
+    /,
+) -> None: ...

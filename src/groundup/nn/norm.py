@@ -35,12 +35,24 @@ class RMSNorm(nn.Module):
             self.weight.fill_(1.0)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        is_plain = fast.is_plain_cpu(x) and fast.is_plain_cpu(self.weight)
-        if self.kernels == "fused" and is_plain:
+        if self._has_twin_for(x):
             return fast.rms_norm(x, self.weight, self.eps)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
         return (wide * scale * self.weight).to(x.dtype)
+
+    def of_sum(
+        self, x: Float[Tensor, "... d_model"], addend: Float[Tensor, "... d_model"]
+    ) -> tuple[Float[Tensor, "... d_model"], Float[Tensor, "... d_model"]]:
+        """x + addend, and its norm."""
+        if self._has_twin_for(x) and fast.is_plain_cpu(addend) and x.shape == addend.shape:
+            return fast.rms_norm_of_sum(x, addend, self.weight, self.eps)
+        total = x + addend
+        return total, self(total)
+
+    def _has_twin_for(self, x: Tensor) -> bool:
+        is_plain = fast.is_plain_cpu(x) and fast.is_plain_cpu(self.weight)
+        return self.kernels == "fused" and is_plain
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, eps={self.eps}"

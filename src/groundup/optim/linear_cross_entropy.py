@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from groundup import _native
 from groundup.errors import ConfigError, DataError
 from groundup.optim.losses import (
     check_targets,
@@ -176,6 +177,19 @@ def _chunk_loss_and_gradient(
 
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         chunk_loss_and_gradient(logits, targets, losses, soft_cap, z_loss, scale=1.0)
+        return losses.sum(), logits
+    is_plain = logits.device.type == "cpu" and logits.dtype == torch.float32
+    if is_plain and soft_cap is None and not torch.compiler.is_compiling():
+        losses = torch.empty(len(logits))
+        _native.loss_rows(
+            logits.numpy(),
+            targets.numpy(),
+            losses.numpy(),
+            len(logits),
+            logits.shape[1],
+            z_loss,
+            torch.get_num_threads(),
+        )
         return losses.sum(), logits
     return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss)
 

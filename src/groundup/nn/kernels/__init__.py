@@ -1,5 +1,5 @@
 """Fast twins of the layers' inner formulas, each held equal to them: in Triton for half precision
-on CUDA, by hand-made gradients for float32 on a CPU. Elsewhere torch's own operations run.
+on CUDA, in the native core for float32 on a CPU. Elsewhere torch's own operations run.
 """
 
 from importlib.util import find_spec
@@ -51,3 +51,9 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """`RMSNorm` on a CPU."""
     normal: Tensor = on_cpu.NormByRootMeanSquare.apply(x, gain, eps)
     return normal
+
+
+def rms_norm_of_sum(x: Tensor, addend: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """A sum and its norm on a CPU."""
+    total, normal = on_cpu.NormOfSum.apply(x, addend, gain, eps)
+    return total, normal

@@ -1,0 +1,166 @@
+#include "float_rows.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "parallel.h"
+
+namespace groundup {
+
+namespace {
+
+#pragma GCC diagnostic push
+// Vectors are never passed between instruction sets: all that takes them is inlined.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace plain {
+#define VECTOR_BYTES 16
+#include "float_rows.inc"
+#undef VECTOR_BYTES
+}
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+#define VECTOR_BYTES 32
+#include "float_rows.inc"
+#undef VECTOR_BYTES
+}
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq")
+namespace avx512 {
+#define VECTOR_BYTES 64
+#include "float_rows.inc"
+#undef VECTOR_BYTES
+}
+#pragma GCC pop_options
+#endif
+
+#pragma GCC diagnostic pop
+
+struct Passes {
+    void (*norm)(const NormRows&, size_t, size_t);
+    void (*norm_gradient)(const NormGradientRows&, float*, size_t, size_t);
+    void (*gate)(const GateRows&, size_t, size_t);
+    void (*gate_gradient)(const GateGradientRows&, size_t, size_t);
+    void (*turn)(const TurnRows&, size_t, size_t);
+    void (*loss)(const LossRows&, size_t, size_t);
+};
+
+#define PASSES(set)                                                                           \
+    {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
+     set::turn_rows, set::loss_rows}
+
+Passes best_passes() {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return PASSES(avx512);
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PASSES(avx2);
+#endif
+    return PASSES(plain);
+}
+
+#undef PASSES
+
+const Passes& passes() {
+    static const Passes best = best_passes();
+    return best;
+}
+
+// ---- Threads.
+
+constexpr size_t kNumBlocks = 64;
+
+// The pool of threads that torch computes with, where torch brought one of GNU's: while they wait
+// for the next product they keep the cores busy, and threads of our own would have to fight them.
+struct Pool {
+    void (*run)(void (*)(void*), void*, unsigned, unsigned);
+    int (*thread_number)();
+
+    static const Pool& find() {
+        static const Pool pool = {
+            reinterpret_cast<decltype(run)>(dlsym(RTLD_DEFAULT, "GOMP_parallel")),
+            reinterpret_cast<decltype(thread_number)>(dlsym(RTLD_DEFAULT, "omp_get_thread_num"))};
+        return pool;
+    }
+};
+
+template <class Work>
+void run_on_threads(size_t num_threads, Work work) {
+    const Pool& pool = Pool::find();
+    if (num_threads < 2 || !pool.run || !pool.thread_number) {
+        run_threads(num_threads, work);
+        return;
+    }
+    struct Call {
+        Work& work;
+        int (*thread_number)();
+    } call = {work, pool.thread_number};
+    pool.run(
+        [](void* data) {
+            const Call& call = *static_cast<Call*>(data);
+            call.work(static_cast<size_t>(call.thread_number()));
+        },
+        &call, static_cast<unsigned>(num_threads), 0);
+}
+
+// Calls pass(block, begin, end) for every block of rows. A thread that never comes is no loss: the
+// blocks are taken one after the other, each thread beginning where its own share does.
+template <class Pass>
+void each_block(size_t num_rows, size_t num_threads, Pass pass) {
+    const size_t num_blocks = std::min(kNumBlocks, std::max<size_t>(num_rows, 1));
+    std::vector<std::atomic<bool>> taken(num_blocks);
+    run_on_threads(std::max<size_t>(num_threads, 1), [&](size_t thread) {
+        const size_t first = thread * num_blocks / num_threads;
+        for (size_t step = 0; step < num_blocks; step++) {
+            const size_t block = (first + step) % num_blocks;
+            if (taken[block].exchange(true, std::memory_order_relaxed)) continue;
+            pass(block, block * num_rows / num_blocks, (block + 1) * num_rows / num_blocks);
+        }
+    });
+}
+
+}  // namespace
+
+void run(const NormRows& work, size_t num_threads) {
+    each_block(work.num_rows, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().norm(work, begin, end); });
+}
+
+void run(const NormGradientRows& work, size_t num_threads) {
+    std::vector<float> d_gains(kNumBlocks * work.width);
+    each_block(work.num_rows, num_threads, [&](size_t block, size_t begin, size_t end) {
+        passes().norm_gradient(work, &d_gains[block * work.width], begin, end);
+    });
+    std::fill_n(work.d_gain, work.width, 0.0f);
+    for (size_t block = 0; block < kNumBlocks; block++)
+        for (size_t i = 0; i < work.width; i++) work.d_gain[i] += d_gains[block * work.width + i];
+}
+
+void run(const GateRows& work, size_t num_threads) {
+    each_block(work.num_rows, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().gate(work, begin, end); });
+}
+
+void run(const GateGradientRows& work, size_t num_threads) {
+    each_block(work.num_rows, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().gate_gradient(work, begin, end); });
+}
+
+void run(const TurnRows& work, size_t num_threads) {
+    each_block(work.num_rows, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().turn(work, begin, end); });
+}
+
+void run(const LossRows& work, size_t num_threads) {
+    each_block(work.num_rows, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().loss(work, begin, end); });
+}
+
+}  // namespace groundup

@@ -1,0 +1,154 @@
+"""The native passes for float32 on a CPU against the formulas in float64, over odd sizes."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groundup.nn import RMSNorm, RotaryEmbedding, scaled_dot_product_attention, silu
+from groundup.nn.kernels import on_cpu
+from groundup.optim.linear_cross_entropy import (
+    linear_cross_entropy,
+    linear_cross_entropy_reference,
+)
+
+widths = st.integers(1, 70)
+row_counts = st.integers(1, 150)
+
+
+def _random(*shape: int, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(math.prod(shape) + 1000 * len(shape))
+    return torch.randn(shape, generator=generator) * scale
+
+
+def _gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor]) -> list[Tensor]:
+    """Of a sum that weighs every output value differently."""
+    total = sum((out * _random(*out.shape).to(out.dtype)).sum() for out in outputs)
+    assert isinstance(total, Tensor)
+    return list(torch.autograd.grad(total, inputs))
+
+
+def _assert_twins(fast, plain, inputs: list[Tensor], tolerance: float = 2e-5) -> None:
+    """Values and gradients of `fast` in float32 are those of `plain` in float64."""
+    narrow = [x.clone().requires_grad_() for x in inputs]
+    wide = [x.double().requires_grad_() for x in inputs]
+    got, expected = fast(*narrow), plain(*wide)
+    pairs = [*zip(got, expected, strict=True)]
+    pairs += zip(_gradients(got, narrow), _gradients(expected, wide), strict=True)
+    for ours, theirs in pairs:
+        largest = max(1.0, float(theirs.detach().abs().max()))
+        torch.testing.assert_close(ours.double(), theirs, rtol=tolerance, atol=tolerance * largest)
+
+
+@given(row_counts, widths)
+def test_the_norm_and_its_gradients_are_the_formula(rows: int, width: int) -> None:
+    eps = 1e-5
+
+    def plain(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+        return ((x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)) * gain,)
+
+    def fast(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+        return (on_cpu.NormByRootMeanSquare.apply(x, gain, eps),)
+
+    _assert_twins(fast, plain, [_random(rows, width), _random(width)], 1e-4)
+
+
+@given(row_counts, widths)
+def test_the_norm_of_a_sum_passes_on_both_gradients(rows: int, width: int) -> None:
+    eps = 1e-5
+
+    def plain(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+        total = x + addend
+        return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * gain
+
+    def fast(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+        return on_cpu.NormOfSum.apply(x, addend, gain, eps)
+
+    _assert_twins(
+        fast, plain, [_random(rows, width), _random(rows, width, 1)[..., 0], _random(width)], 1e-4
+    )
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_of_the_sum_and_its_norm_one_may_go_unused(used: int) -> None:
+    x, addend = _random(6, 20).requires_grad_(), _random(6, 20, scale=2.0).requires_grad_()
+    norm, plain = RMSNorm(20), RMSNorm(20, kernels="reference")
+    got = torch.autograd.grad(norm.of_sum(x, addend)[used].square().sum(), [x, addend])
+    expected = torch.autograd.grad(plain.of_sum(x, addend)[used].square().sum(), [x, addend])
+    torch.testing.assert_close(got, expected)
+
+
+@given(row_counts, widths)
+def test_the_gate_and_its_gradients_are_the_formula(rows: int, width: int) -> None:
+    def plain(packed: Tensor) -> tuple[Tensor, ...]:
+        gate, up = packed.chunk(2, dim=-1)
+        return (silu(gate) * up,)
+
+    def fast(packed: Tensor) -> tuple[Tensor, ...]:
+        return (on_cpu.PackedSwiGLU.apply(packed),)
+
+    _assert_twins(fast, plain, [_random(rows, 2 * width, scale=6.0)])
+
+
+@given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 3), st.integers(1, 20))
+def test_packed_attention_is_the_formula(batch: int, seq: int, heads: int, pairs: int) -> None:
+    rope = RotaryEmbedding(10_000.0, 2 * pairs, seq)
+    mask = torch.ones(seq, seq, dtype=torch.bool).tril()
+
+    def plain(packed: Tensor) -> tuple[Tensor, ...]:
+        parts = packed.view(batch, seq, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(rope(parts[0]), rope(parts[1]), parts[2], mask)
+        return (mixed.transpose(1, 2).reshape(batch, seq, -1),)
+
+    def fast(packed: Tensor) -> tuple[Tensor, ...]:
+        return (on_cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
+
+    _assert_twins(fast, plain, [_random(batch, seq, 6 * heads * pairs)], 1e-4)
+
+
+@given(row_counts, widths, st.sampled_from([0.0, 1e-2]))
+def test_the_loss_and_its_gradients_are_the_formula(rows: int, vocab: int, z_loss: float) -> None:
+    targets = torch.arange(rows) % vocab
+
+    def fast(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return (linear_cross_entropy(hidden, weight, targets, z_loss=z_loss),)
+
+    def plain(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return (linear_cross_entropy_reference(hidden, weight, targets, z_loss=z_loss),)
+
+    _assert_twins(fast, plain, [_random(rows, 9, scale=4.0), _random(vocab, 9)], 1e-4)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stays_so(bad: float) -> None:
+    x = _random(5, 37)
+    x[2, 30] = bad
+    assert not RMSNorm(37)(x)[2].isfinite().all()
+    assert RMSNorm(37)(x)[3].isfinite().all()
+    if bad != -math.inf:
+        assert not on_cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
+    loss = linear_cross_entropy(x, _random(11, 37), torch.zeros(5, dtype=torch.long))
+    assert not loss.isfinite()
+
+
+def test_large_logits_do_not_overflow() -> None:
+    hidden, weight = torch.tensor([[1000.0], [-1000.0]]), torch.tensor([[1.0], [-1.0], [0.0]])
+    loss = linear_cross_entropy(hidden.requires_grad_(), weight, torch.tensor([0, 0]))
+    assert float(loss.detach()) == pytest.approx(1000.0)
+
+
+def test_sums_do_not_depend_on_the_number_of_threads() -> None:
+    x, gain = _random(1000, 48).requires_grad_(), _random(48).requires_grad_()
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for num_threads in (1, 2, 3, 7):
+            torch.set_num_threads(num_threads)
+            out = on_cpu.NormByRootMeanSquare.apply(x, gain, 1e-5)
+            found.append(torch.autograd.grad(out, gain, out.detach())[0])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(found[0], other) for other in found)
