@@ -25,6 +25,10 @@ ORDER = [
     "data_prepare",
     "train_step_cpu",
     "train_step_cuda",
+    "generation_cpu",
+    "generation_cuda",
+    "serving_cpu",
+    "serving_cuda",
 ]
 # Stands in the targets of a row for whichever rival did best.
 BEST_RIVAL = "the best rival"

@@ -1,97 +1,283 @@
-"""The loop of generation against the model's own logits, and what it leaves untouched."""
+"""The engine against the plain loop: same ids for every request, whatever shares the batch."""
 
 import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
-from groundup.errors import ConfigError
-from groundup.generation import Greedy, Sampler, generate_ids
+from groundup.errors import CheckpointError, ConfigError
+from groundup.generation import Engine, GenerationRequest, Greedy, ModelDecoder, NewToken, Sampler
+from groundup.generation.packed_decoder import PackedDecoder
 from groundup.model import TransformerLM
 
+NewModel = Callable[..., TransformerLM]
+PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
+Finish = Callable[[Engine], dict[int, list[int]]]
+
 GREEDY = Sampler((Greedy(),))
+SAMPLERS = [
+    Sampler.of(0.9, top_p=0.9),
+    Sampler(),
+    GREEDY,
+    Sampler.of(1.3, top_k=7, min_p=0.02),
+    Sampler.of(0.8, top_p=0.95, repetition_penalty=1.7),
+    Sampler.of(0.0, repetition_penalty=1.3),
+]
 
 
-@pytest.fixture(scope="module")
-def model() -> TransformerLM:
-    torch.manual_seed(0)
-    return TransformerLM(
-        vocab_size=50, context_length=8, d_model=16, num_layers=2, num_heads=2, rope_theta=100.0
-    )
+def request(prompt: Sequence[int], max_tokens: int = 8, **settings: Any) -> GenerationRequest:
+    settings.setdefault("sampler", SAMPLERS[0])
+    return GenerationRequest(tuple(prompt), max_tokens, **settings)
 
 
-def test_greedy_ids_are_the_models_likeliest(model: TransformerLM) -> None:
-    ids = [3, 1, 4]
-    new = list(generate_ids(model, ids, 20, GREEDY))
-    assert len(new) == 20
-    for id in new:
-        # Beyond the context the oldest ids fall out of sight.
-        logits = model(torch.tensor([ids[-8:]]))[0, -1]
-        assert id == int(logits.argmax())
-        ids.append(id)
+@pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
+def test_the_ids_are_those_of_the_plain_loop(
+    decoder: type[ModelDecoder],
+    sampler: Sampler,
+    new_model: NewModel,
+    plain_ids: PlainIds,
+    finish: Finish,
+) -> None:
+    model = new_model()
+    asked = [
+        request([3, 1, 4], sampler=sampler, seed=1),
+        request([7], 9, sampler=sampler, seed=2),
+        request(range(10, 21), sampler=sampler, seed=3, past_context="slide"),
+    ]
+    engine = Engine(decoder(model, 3))
+    handles = [engine.add(one) for one in asked]
+    found = finish(engine)
+    for handle, one in zip(handles, asked, strict=True):
+        assert found[handle] == plain_ids(model, one)
 
 
-def test_a_long_prompt_is_seen_by_its_end(model: TransformerLM) -> None:
-    long = list(range(30))
-    assert list(generate_ids(model, long, 5, GREEDY)) == list(
-        generate_ids(model, long[-8:], 5, GREEDY)
-    )
+def test_a_text_does_not_depend_on_who_joins_and_leaves(
+    new_model: NewModel, plain_ids: PlainIds
+) -> None:
+    model = new_model()
+    chance = random.Random(4)
+    engine = Engine(model, max_rows=5)
+    waiting = [
+        request(
+            [chance.randrange(50) for _ in range(chance.randint(1, 12))],
+            chance.randint(1, 25),
+            sampler=chance.choice(SAMPLERS),
+            seed=chance.randrange(100),
+            stop_ids=frozenset({chance.randrange(50)}),
+            past_context=chance.choice(["stop", "slide"]),
+        )
+        for _ in range(60)
+    ]
+    asked: dict[int, GenerationRequest] = {}
+    found: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    while waiting or engine.num_running:
+        while waiting and engine.num_free and chance.random() < 0.6:
+            one = waiting.pop()
+            asked[engine.add(one)] = one
+        for handle, token in engine.step():
+            found.setdefault(handle, []).append(token.id)
+        if engine.num_running and chance.random() < 0.1:
+            gone.add(handle := chance.choice(list(asked)))
+            engine.remove(handle)
+    for handle, one in asked.items():
+        whole = plain_ids(model, one)
+        ids = found.get(handle, [])
+        assert ids == (whole[: len(ids)] if handle in gone else whole)
 
 
-def test_a_seed_decides_the_ids(model: TransformerLM) -> None:
-    def draw(seed: int) -> list[int]:
-        return list(generate_ids(model, [1], 30, generator=torch.Generator().manual_seed(seed)))
+class Watched(PackedDecoder):
+    """Notes what is read together and what is copied."""
 
-    assert draw(5) == draw(5) != draw(6)
-    assert list(generate_ids(model, [1], 30)) == list(generate_ids(model, [1], 30))
+    def __init__(self, model: TransformerLM, max_rows: int) -> None:
+        super().__init__(model, max_rows)
+        self.read: list[tuple[int, ...]] = []
+        self.copied: list[tuple[int, int]] = []
 
+    def _take_in(self, first_row: int, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        self.read.append(tuple(range(first_row, first_row + len(texts))))
+        return super()._take_in(first_row, texts)
 
-def test_generation_ends_before_a_stop_id(model: TransformerLM) -> None:
-    free = list(generate_ids(model, [3, 1, 4], 20, GREEDY))
-    stop = free[7]
-    assert list(generate_ids(model, [3, 1, 4], 20, GREEDY, stop_ids=[stop])) == list(
-        itertools.takewhile(lambda id: id != stop, free)
-    )
-
-
-def test_ids_come_one_by_one(model: TransformerLM) -> None:
-    endless = generate_ids(model, [1], 10**9)
-    assert len(list(itertools.islice(endless, 3))) == 3
+    def copy(self, source: int, target: int) -> None:
+        self.copied.append((source, target))
+        super().copy(source, target)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_no_mode_leaks_to_the_caller(model: TransformerLM, training: bool) -> None:
-    model.train(training)
-    state = torch.get_rng_state()
-    for _ in generate_ids(model, [1], 3):
-        assert torch.is_grad_enabled()
-        assert model.training == training
-    assert model.training == training and model.blocks[0].training == training
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(parameter.grad is None for parameter in model.parameters())
+def test_equal_prompts_are_read_once(
+    new_model: NewModel, plain_ids: PlainIds, finish: Finish
+) -> None:
+    model = new_model()
+    decoder = Watched(model, 6)
+    engine = Engine(decoder)
+    asked = [request([1, 2, 3], seed=seed) for seed in range(4)]
+    asked.insert(2, request([4, 5]))
+    handles = [engine.add(one) for one in asked[:3]]
+    first = {handle: [token.id] for handle, token in engine.step()}
+    # Later ones copy from a text that has gone on in the meantime.
+    handles += [engine.add(one) for one in asked[3:]]
+    found = finish(engine)
+    assert decoder.read == [(0,), (2,)] and decoder.copied == [(0, 1), (1, 3), (1, 4)]
+    for handle, one in zip(handles, asked, strict=True):
+        assert first.get(handle, []) + found[handle] == plain_ids(model, one)
 
 
-def test_the_prompt_is_not_changed(model: TransformerLM) -> None:
-    prompt = [1, 2]
-    list(generate_ids(model, prompt, 4))
-    assert prompt == [1, 2]
+def test_neighbours_of_one_length_are_read_together(
+    new_model: NewModel, plain_ids: PlainIds, finish: Finish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groundup.generation.decoder._MOST_IDS_AT_ONCE", 6)
+    model = new_model()
+    decoder = Watched(model, 8)
+    engine = Engine(decoder)
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]
+    asked = [request(prompt, seed=seed) for seed, prompt in enumerate(prompts)]
+    handles = [engine.add(one) for one in asked]
+    found = finish(engine)
+    assert decoder.read == [(0, 1, 2), (3,), (6, 7)]
+    for handle, one in zip(handles, asked, strict=True):
+        assert found[handle] == plain_ids(model, one)
+
+
+def test_running_rows_stay_packed(new_model: NewModel) -> None:
+    engine = Engine(new_model(), max_rows=4)
+    assert (engine.num_running, engine.num_free, engine.step()) == (0, 4, [])
+    handles = [engine.add(request([number], 100, past_context="slide")) for number in range(4)]
+    assert (engine.num_running, engine.num_free) == (4, 0)
+    engine.remove(handles[1])
+    engine.remove(handles[1])
+    assert (engine.num_running, engine.num_free) == (3, 1)
+    assert {handle for handle, _ in engine.step()} == {handles[0], handles[2], handles[3]}
+    engine.clear()
+    assert engine.num_running == 0
+
+
+def run_out(engine: Engine, one: GenerationRequest) -> list[NewToken]:
+    engine.add(one)
+    tokens = []
+    while engine.num_running:
+        tokens += [token for _, token in engine.step()]
+    return tokens
+
+
+def test_each_request_ends_for_its_own_reason(new_model: NewModel) -> None:
+    engine = Engine(new_model(), max_rows=1)
+    tokens = run_out(engine, request([3, 1], 6))
+    assert [token.finish_reason for token in tokens] == [None] * 5 + ["length"]
+    stop = tokens[3].id
+    until = [token.id for token in tokens].index(stop)
+    stopped = run_out(engine, request([3, 1], 6, stop_ids=frozenset({stop})))
+    assert [token.id for token in stopped] == [token.id for token in tokens[: until + 1]]
+    assert stopped[-1].finish_reason == "stop"
+    # The context of 12 is full when its last id has been read; that one still says what follows.
+    assert len(run_out(engine, request([1] * 10, 100))) == 3
+    assert len(run_out(engine, request([1] * 12, 100))) == 1
+    assert len(run_out(engine, request([1] * 30, 40, past_context="slide"))) == 40
+
+
+def test_a_model_with_a_context_of_one_can_slide(
+    new_model: NewModel, plain_ids: PlainIds, finish: Finish
+) -> None:
+    model = new_model(context_length=1)
+    one = request([4, 2], 5, past_context="slide")
+    engine = Engine(model, max_rows=1)
+    handle = engine.add(one)
+    assert finish(engine)[handle] == plain_ids(model, one)
+
+
+def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
+    model = new_model()
+    engine = Engine(model, max_rows=3)
+    without = engine.add(request([5, 6], 4, seed=1))
+    alone = engine.add(request([5, 6], 4, seed=1, num_alternatives=0))
+    three = engine.add(request([9], 4, seed=2, num_alternatives=3, sampler=Sampler.of(0.1)))
+    prompts = {alone: [5, 6], three: [9]}
+    while engine.num_running:
+        for handle, token in engine.step():
+            if handle == without:
+                assert token.log_probability is None and token.alternatives == ()
+                continue
+            logits = model(torch.tensor([prompts[handle]]))[0, -1].detach()
+            expected = torch.log_softmax(logits, dim=-1)
+            assert token.log_probability == pytest.approx(float(expected[token.id]), abs=1e-4)
+            num = 3 if handle == three else 0
+            best = expected.topk(num)
+            assert [id for id, _ in token.alternatives] == best.indices.tolist()
+            assert [p for _, p in token.alternatives] == pytest.approx(
+                best.values.tolist(), abs=1e-4
+            )
+            prompts[handle].append(token.id)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "num_new_ids", "complaint"),
+    ("asked", "complaint"),
     [
-        ([], 1, "no id to go on from"),
-        ([1], -1, "number of new ids is -1"),
-        ([1, 50], 1, "id 50 is outside the model's vocabulary of 50"),
-        ([-1], 1, "id -1"),
+        (lambda: request([]), "no id to go on from"),
+        (lambda: request([1], -1), "max_tokens is -1"),
+        (lambda: request([1], 0), "max_tokens is 0"),
+        (lambda: request([1, 50]), "id 50 is outside the model's vocabulary of 50"),
+        (lambda: request([-1]), "id -1"),
+        (lambda: request([1], seed=-1), "seed -1"),
+        (lambda: request([1], past_context="glide"), "did you mean slide"),
+        (lambda: request([1] * 13), "13 ids, more than the context of 12.*slide"),
     ],
 )
-def test_a_mistake_is_told_before_the_first_id(
-    model: TransformerLM, prompt: list[int], num_new_ids: int, complaint: str
+def test_a_mistake_is_told_before_anything_is_touched(
+    asked: Callable[[], GenerationRequest], complaint: str, new_model: NewModel
 ) -> None:
+    engine = Engine(new_model(), max_rows=1)
     with pytest.raises(ConfigError, match=complaint):
-        generate_ids(model, prompt, num_new_ids)
+        engine.add(asked())
+    assert engine.num_running == 0 and not engine.decoder.cache.keys.any()  # type: ignore
 
 
-def test_no_new_ids_are_none(model: TransformerLM) -> None:
-    assert list(generate_ids(model, [1], 0)) == []
+def test_a_full_engine_takes_no_more(new_model: NewModel) -> None:
+    engine = Engine(new_model(), max_rows=1)
+    engine.add(request([1]))
+    with pytest.raises(ConfigError, match="all 1 rows are taken"):
+        engine.add(request([2]))
+
+
+def test_an_engine_may_see_less_than_the_models_context(new_model: NewModel) -> None:
+    engine = Engine(new_model(), max_rows=1, max_seq_len=4)
+    assert len(run_out(engine, request([1, 2], 100))) == 3
+    with pytest.raises(ConfigError, match="max_seq_len 13 is more than the model's context of 12"):
+        Engine(new_model(), max_rows=1, max_seq_len=13)
+
+
+def test_damaged_weights_are_told_and_change_nothing(new_model: NewModel) -> None:
+    model = new_model()
+    engine = Engine(model, max_rows=2)
+    engine.add(request([1, 2]))
+    engine.step()
+    with torch.no_grad():
+        model.output_weight[7] = torch.nan
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="not finite"):
+            engine.step()
+    assert engine.num_running == 1
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_no_mode_leaks_to_the_caller(training: bool, new_model: NewModel) -> None:
+    model = new_model().train(training)
+    state = torch.get_rng_state()
+    engine = Engine(model, max_rows=1)
+    engine.add(request([1, 2]))
+    for _ in itertools.repeat(None, 3):
+        engine.step()
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        assert model.training == training and model.blocks[0].training == training
+    assert torch.equal(torch.get_rng_state(), state)
+    model(torch.tensor([[1, 2]])).sum().backward()
+
+
+def test_a_callers_autocast_does_not_reach_in(new_model: NewModel, finish: Finish) -> None:
+    engine = Engine(new_model(), max_rows=1)
+    handle = engine.add(request([1, 2]))
+    expected = finish(engine)[handle]
+    with torch.autocast("cpu", torch.bfloat16):
+        handle = engine.add(request([1, 2]))
+        assert finish(engine)[handle] == expected

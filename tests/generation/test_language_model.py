@@ -1,6 +1,9 @@
 """A run folder as a model that continues text: loading it, its text, and what may be wrong."""
 
+import dataclasses
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ import yaml
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, GroundupError
-from groundup.generation import LanguageModel
+from groundup.generation import Engine, LanguageModel, Sampler
 from groundup.model import ModelConfig, TransformerLM
 from groundup.tokenizer import Tokenizer
 
@@ -50,6 +53,12 @@ def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) ->
         assert torch.equal(value, expected[name]), name
 
 
+def test_weights_are_loaded_in_the_dtype_asked_for(run: Path) -> None:
+    language_model = LanguageModel.load(run, dtype=torch.bfloat16)
+    assert language_model.model.output_weight.dtype == torch.bfloat16
+    assert language_model.generate("Once", max_tokens=5) == language_model.generate("Once", 5)
+
+
 def test_a_seed_decides_the_text(run: Path) -> None:
     language_model = LanguageModel.load(run)
     first = language_model.generate("Once", max_tokens=40, seed=1)
@@ -58,6 +67,91 @@ def test_a_seed_decides_the_text(run: Path) -> None:
     assert language_model.generate("Once", 40, temperature=0, seed=1) == language_model.generate(
         "Once", 40, temperature=0, seed=2
     )
+
+
+PROMPTS = ["Once", "", "upon a", "Once", "time!"]
+
+
+def test_many_prompts_are_written_as_if_each_were_alone(run: Path) -> None:
+    language_model = LanguageModel.load(run)
+    settings: dict[str, Any] = {"max_tokens": 30, "top_p": 0.9, "past_context": "slide"}
+    together = language_model.generate_many(PROMPTS, seed=5, **settings)
+    alone = [
+        language_model.generate(prompt, seed=5 + place, **settings)
+        for place, prompt in enumerate(PROMPTS)
+    ]
+    assert together == alone and len(set(together)) == len(PROMPTS)
+    assert language_model.generate_many([]) == []
+
+
+def test_more_prompts_than_rows_take_turns(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    language_model = LanguageModel.load(run)
+    whole = language_model.generate_many(PROMPTS, max_tokens=9)
+    monkeypatch.setattr("groundup.generation.language_model._MOST_ROWS", 2)
+    assert LanguageModel.load(run).generate_many(PROMPTS, max_tokens=9) == whole
+
+
+def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
+    language_model = LanguageModel.load(run)
+    settings: dict[str, Any] = {"max_tokens": 40, "past_context": "slide"}
+    expected = [language_model.generate("Once", seed=seed, **settings) for seed in (1, 2)]
+    streams = [language_model.stream("Once", seed=seed, **settings) for seed in (1, 2)]
+    texts = ["", ""]
+    for pair in itertools.zip_longest(*streams, fillvalue=""):
+        texts = [text + piece for text, piece in zip(texts, pair, strict=True)]
+    assert texts == expected
+    # A stream that is left before its end leaves nothing behind.
+    next(iter(language_model.stream("Once", seed=1, **settings)))
+    assert language_model.generate("Once", seed=2, **settings) == expected[1]
+
+
+def test_changed_weights_change_the_text(run: Path) -> None:
+    language_model = LanguageModel.load(run, 10)
+    before = language_model.generate("Once", max_tokens=20)
+    language_model.model.load_state_dict(new_model(20).state_dict())
+    expected = LanguageModel.load(run, 20).generate("Once", max_tokens=20)
+    assert language_model.generate("Once", max_tokens=20) == expected != before
+
+
+def test_a_stop_string_ends_the_text() -> None:
+    language_model = LanguageModel(likes(*b"one lamp", 256), byte_tokenizer(END))
+    assert language_model.generate("?", temperature=0) == "one lamp"
+    assert language_model.generate("?", temperature=0, stop=["la", "x"]) == "one "
+    assert language_model.generate("?", temperature=0, stop=["lamp post"]) == "one lamp"
+
+
+def test_a_full_context_stops_or_slides(run: Path) -> None:
+    language_model = LanguageModel.load(run)
+    ids = len(language_model.encode_prompt("Once"))
+    for policy, most in (("stop", 16 + 1 - ids), ("slide", 100)):
+        request = language_model.request("Once", 100, Sampler(), past_context=policy)
+        request = dataclasses.replace(request, stop_ids=frozenset())
+        engine = Engine(language_model.model, max_rows=1)
+        engine.add(request)
+        num_new = 0
+        while engine.num_running:
+            num_new += len(engine.step())
+        assert num_new == most
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"temperature": -0.5}, "temperature is -0.5"),
+        ({"top_p": 0}, "top-p is 0"),
+        ({"min_p": 2}, "min-p is 2"),
+        ({"repetition_penalty": 0}, "repetition penalty is 0"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"stop": [""]}, "stop string is empty"),
+        ({"seed": -1}, "seed -1"),
+        ({"prompt": "x" * 17}, "17 ids, more than the context of 16.*slide"),
+    ],
+)
+def test_a_mistake_is_told_before_the_first_piece(
+    run: Path, settings: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        LanguageModel.load(run).stream(**settings)
 
 
 def test_the_global_random_state_is_left_alone(run: Path) -> None:
@@ -69,8 +163,9 @@ def test_the_global_random_state_is_left_alone(run: Path) -> None:
 
 def test_the_stream_joins_to_the_text(run: Path) -> None:
     language_model = LanguageModel.load(run)
-    pieces = list(language_model.stream("Once", max_tokens=60, seed=4))
-    assert "".join(pieces) == language_model.generate("Once", max_tokens=60, seed=4)
+    settings: dict[str, Any] = {"max_tokens": 60, "seed": 4, "past_context": "slide"}
+    pieces = list(language_model.stream("Once", **settings))
+    assert "".join(pieces) == language_model.generate("Once", **settings)
     assert all(pieces)
 
 
@@ -96,6 +191,7 @@ def test_half_a_character_is_never_given_out() -> None:
     euro = "€".encode()
     language_model = LanguageModel(likes(*euro, 256), byte_tokenizer(END))
     assert list(language_model.stream("?", temperature=0)) == ["€"]
+    assert list(language_model.stream("?", max_tokens=0)) == []
     assert list(language_model.stream("?", max_tokens=2, temperature=0)) == []
 
 

@@ -95,6 +95,7 @@ def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, str], str]":
                 temperature=samples.temperature,
                 top_p=samples.top_p,
                 seed=samples.seed,
+                past_context="slide",
             )
 
     return write_sample

@@ -23,6 +23,10 @@ VERBS = {
         Verb("quickstart", "walk from a built-in corpus to a model that writes little stories"),
         Verb("train", "train a model on shards, or go on with a run"),
         Verb("evaluate", "measure a trained model: loss, perplexity, bits per byte"),
+        Verb("generate", "write text with a trained model, streamed as it is written"),
+        Verb("serve", "serve a model: an API, a playground, learning curves"),
+        Verb("export", "hand a trained model to transformers or llama.cpp"),
+        Verb("import huggingface", "make a run folder from a Hugging Face checkpoint"),
         Verb("verify-resume", "prove that a killed and resumed run ends as if nothing had been"),
         Verb("tokenizer train", "learn a vocabulary from text"),
         Verb("tokenizer encode", "turn text into ids"),
@@ -41,4 +45,5 @@ VERBS = {
 GROUPS = {
     "tokenizer": "text to ids and back",
     "data": "corpora and shards",
+    "import": "models of other projects",
 }

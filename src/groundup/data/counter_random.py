@@ -25,7 +25,7 @@ _NUM_ROUNDS = 16
 
 def random_uint64(seed: int, stream: int, counters: UInt64) -> UInt64:
     """64 random bits for every counter; streams of one seed have nothing to do with each other."""
-    key = _key(seed, stream)
+    key = stream_key(seed, stream)
     return _mix(_mix(counters + key) ^ key)
 
 
@@ -78,7 +78,8 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def _key(seed: int, stream: int) -> UInt64:
+def stream_key(seed: int, stream: int) -> UInt64:
+    """What decides the values of a seed and stream, as one element."""
     first = _mix(_wrap(check_seed(seed) + _GOLDEN))
     return _mix(first + _wrap((stream + 1) * _GOLDEN))
 

@@ -1,15 +1,36 @@
-"""Text from a trained model: choices of the next id, the loop that makes them, the text around."""
+"""Text from a trained model: how ids are chosen, the engine that chooses them, the text of them."""
 
-from groundup.generation.engine import generate_ids
+from groundup.generation.decoder import Decoder, ModelDecoder, choose_decoder
+from groundup.generation.engine import Engine
 from groundup.generation.language_model import LanguageModel
-from groundup.generation.sampling import Greedy, Sampler, Temperature, TopK, TopP
+from groundup.generation.request import GenerationRequest, NewToken
+from groundup.generation.sampling import (
+    Greedy,
+    MinP,
+    RepetitionPenalty,
+    Sampler,
+    Temperature,
+    TopK,
+    TopP,
+)
+from groundup.generation.scoring import Score
+from groundup.generation.text_stream import TextStream
 
 __all__ = [
+    "Decoder",
+    "Engine",
+    "GenerationRequest",
     "Greedy",
     "LanguageModel",
+    "MinP",
+    "ModelDecoder",
+    "NewToken",
+    "RepetitionPenalty",
     "Sampler",
+    "Score",
     "Temperature",
+    "TextStream",
     "TopK",
     "TopP",
-    "generate_ids",
+    "choose_decoder",
 ]

@@ -1,82 +1,179 @@
-"""The generation loop: ids in, one new id at a time out. It knows no text."""
+"""The generation loop: rows of ids that grow by one id a step, joining and leaving at any time.
+
+It knows no text. Running rows stay packed at the front of the decoder's rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.generation.sampling import Sampler
+from groundup.generation.choosing import HostChooser, device_chooser
+from groundup.generation.decoder import Decoder, choose_decoder
+from groundup.generation.prompts import Row, read_prompts
+from groundup.generation.request import FinishReason, GenerationRequest, NewToken
+from groundup.generation.sampling import NO_ID, not_finite
+from groundup.generation.uniforms import Uniforms
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from groundup.model import TransformerLM
 
 
-def generate_ids(
-    model: TransformerLM,
-    prompt_ids: Sequence[int],
-    num_new_ids: int,
-    sampler: Sampler | None = None,
-    generator: torch.Generator | None = None,
-    stop_ids: Collection[int] = (),
-) -> Iterator[int]:
-    """Yield up to `num_new_ids` ids that continue the prompt, fewer when one of `stop_ids` comes.
+class Engine:
+    """Continues many requests at once: `add` them, `step` until none is running.
 
-    The stop id itself is not yielded. The model sees the last context_length ids. Without a
-    generator (of the CPU) a fresh one of seed 0 draws; torch's global random state is untouched.
+    The same request gives the same ids whatever else is running. Not for several threads.
     """
-    _check(model, prompt_ids, num_new_ids)
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
-    return _generate(
-        model, list(prompt_ids), num_new_ids, sampler or Sampler(), generator, frozenset(stop_ids)
-    )
 
+    def __init__(
+        self,
+        model: TransformerLM | Decoder,
+        max_rows: int = 64,
+        max_seq_len: int | None = None,
+    ) -> None:
+        """`max_rows` and `max_seq_len` (the model's context if not given) are for a model; a
+        decoder brings its own."""
+        if isinstance(model, torch.nn.Module):
+            model = choose_decoder(model, max_rows, max_seq_len)
+        self.decoder: Decoder = model
+        self._host = HostChooser(model)
+        self._device = device_chooser(model)
+        self._rows: list[Row] = []
+        self._has_changed = False
+        self._handles = itertools.count()
 
-def _generate(
-    model: TransformerLM,
-    ids: list[int],
-    num_new_ids: int,
-    sampler: Sampler,
-    generator: torch.Generator,
-    stop_ids: frozenset[int],
-) -> Iterator[int]:
-    for _ in range(num_new_ids):
-        logits = _next_logits(model, ids[-model.config.context_length :])
-        chosen = int(sampler.choose(logits, generator))
-        if chosen in stop_ids:
-            return
-        ids.append(chosen)
-        yield chosen
+    @property
+    def max_rows(self) -> int:
+        return self.decoder.max_rows
 
+    @property
+    def num_running(self) -> int:
+        return len(self._rows)
 
-def _next_logits(model: TransformerLM, ids: list[int]) -> Tensor:
-    """Scores of the id after these. Modes are set and restored here, so that none of them holds
-    while the caller has the turn."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            batch = torch.tensor([ids], dtype=torch.long, device=model.output_weight.device)
-            logits: Tensor = model(batch)
-            return logits[0, -1]
-    finally:
-        model.train(was_training)
+    @property
+    def num_free(self) -> int:
+        return self.decoder.max_rows - len(self._rows)
 
+    def add(self, request: GenerationRequest) -> int:
+        """Take a request in and return its handle; the next step gives its first id.
 
-def _check(model: TransformerLM, prompt_ids: Sequence[int], num_new_ids: int) -> None:
-    if num_new_ids < 0:
-        raise ConfigError(f"the number of new ids is {num_new_ids}; it must be 0 or more")
-    if not prompt_ids:
-        raise ConfigError("there is no id to go on from; give at least one")
-    vocab_size = model.config.vocab_size
-    for id in prompt_ids:
-        if not 0 <= id < vocab_size:
-            raise ConfigError(
-                f"id {id} is outside the model's vocabulary of {vocab_size}; was the prompt "
-                f"encoded with another tokenizer?"
+        The prompts that came since the last step are read at the next one, together if they can be.
+        """
+        self._check(request)
+        ids = list(request.prompt_ids[-self.decoder.max_seq_len :])
+        row = Row(next(self._handles), request, ids, Uniforms(request.seed))
+        self._host.join(len(self._rows), row)
+        self._rows.append(row)
+        self._has_changed = True
+        return row.handle
+
+    def step(self) -> list[tuple[int, NewToken]]:
+        """One new id for each running request, with its handle; the finished ones have left."""
+        if not self._rows:
+            return []
+        self._slide()
+        read_prompts(self.decoder, self._rows)
+        chosen, logits = self._choose()
+        if NO_ID in chosen:
+            # Rows stay as they are, while a device that draws has gone on.
+            self._has_changed = True
+            raise not_finite()
+        likelihoods = self._likelihoods(logits, chosen)
+        new: list[tuple[int, NewToken]] = []
+        finished = []
+        for place, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
+            row.ids.append(id)
+            row.num_new += 1
+            reason = self._finish_reason(row)
+            if reason is not None:
+                finished.append(place)
+            log_probability, alternatives = likelihoods.get(place, (None, ()))
+            new.append((row.handle, NewToken(id, log_probability, alternatives, reason)))
+        # From the last on, so that a place that is filled up is never one still to be emptied.
+        for place in reversed(finished):
+            self._leave(place)
+        return new
+
+    def remove(self, handle: int) -> None:
+        """Let a request leave before its end; one that has left already is no mistake."""
+        for place, row in enumerate(self._rows):
+            if row.handle == handle:
+                self._leave(place)
+                return
+
+    def clear(self) -> None:
+        """Let all requests leave."""
+        self._rows.clear()
+        self._has_changed = True
+
+    def _check(self, request: GenerationRequest) -> None:
+        if not self.num_free:
+            raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
+        if request.max_tokens < 1:
+            raise ConfigError("max_tokens is 0: there is nothing to generate")
+        request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
+
+    def _slide(self) -> None:
+        context = self.decoder.max_seq_len
+        for row in self._rows:
+            if len(row.ids) > context:
+                row.ids = row.ids[-max(1, context // 2) :]
+                row.is_waiting, row.holds_prompt = True, False
+                self._has_changed = True
+
+    def _finish_reason(self, row: Row) -> FinishReason | None:
+        request = row.request
+        if row.ids[-1] in request.stop_ids:
+            return "stop"
+        if row.num_new == request.max_tokens:
+            return "length"
+        is_full = len(row.ids) > self.decoder.max_seq_len
+        return "length" if is_full and request.past_context == "stop" else None
+
+    def _leave(self, place: int) -> None:
+        last = len(self._rows) - 1
+        if place != last:
+            self.decoder.move(last, place)
+            self._host.move(last, place)
+            self._rows[place] = self._rows[last]
+        self._rows.pop()
+        self._has_changed = True
+
+    def _choose(self) -> tuple[list[int], Tensor]:
+        """The next id of each row, and the logits it was chosen from."""
+        has_changed, self._has_changed = self._has_changed, False
+        if self._device is not None:
+            answer = self._device.advance(self._rows, has_changed)
+            if answer is not None:
+                return answer
+        return self._host.advance(self._rows, has_changed)
+
+    @torch.inference_mode()
+    def _likelihoods(
+        self, logits: Tensor, chosen: list[int]
+    ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
+        """For the rows that ask: the chosen id's log-probability, and those of the likeliest."""
+        wanted = {
+            place: row.request.num_alternatives
+            for place, row in enumerate(self._rows)
+            if row.request.num_alternatives >= 0
+        }
+        if not wanted:
+            return {}
+        places = list(wanted)
+        log_probabilities = torch.log_softmax(logits[places], dim=-1)
+        ids = torch.tensor([chosen[place] for place in places], device=logits.device)
+        own = log_probabilities.gather(-1, ids[:, None])[:, 0].tolist()
+        num_best = min(max(wanted.values()), logits.shape[-1])
+        best = log_probabilities.topk(num_best, dim=-1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return {
+            place: (value, tuple(zip(best_ids[:count], best_values[:count], strict=True)))
+            for (place, count), value, (best_ids, best_values) in zip(
+                wanted.items(), own, pairs, strict=True
             )
+        }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pydantic
 import torch
@@ -13,11 +15,25 @@ import torch
 from groundup.checkpoint import Checkpoint, CheckpointFolder, restore_model
 from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
-from groundup.generation.engine import generate_ids
+from groundup.generation.engine import Engine
+from groundup.generation.request import FinishReason, GenerationRequest, PastContext
 from groundup.generation.sampling import Sampler
+from groundup.generation.scoring import Score, log_probabilities
+from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.model import ModelConfig, TransformerLM
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
+
+# More rows at once make each step slower and save little.
+_MOST_ROWS = 64
+
+
+class TextPiece(NamedTuple):
+    """Some of the text of one of several requests; a reason with the last piece of each."""
+
+    place: int
+    text: str
+    finish_reason: FinishReason | None
 
 
 class LanguageModel:
@@ -33,22 +49,27 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.step = step
-        self._end_id = tokenizer.special_tokens.get(END_OF_TEXT)
+        self.end_id: int | None = tokenizer.special_tokens.get(END_OF_TEXT)
+        """The id that ends a document, where the tokenizer has one."""
+        self._idle_engine: tuple[tuple[int, ...], Engine] | None = None
 
     @classmethod
     def load(
         cls,
-        run_folder: str | os.PathLike[str],
+        run: str | os.PathLike[str],
         checkpoint: Literal["newest", "best"] | int = "newest",
         device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> LanguageModel:
-        """The model of a run at its newest or best checkpoint, or at the one of a step."""
-        folder = Path(run_folder)
+        """The model of a run folder at its newest or best checkpoint, or at the one of a step."""
+        folder = Path(run)
         config = _read_model_config(folder)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         found = _find_checkpoint(folder, checkpoint)
         model = TransformerLM.from_config(config, device=device)
         restore_model(model, found.model_state())
+        if dtype is not None:
+            model = model.to(dtype)
         return cls(model.eval(), tokenizer, found.step)
 
     def generate(
@@ -58,13 +79,21 @@ class LanguageModel:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        stop: Sequence[str] = (),
         seed: int = 0,
+        past_context: PastContext = "stop",
     ) -> str:
-        """The text that follows `prompt`, up to `max_tokens` or the end of the document.
+        """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, or the
+        end of the document.
 
-        Without a prompt a document is begun. The same seed gives the same text.
+        Without a prompt a document is begun. The same seed gives the same text. At a full context
+        `past_context` either stops or forgets the older half ("slide").
         """
-        return "".join(self.stream(prompt, max_tokens, temperature, top_p, top_k, seed))
+        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
+        request = self.request(prompt, max_tokens, sampler, seed, past_context)
+        return "".join(self.stream_request(request, stop))
 
     def stream(
         self,
@@ -73,38 +102,147 @@ class LanguageModel:
         temperature: float = 1.0,
         top_p: float = 1.0,
         top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        stop: Sequence[str] = (),
         seed: int = 0,
+        past_context: PastContext = "stop",
     ) -> Iterator[str]:
         """The same in pieces as they come, each of whole characters."""
-        generator = torch.Generator().manual_seed(seed)
-        ids = generate_ids(
-            self.model,
-            self._encode(prompt),
-            max_tokens,
-            Sampler.of(temperature, top_k, top_p),
-            generator,
-            () if self._end_id is None else (self._end_id,),
-        )
-        return self._decode(ids)
+        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
+        request = self.request(prompt, max_tokens, sampler, seed, past_context)
+        return self.stream_request(request, stop)
 
-    def _encode(self, prompt: str) -> list[int]:
-        ids = self.tokenizer.encode(prompt)
+    def generate_many(
+        self,
+        prompts: Sequence[str],
+        max_tokens: int = 256,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        past_context: PastContext = "stop",
+    ) -> list[str]:
+        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
+        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
+        requests = [
+            self.request(prompt, max_tokens, sampler, seed + place, past_context)
+            for place, prompt in enumerate(prompts)
+        ]
+        texts = [""] * len(requests)
+        for piece in self.stream_requests(requests, stop):
+            texts[piece.place] += piece.text
+        return texts
+
+    def score(self, text: str) -> Score:
+        """How likely the text is as the beginning of a document."""
+        ids = self.tokenizer.encode(text)
+        begin = [] if self.end_id is None else [self.end_id]
+        if len(begin) + len(ids) < 2:
+            raise ConfigError(f"a text of {len(ids)} ids has none to score: give more text")
+        known = log_probabilities(self.model, begin + ids)
+        scored = ids if begin else ids[1:]
+        unknown = [None] * (len(ids) - len(scored))
+        return Score.of(ids, [*unknown, *known], len(self.tokenizer.decode_bytes(scored)))
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """The ids to go on from: those of the text, or of an empty one what begins a document."""
+        ids = self.tokenizer.encode(text)
         if ids:
             return ids
         # In the shards every document but the first follows an end of text.
-        if self._end_id is None:
+        if self.end_id is None:
             raise ConfigError(
                 f"the prompt is empty and the tokenizer has no {END_OF_TEXT} to begin with: give "
                 f"some text"
             )
-        return [self._end_id]
+        return [self.end_id]
 
-    def _decode(self, ids: Iterator[int]) -> Iterator[str]:
-        decoder = self.tokenizer.decode_stream()
-        for id in ids:
-            # A vocabulary padded to a round size has ids that stand for nothing.
-            if id < self.tokenizer.vocab_size and (piece := decoder.push(id)):
-                yield piece
+    def request(
+        self,
+        prompt: str,
+        max_tokens: int,
+        sampler: Sampler,
+        seed: int = 0,
+        past_context: PastContext = "stop",
+    ) -> GenerationRequest:
+        """What to ask an engine so that it goes on from `prompt` to the end of the document."""
+        return GenerationRequest(
+            prompt_ids=tuple(self.encode_prompt(prompt)),
+            max_tokens=max_tokens,
+            sampler=sampler,
+            seed=seed,
+            stop_ids=frozenset() if self.end_id is None else frozenset({self.end_id}),
+            past_context=past_context,
+        )
+
+    def stream_request(self, request: GenerationRequest, stop: Sequence[str] = ()) -> Iterator[str]:
+        """The text of one request in pieces; mistakes are told here, not at the first piece."""
+        pieces = self.stream_requests([request], stop)
+        return (piece.text for piece in pieces if piece.text)
+
+    def stream_requests(
+        self, requests: Sequence[GenerationRequest], stop: Sequence[str] = ()
+    ) -> Iterator[TextPiece]:
+        """Pieces of the texts of many requests as they come; each request's last has a reason."""
+        stop = check_stop_strings(stop)
+        for request in requests:
+            request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
+        return self._stream(requests, stop)
+
+    def _stream(
+        self, requests: Sequence[GenerationRequest], stop: tuple[str, ...]
+    ) -> Iterator[TextPiece]:
+        waiting = deque(range(len(requests)))
+        running: dict[int, tuple[int, TextStream]] = {}
+        with self._borrowed_engine(len(waiting)) as engine:
+            while waiting or running:
+                while waiting and engine.num_free:
+                    place = waiting.popleft()
+                    if requests[place].max_tokens == 0:
+                        yield TextPiece(place, "", "length")
+                        continue
+                    running[engine.add(requests[place])] = place, TextStream(self.tokenizer, stop)
+                for handle, token in engine.step():
+                    place, stream = running[handle]
+                    reason = token.finish_reason
+                    text = "" if reason == "stop" else stream.push(token.id)
+                    if stream.stopped:
+                        reason = "stop"
+                        engine.remove(handle)
+                    if reason is not None:
+                        text += stream.finish()
+                        del running[handle]
+                    if text or reason is not None:
+                        yield TextPiece(place, text, reason)
+
+    @contextmanager
+    def _borrowed_engine(self, num_rows: int) -> Iterator[Engine]:
+        """An engine of this call's own; one that the last call left behind where it serves."""
+        num_rows = max(1, min(num_rows, _MOST_ROWS))
+        idle, self._idle_engine = self._idle_engine, None
+        weights = _fingerprint(self.model)
+        if idle is not None and idle[0] == weights and idle[1].max_rows >= num_rows:
+            engine = idle[1]
+        else:
+            engine = Engine(self.model, max_rows=num_rows)
+        try:
+            yield engine
+        finally:
+            engine.clear()
+            self._idle_engine = weights, engine
+
+
+def _fingerprint(model: TransformerLM) -> tuple[int, ...]:
+    """Changes with the weights: a decoder may have made copies of them."""
+    return tuple(
+        number
+        for parameter in model.parameters()
+        for number in (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
+    )
 
 
 def _read_model_config(folder: Path) -> ModelConfig:

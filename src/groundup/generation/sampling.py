@@ -1,6 +1,7 @@
 """How the next id is chosen: small values, each a rule on the logits, chained by a Sampler.
 
-A rule takes logits (..., vocab_size) to logits; an id it rules out gets -inf.
+A rule takes logits (..., vocab_size) to logits; an id it rules out gets -inf. A draw is decided by
+one number in [0, 1), so that it hangs on nothing but the logits and that number.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groundup.errors import CheckpointError, ConfigError
-from groundup.nn import softmax
+from groundup.generation.selection import keep_best, keep_mass
+
+# Stands for an id where the scores were not finite.
+NO_ID = -1
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Temperature:
     temperature: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+        if not (_is_number(self.temperature) and self.temperature >= 0):
             raise ConfigError(
                 f"the temperature is {self.temperature}; it must be 0 (greedy) or more"
             )
@@ -40,6 +44,8 @@ class Temperature:
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
         if self.temperature == 0:
             return Greedy().apply(logits)
+        if self.temperature == 1:
+            return logits
         # With the largest at 0, dividing by a tiny temperature cannot overflow upwards.
         return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
 
@@ -55,9 +61,11 @@ class TopK:
             raise ConfigError(f"top-k is {self.k}; it must be a whole number, 1 or more")
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        # topk does not say which of equals it takes; a stable sort does.
-        order = logits.argsort(dim=-1, descending=True, stable=True)
-        return logits.scatter(-1, order[..., self.k :], -torch.inf)
+        if self.k >= logits.shape[-1]:
+            return logits
+        # topk does not say which of equals it takes, so it is asked for the value at the edge only.
+        edge = logits.topk(self.k, dim=-1).values[..., -1:]
+        return keep_best(logits, edge, torch.full_like(edge, self.k, dtype=torch.long))
 
 
 @dataclass(frozen=True)
@@ -70,21 +78,53 @@ class TopP:
     p: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
+        if not (_is_number(self.p) and 0 < self.p <= 1):
             raise ConfigError(f"top-p is {self.p}; it must be more than 0 and at most 1")
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        if self.p == 1:
+        return logits if self.p == 1 else keep_mass(logits, self.p)
+
+
+@dataclass(frozen=True)
+class MinP:
+    """Ids at least `p` times as likely as the likeliest one remain."""
+
+    p: float
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.p) and 0 <= self.p <= 1):
+            raise ConfigError(f"min-p is {self.p}; it must be from 0 to 1")
+
+    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
+        if self.p == 0:
             return logits
-        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
-        probabilities = softmax(ordered, dim=-1)
-        # An id is out when those before it have reached p; the first has none before it.
-        reached_before = probabilities.cumsum(dim=-1) - probabilities
-        ordered = ordered.masked_fill(reached_before >= self.p, -torch.inf)
-        return torch.empty_like(logits).scatter(-1, order, ordered)
+        edge = logits.amax(dim=-1, keepdim=True) + math.log(self.p)
+        return logits.masked_fill(logits < edge, -torch.inf)
 
 
-Rule = Greedy | Temperature | TopK | TopP
+@dataclass(frozen=True)
+class RepetitionPenalty:
+    """Ids that the text already holds lose: a positive logit is divided by `penalty`, a negative
+    one multiplied. 1 changes nothing, less than 1 invites repetition."""
+
+    penalty: float
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.penalty) and self.penalty > 0):
+            raise ConfigError(f"the repetition penalty is {self.penalty}; it must be more than 0")
+
+    def apply(
+        self,
+        logits: Float[Tensor, "... vocab"],
+        seen: Bool[Tensor, "... vocab"] | None = None,
+    ) -> Float[Tensor, "... vocab"]:
+        if seen is None or self.penalty == 1:
+            return logits
+        lowered = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
+        return torch.where(seen, lowered, logits)
+
+
+Rule = Greedy | Temperature | TopK | TopP | MinP | RepetitionPenalty
 
 
 @dataclass(frozen=True)
@@ -95,30 +135,88 @@ class Sampler:
 
     @classmethod
     def of(
-        cls, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+        cls,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
     ) -> Sampler:
-        """The usual chain: temperature, then top-k, then top-p."""
-        rules: list[Rule] = [Temperature(temperature)]
+        """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p."""
+        rules: list[Rule] = []
+        if repetition_penalty is not None:
+            rules.append(RepetitionPenalty(repetition_penalty))
+        rules.append(Temperature(temperature))
         if top_k is not None:
             rules.append(TopK(top_k))
         if top_p is not None:
             rules.append(TopP(top_p))
+        if min_p is not None:
+            rules.append(MinP(min_p))
         return cls(tuple(rules))
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether a rule asks which ids the text already holds."""
+        return any(isinstance(rule, RepetitionPenalty) for rule in self.rules)
+
     def choose(
-        self, logits: Float[Tensor, "... vocab"], generator: torch.Generator
+        self,
+        logits: Float[Tensor, "... vocab"],
+        uniforms: Float[Tensor, "..."],
+        seen: Bool[Tensor, "... vocab"] | None = None,
     ) -> Int[Tensor, "..."]:
-        """One id for each row, drawn on the CPU, so that a seed means the same on any device."""
-        logits = logits.float().cpu()
-        highest = logits.amax(dim=-1)
-        if not bool(highest.isfinite().all()):
-            raise CheckpointError(
-                "the model's scores for the next id are not finite: its weights are damaged or its "
-                "training went astray; use an earlier checkpoint"
-            )
+        """One id for each row: where its number falls in the row's distribution, in id order."""
+        ids = self.draw(logits, uniforms, seen)
+        if bool((ids == NO_ID).any()):
+            raise not_finite()
+        return ids
+
+    def draw(
+        self,
+        logits: Float[Tensor, "... vocab"],
+        uniforms: Float[Tensor, "..."],
+        seen: Bool[Tensor, "... vocab"] | None = None,
+    ) -> Int[Tensor, "..."]:
+        """The same, with NO_ID where scores are not finite."""
+        logits = logits.float()
+        if logits.device.type == "mps":
+            # It has no float64, in which sums are made below.
+            logits, seen = logits.cpu(), None if seen is None else seen.cpu()
+        is_sound = logits.amax(dim=-1).isfinite()
         for rule in self.rules:
-            logits = rule.apply(logits)
-        probabilities = softmax(logits, dim=-1)
-        rows = probabilities.reshape(-1, probabilities.shape[-1])
-        drawn = torch.multinomial(rows, num_samples=1, generator=generator)
-        return drawn.reshape(probabilities.shape[:-1])
+            if isinstance(rule, RepetitionPenalty):
+                logits = rule.apply(logits, seen)
+            elif _is_greedy(rule):
+                return torch.where(is_sound, logits.argmax(dim=-1), NO_ID)
+            else:
+                logits = rule.apply(logits)
+        return torch.where(is_sound, _invert(logits, uniforms), NO_ID)
+
+
+def not_finite() -> CheckpointError:
+    return CheckpointError(
+        "the model's scores for the next id are not finite: its weights are damaged or its "
+        "training went astray; use an earlier checkpoint"
+    )
+
+
+def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
+    """The first id whose cumulative probability is more than the row's number.
+
+    Summed in float64: the last sum times a number below 1 of 32 bits is less than the sum then, so
+    that no id without probability is ever found.
+    """
+    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True))
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    marks = uniforms.to(sums.device, torch.float64).unsqueeze(-1) * sums[..., -1:]
+    return torch.searchsorted(sums, marks, right=True).squeeze(-1)
+
+
+def _is_greedy(rule: Rule) -> bool:
+    return isinstance(rule, Greedy) or rule == Temperature(0)
+
+
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.nn import Embedding, Linear, RMSNorm, TransformerBlock
+from groundup.nn import Embedding, KVCache, Linear, RMSNorm, TransformerBlock
 from groundup.optim.linear_cross_entropy import linear_cross_entropy
 
 
@@ -89,12 +89,22 @@ class TransformerLM(nn.Module):
     def output_weight(self) -> Tensor:
         return self.lm_head.weight
 
-    def forward(self, ids: Int[Tensor, "... seq"]) -> Float[Tensor, "... seq vocab_size"]:
-        logits = self.lm_head(self.hidden(ids))
-        cap = self.config.logit_soft_cap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+    def forward(
+        self,
+        ids: Int[Tensor, "... seq"],
+        token_positions: Int[Tensor, "... seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "... seq vocab_size"]:
+        """With a cache, `ids` (rows, seq) are new tokens at `token_positions` of the texts in it:
+        their keys and values are written there, and they see what stands before them."""
+        return self.logits(self.hidden(ids, token_positions, cache))
 
-    def hidden(self, ids: Int[Tensor, "... seq"]) -> Float[Tensor, "... seq d_model"]:
+    def hidden(
+        self,
+        ids: Int[Tensor, "... seq"],
+        token_positions: Int[Tensor, "... seq"] | None = None,
+        cache: KVCache | None = None,
+    ) -> Float[Tensor, "... seq d_model"]:
         """What the output layer sees: the last block's vectors, normalized."""
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
@@ -102,10 +112,19 @@ class TransformerLM(nn.Module):
                 f"cut them, or train with a larger context_length"
             )
         x = _in_autocast_dtype(self.token_embedding(ids))
-        for block in self.blocks:
-            x = block(x)
+        for number, block in enumerate(self.blocks):
+            if cache is None:
+                x = block(x, token_positions)
+            else:
+                x = block(x, token_positions, cache.layer(number))
         normalized: Tensor = self.final_norm(x)
         return normalized
+
+    def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
+        """Scores of the next token for each vector of `hidden`."""
+        logits: Tensor = self.lm_head(hidden)
+        cap = self.config.logit_soft_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def loss(
         self,

@@ -11,6 +11,7 @@ from groundup.nn.functional import (
     softmax,
     squared_relu,
 )
+from groundup.nn.kv_cache import KVCache, LayerCache
 from groundup.nn.linear import Linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -18,6 +19,8 @@ from groundup.nn.rope import RotaryEmbedding
 __all__ = [
     "Embedding",
     "FeedForward",
+    "KVCache",
+    "LayerCache",
     "Linear",
     "MultiHeadSelfAttention",
     "RMSNorm",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from groundup.errors import ConfigError
 from groundup.nn import kernels as fast
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention
+from groundup.nn.kv_cache import LayerCache
 from groundup.nn.linear import Kernels, Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -25,6 +26,9 @@ class MultiHeadSelfAttention(nn.Module):
     turns queries and keys by their positions (needs `max_seq_len`); `qk_norm` normalizes them
     first. "fused" kernels make one product of the three and use torch's own attention; "reference"
     ones are the formulas as they stand.
+
+    With a `cache`, which needs positions, the new keys and values are written into it, and a query
+    at position p attends to the keys 0 to p of its row there.
     """
 
     def __init__(
@@ -79,11 +83,16 @@ class MultiHeadSelfAttention(nn.Module):
         self,
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        y: Tensor = self.output(self._mixed_values(x, token_positions))
+        y: Tensor = self.output(self._mixed_values(x, token_positions, cache))
         return y
 
-    def _mixed_values(self, x: Tensor, token_positions: Tensor | None) -> Tensor:
+    def _mixed_values(
+        self, x: Tensor, token_positions: Tensor | None, cache: LayerCache | None
+    ) -> Tensor:
+        if cache is not None and token_positions is None:
+            raise ConfigError("a cache needs token_positions: where its new keys belong")
         projections = (self.query, self.key, self.value)
         if self.kernels == "fused":
             packed = packed_linear(x, projections)
@@ -103,7 +112,12 @@ class MultiHeadSelfAttention(nn.Module):
             # One row of positions serves all heads.
             positions = None if token_positions is None else token_positions.unsqueeze(-2)
             query, key = self.rope(query, positions), self.rope(key, positions)
-        mixed = self._attend(query, key, value)
+        mask = None
+        if cache is not None and token_positions is not None:
+            cache.write(key, value, token_positions)
+            key, value = cache.keys, cache.values
+            mask = cache.visible(token_positions)
+        mixed = self._attend(query, key, value, mask)
         return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
 
     def _can_stay_packed(self, packed: Tensor) -> bool:
@@ -120,15 +134,17 @@ class MultiHeadSelfAttention(nn.Module):
             cos, sin = self.rope.cos, self.rope.sin
         return fast.packed_attention(packed, cos, sin, self.num_heads)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Causal without a mask."""
         group = self.num_heads // self.num_kv_heads
         if group > 1:
             key = key.repeat_interleave(group, dim=-3)
             value = value.repeat_interleave(group, dim=-3)
         if self.kernels == "fused":
-            return fused_attention(query, key, value)
-        seq = query.shape[-2]
-        mask = torch.ones(seq, seq, dtype=torch.bool, device=query.device).tril()
+            return fused_attention(query, key, value, mask)
+        if mask is None:
+            seq = query.shape[-2]
+            mask = torch.ones(seq, seq, dtype=torch.bool, device=query.device).tril()
         return scaled_dot_product_attention(query, key, value, mask)
 
     def extra_repr(self) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from groundup.nn.attention import MultiHeadSelfAttention
 from groundup.nn.feed_forward import FeedForward, SwiGLU
+from groundup.nn.kv_cache import LayerCache
 from groundup.nn.linear import Kernels
 from groundup.nn.norm import RMSNorm
 
@@ -72,15 +73,17 @@ class TransformerBlock(nn.Module):
         self,
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
+        cache: LayerCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         if self.norm == "pre":
-            x = x + self.attention(self.attention_norm(x), token_positions)
-            x = x + self.feed_forward(self.feed_forward_norm(x))
+            attended = self.attention(self.attention_norm(x), token_positions, cache)
+            x, normal = self.feed_forward_norm.of_sum(x, attended)
+            x = x + self.feed_forward(normal)
         elif self.norm == "post":
-            x = self.attention_norm(x + self.attention(x, token_positions))
+            x = self.attention_norm(x + self.attention(x, token_positions, cache))
             x = self.feed_forward_norm(x + self.feed_forward(x))
         else:
-            x = x + self.attention(x, token_positions)
+            x = x + self.attention(x, token_positions, cache)
             x = x + self.feed_forward(x)
         return x
 

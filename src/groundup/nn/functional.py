@@ -49,12 +49,16 @@ def scaled_dot_product_attention(
 
 
 def fused_attention(
-    query: Float[Tensor, "... seq d_k"],
-    key: Float[Tensor, "... seq d_k"],
-    value: Float[Tensor, "... seq d_v"],
-) -> Float[Tensor, "... seq d_v"]:
-    """The fast twin of causal attention: torch's own, which never writes the scores to memory."""
+    query: Float[Tensor, "... queries d_k"],
+    key: Float[Tensor, "... keys d_k"],
+    value: Float[Tensor, "... keys d_v"],
+    mask: Bool[Tensor, "... queries keys"] | None = None,
+) -> Float[Tensor, "... queries d_v"]:
+    """The fast twin of attention, causal without a mask: torch's own, which never writes the
+    scores to memory."""
     attend = torch.nn.functional.scaled_dot_product_attention
+    if mask is not None:
+        return attend(query, key, value, attn_mask=mask)
     if query.ndim == 4:
         return attend(query, key, value, is_causal=True)
     # Its fast kernels know (batch, heads, seq, d) alone.

@@ -98,6 +98,7 @@ class ModelSteps:
                 temperature=0.7,
                 top_p=0.95,
                 seed=number,
+                past_context="slide",
             )
             self._page.say(f"{number}.")
             for paragraph in f"{beginning}{text}".split("\n\n"):

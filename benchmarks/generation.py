@@ -1,0 +1,327 @@
+"""How fast does a model write: new tokens a second, sampled with top-p, one text and 64 at once?
+
+Ours is the engine of `groundup generate`. The peers have our architecture and our weights: Hugging
+Face's `generate` with either of its caches, and the loop without a cache that small trainers have.
+Greedy ids of a small model in float32 must be equal first.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import train_peers as peers
+from corpora import Corpora
+from groundup.generation import Engine, GenerationRequest, Greedy, Sampler
+from groundup.model import ModelConfig, TransformerLM
+from groundup.runtime import keep_freed_memory, num_cores, set_seed
+from machine import PeakMemory, Timing, timed
+from measure import Benchmark, main
+from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
+
+_DYNAMIC, _STATIC = "huggingface, dynamic cache", "huggingface, static cache"
+_NO_CACHE = "torch, no cache"
+_RIVALS = (_DYNAMIC, _STATIC, _NO_CACHE)
+_TOP_P = 0.9
+_NUM_PROMPT_IDS = 16
+# How far apart the logits of a trained model are, as a deviation; fresh weights hardly prefer any
+# id, and no text is sampled like that.
+_LOGIT_DEVIATION = 3.0
+
+
+class _Run(NamedTuple):
+    """A shape; for each number of texts the new ids of each and the tokens/s aimed at; how many new
+    ids a loop without a cache has the time for."""
+
+    name: str
+    model: Json
+    num_new_ids: dict[int, int]
+    tokens_per_second: dict[int, float]
+    num_without_cache: dict[int, int]
+
+
+def _shape(vocab: int, context: int, d_model: int, layers: int, heads: int, d_ff: int) -> Json:
+    config = ModelConfig(
+        vocab_size=vocab,
+        context_length=context,
+        d_model=d_model,
+        num_layers=layers,
+        num_heads=heads,
+        d_ff=d_ff,
+    )
+    return config.model_dump()
+
+
+_S1 = _shape(10_000, 256, 512, 4, 16, 1_344)
+_S2 = _shape(50_304, 1_024, 768, 12, 12, 2_048)
+_WHOLE = {1: 200, 64: 200}
+_RUNS = {
+    "cpu": (
+        _Run("S1", _S1, {1: 200, 64: 48}, {}, {1: 24, 64: 3}),
+        _Run("S2", _S2, {1: 48, 64: 8}, {}, {1: 6, 64: 1}),
+    ),
+    "cuda": (
+        _Run("S1", _S1, _WHOLE, {1: 4_400, 64: 300e3}, _WHOLE),
+        _Run("S2", _S2, _WHOLE, {1: 1_800, 64: 100e3}, _WHOLE),
+    ),
+}
+# The ratios to the best rival that are aimed at.
+_RATIOS = {"S1": 10.0, "S2": 6.0}
+_TINY = _shape(64, 64, 64, 2, 2, 128)
+_QUICK = {1: 6, 64: 3}
+# Each figure is the median of at most so many runs, and no more begin after so many seconds.
+_MOST_RUNS = {"cpu": 1, "cuda": 5}
+_MOST_SECONDS = 4.0
+
+# Takes prompts (texts, ids) and how many ids to write; gives the new ids.
+Write = Callable[[Tensor, int], Tensor]
+
+
+def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
+    for run in _RUNS[device]:
+        model = _TINY if corpora.quick else run.model
+        num_new_ids = _QUICK if corpora.quick else run.num_new_ids
+        title = (
+            f"{run.name}: {model['num_layers']} layers of {model['d_model']:,}, vocabulary "
+            f"{model['vocab_size']:,}"
+        )
+        measures = tuple(
+            Measure(
+                f"batch_{batch_size}",
+                f"batch {batch_size}",
+                "tokens/s",
+                targets={BEST_RIVAL: _RATIOS[run.name]} if device == "cuda" else {},
+                least=run.tokens_per_second.get(batch_size),
+            )
+            for batch_size in num_new_ids
+        )
+        # Keys as JSON will have them.
+        job = {"model": model, "device": device, "num_new_ids": _by_text(num_new_ids)}
+        few = {"num_new_ids": _by_text(run.num_without_cache)}
+        words = ", ".join(f"{number} ids at batch {b}" for b, number in few["num_new_ids"].items())
+        is_lighter = not corpora.quick and run.num_without_cache != run.num_new_ids
+        yield Task(
+            run.name,
+            title,
+            job,
+            _RIVALS,
+            measures,
+            cores=num_cores() if device == "cuda" else 2,
+            is_steady=device == "cuda",
+            lighter={_NO_CACHE: (few, f"only {words}")} if is_lighter else {},
+        )
+
+
+def work(job: Json) -> Json:
+    cache = Path(job["answer"]).with_suffix(".compiled")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
+    tool, device, config = job["tool"], job["device"], ModelConfig(**job["model"])
+    torch.set_num_threads(job["cores"])
+    if device == "cpu":
+        keep_freed_memory()
+    if job["output"]:
+        Path(job["output"]).write_text(json.dumps(_greedy_ids(tool, device)))
+    memory = PeakMemory()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    write = _writer(tool, config, device, dtype)
+    seconds, cpu_seconds = {}, {}
+    for name, num_new_ids in job["num_new_ids"].items():
+        batch_size = int(name)
+        prompts = _prompts(config, batch_size).to(device)
+        usual = _repeated(functools.partial(write, prompts, num_new_ids), device)
+        assert usual.result.shape == (batch_size, num_new_ids), usual.result.shape
+        num_tokens = batch_size * num_new_ids
+        seconds[f"batch_{name}"] = usual.seconds / num_tokens
+        if usual.cpu_seconds is not None:
+            cpu_seconds[f"batch_{name}"] = usual.cpu_seconds / num_tokens
+    is_cuda = device == "cuda"
+    peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else memory.growth_bytes()
+    # Seconds are those of one token.
+    return {
+        "seconds": seconds,
+        "cpu_seconds": {} if is_cuda else cpu_seconds,
+        "num_tokens": 1,
+        "peak_bytes": peak_bytes,
+    }
+
+
+def compare(ours: Path, theirs: Path) -> Verdict:
+    """Greedy ids of the small model."""
+    a, b = (json.loads(path.read_text()) for path in (ours, theirs))
+    pairs = [
+        (x, y) for row, other in zip(a, b, strict=True) for x, y in zip(row, other, strict=True)
+    ]
+    num_equal = sum(x == y for x, y in pairs)
+    return Verdict(a == b, f"{num_equal} of {len(pairs)} greedy ids equal")
+
+
+def _by_text(numbers: dict[int, int]) -> dict[str, int]:
+    return {str(key): value for key, value in numbers.items()}
+
+
+def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
+    """Once for whatever happens only once, then as often as there is time for: the median."""
+    call()
+    begun, timings = time.perf_counter(), []
+    while not timings or (
+        len(timings) < _MOST_RUNS[device] and time.perf_counter() - begun < _MOST_SECONDS
+    ):
+        # The ids come to the host at the end, so that a device has finished by then.
+        timings.append(timed(lambda: call().cpu()))
+    return Timing(
+        timings[-1].result,
+        statistics.median(timing.seconds for timing in timings),
+        statistics.median(timing.cpu_seconds or 0.0 for timing in timings),
+    )
+
+
+def _prompts(config: ModelConfig, batch_size: int) -> Tensor:
+    shape, generator = (batch_size, _NUM_PROMPT_IDS), torch.Generator().manual_seed(1)
+    return torch.randint(config.vocab_size, shape, generator=generator)
+
+
+def _weights(config: ModelConfig) -> dict[str, Tensor]:
+    """Fresh ones, with an output layer as far from even as a trained model's."""
+    set_seed(0)
+    weights = TransformerLM.from_config(config, device="cpu").state_dict()
+    deviation = math.sqrt(2 * config.d_model / (config.d_model + config.vocab_size))
+    return weights | {"lm_head.weight": weights["lm_head.weight"] * _LOGIT_DEVIATION / deviation}
+
+
+def _greedy_ids(tool: str, device: str) -> list[list[int]]:
+    torch.set_float32_matmul_precision("highest")
+    config = ModelConfig(**_TINY)
+    write = _writer(tool, config, device, torch.float32, is_greedy=True)
+    ids: list[list[int]] = write(_prompts(config, 3).to(device), 20).tolist()
+    return ids
+
+
+def _writer(
+    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool = False
+) -> Write:
+    make = {OURS: _our_writer, _NO_CACHE: _plain_writer}.get(tool, _huggingface_writer)
+    return make(tool, config, device, dtype, is_greedy)
+
+
+def _our_writer(
+    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
+) -> Write:
+    model = TransformerLM.from_config(config)
+    model.load_state_dict(_weights(config))
+    model = model.to(device, dtype).eval()
+    sampler = Sampler((Greedy(),)) if is_greedy else Sampler.of(top_p=_TOP_P)
+    engines: dict[int, Engine] = {}
+
+    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
+        if len(prompts) not in engines:
+            engines[len(prompts)] = Engine(model, len(prompts))
+        engine = engines[len(prompts)]
+        new: dict[int, list[int]] = {}
+        for seed, ids in enumerate(prompts.tolist()):
+            new[engine.add(GenerationRequest(tuple(ids), num_new_ids, sampler, seed))] = []
+        while engine.num_running:
+            for handle, token in engine.step():
+                new[handle].append(token.id)
+        return torch.tensor(list(new.values()))
+
+    return write
+
+
+def _huggingface_writer(
+    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
+) -> Write:
+    model: Any = peers.huggingface_model(config)
+    model.load_state_dict(peers.huggingface_weights(_weights(config), config))
+    model = model.to(device, dtype).eval()
+    model.config.use_cache = True
+    # No id ends a text here, so that all tools write equally many.
+    model.generation_config.eos_token_id = None
+    settings: Json = {"do_sample": not is_greedy, "use_cache": True, "pad_token_id": 0}
+    if not is_greedy:
+        settings |= {"top_p": _TOP_P, "top_k": 0, "temperature": 1.0}
+    if tool == _STATIC:
+        settings["cache_implementation"] = "static"
+
+    @torch.inference_mode()
+    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
+        mask = torch.ones_like(prompts)
+        whole: Tensor = model.generate(
+            prompts, attention_mask=mask, max_new_tokens=num_new_ids, **settings
+        )
+        return whole[:, prompts.shape[1] :]
+
+    return write
+
+
+def _plain_writer(
+    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
+) -> Write:
+    model = peers.PlainLM(config)
+    model.load_state_dict(peers.plain_weights(_weights(config), config))
+    model = model.to(device, dtype).eval()
+
+    @torch.inference_mode()
+    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
+        ids = prompts
+        for _ in range(num_new_ids):
+            logits = _last_logits(model, ids[:, -config.context_length :]).float()
+            next_ids = logits.argmax(-1, keepdim=True) if is_greedy else _sampled(logits)
+            ids = torch.cat((ids, next_ids), dim=1)
+        return ids[:, prompts.shape[1] :]
+
+    return write
+
+
+def _last_logits(model: peers.PlainLM, ids: Tensor) -> Tensor:
+    tables = model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
+    x = model.token_embedding(ids)
+    for block in model.blocks:
+        x = block(x, tables)
+    head: nn.Module = model.lm_head
+    logits: Tensor = head(model.final_norm(x[:, -1]))
+    return logits
+
+
+def _sampled(logits: Tensor) -> Tensor:
+    """Top-p as it is usually written: sort, sum, cut, draw."""
+    ordered, order = logits.sort(dim=-1, descending=True)
+    probabilities = ordered.softmax(dim=-1)
+    reached_before = probabilities.cumsum(dim=-1) - probabilities
+    probabilities = probabilities.masked_fill(reached_before >= _TOP_P, 0.0)
+    return order.gather(-1, torch.multinomial(probabilities, 1))
+
+
+def on_device(device: str) -> Benchmark:
+    precision = "float32" if device == "cpu" else "bfloat16"
+    conditions = (
+        f"{_NUM_PROMPT_IDS} random ids a prompt, top-p {_TOP_P}, {precision} weights; "
+        "200 new ids a text on CUDA and fewer on a CPU; huggingface is LlamaForCausalLM.generate, "
+        "torch our architecture in plain torch without a cache"
+    )
+    return Benchmark(
+        f"generation_{device}",
+        "How fast does a model write, one text and 64 at once?",
+        functools.partial(tasks, device),
+        work,
+        compare,
+        conditions=conditions,
+        rounds=1 if device == "cuda" else 3,
+        close_rounds=0,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(replace(on_device("cpu"), on_device=on_device), __file__))

@@ -1,0 +1,345 @@
+"""How fast does `groundup serve` answer 1, 16 and 64 clients, and does it lose any of them?
+
+The server is a process, the clients are another; every client streams one answer after the other
+over a connection it keeps. Each text must be whole and equal to the one its seed gives alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from corpora import CACHE
+from machine import describe_hardware, describe_versions, find_device
+from measure import RESULTS
+from report import short
+
+Json = dict[str, Any]
+
+NUM_CLIENTS = (1, 16, 64)
+_PROMPT = "Once upon a time"
+_PERCENTILES = (50, 90, 99)
+# More than that is not measured, so that a slow machine ends today: answers for each client.
+_MOST_ANSWERS = 8
+_STARTUP_SECONDS = 300
+
+
+class Shape(NamedTuple):
+    """A model and how much each client asks it for."""
+
+    name: str
+    model: Json
+    max_tokens: int
+
+
+def _shape(vocab: int, context: int, d_model: int, layers: int, heads: int, d_ff: int) -> Json:
+    return {
+        "vocab_size": vocab,
+        "context_length": context,
+        "d_model": d_model,
+        "num_layers": layers,
+        "num_heads": heads,
+        "d_ff": d_ff,
+    }
+
+
+_SHAPES = {
+    "cpu": (
+        Shape("cpu-small", _shape(2_048, 128, 192, 4, 6, 512), 64),
+        Shape("S1", _shape(10_000, 256, 512, 4, 16, 1_344), 128),
+    ),
+    "cuda": (
+        Shape("S1", _shape(10_000, 256, 512, 4, 16, 1_344), 192),
+        Shape("S2", _shape(50_304, 1_024, 768, 12, 12, 2_048), 256),
+    ),
+}
+_QUICK = Shape("tiny", _shape(300, 64, 32, 1, 2, 64), 24)
+
+
+class Answer(NamedTuple):
+    """What a client saw of one request, by its own clock."""
+
+    seed: int
+    text: str
+    num_tokens: int
+    is_whole: bool
+    first_seconds: float
+    whole_seconds: float
+
+
+def main() -> int:
+    arguments = _parse()
+    if arguments.load is not None:
+        print(json.dumps(asyncio.run(_load(arguments.load))))
+        return 0
+    if arguments.expect is not None:
+        print(json.dumps(_expected_texts(json.loads(arguments.expect))))
+        return 0
+    device = find_device(arguments.device)
+    shapes = (_QUICK,) if arguments.quick else _SHAPES[device]
+    if arguments.only:
+        shapes = tuple(shape for shape in shapes if shape.name in arguments.only)
+    num_clients = arguments.clients or ((1, 4) if arguments.quick else NUM_CLIENTS)
+    out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
+    path = out / f"serving_{device}.json"
+    result: Json = {
+        "benchmark": f"serving_{device}",
+        "question": "How fast does the server answer many clients, and does it lose any?",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "quick": arguments.quick,
+        "conditions": (
+            "random weights; streamed answers at temperature 1, each client one after the other; "
+            "clients in one process of their own on the same machine; time to first token includes "
+            "reading the prompt; texts compared with those of the same seeds alone"
+        ),
+        "hardware": describe_hardware(device),
+        "versions": describe_versions(["groundup", "torch", "fastapi", "uvicorn"]),
+        "rows": [],
+    }
+    for shape in shapes:
+        for count in num_clients:
+            row = _measure(shape, count, device, arguments.seconds)
+            _print_row(row)
+            result["rows"].append(row)
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(result, indent=1) + "\n")
+    print(path)
+    return 0 if all(row["num_lost"] == row["num_different"] == 0 for row in result["rows"]) else 1
+
+
+def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Json:
+    with tempfile.TemporaryDirectory(prefix="groundup-serving-") as folder:
+        run = Path(folder) / shape.name
+        _make_run(run, shape)
+        server, url = _start_server(run, device)
+        try:
+            job = {
+                "url": url,
+                "num_clients": num_clients,
+                "max_tokens": shape.max_tokens,
+                "seconds": seconds,
+            }
+            load = _run_self("--load", json.dumps(job))
+            rows = {"run": str(run), "device": device, "max_tokens": shape.max_tokens}
+            answers = [Answer(**answer) for answer in load["answers"]]
+            # A part of them is written again alone, one text at a time.
+            checked = sorted(answers, key=lambda answer: answer.seed)[:: max(1, len(answers) // 32)]
+            rows["seeds"] = [answer.seed for answer in checked]
+        finally:
+            server.send_signal(signal.SIGTERM)
+            status = server.wait(timeout=60)
+        expected = _run_self("--expect", json.dumps(rows))["texts"]
+    different = [a for a, text in zip(checked, expected, strict=True) if a.text != text]
+    lost = [answer for answer in answers if not answer.is_whole]
+    return {
+        "name": f"{shape.name}.{num_clients}_clients",
+        "shape": shape.model,
+        "num_clients": num_clients,
+        "max_tokens": shape.max_tokens,
+        "num_answers": len(answers),
+        "num_errors": load["num_errors"],
+        "num_lost": len(lost) + load["num_errors"],
+        "num_compared": len(checked),
+        "num_different": len(different),
+        "clean_end": status == 0,
+        "tokens_per_second": sum(a.num_tokens for a in answers) / load["seconds"],
+        "requests_per_second": len(answers) / load["seconds"],
+        "first_token_seconds": _percentiles([a.first_seconds for a in answers]),
+        "token_seconds": _percentiles(
+            [
+                (a.whole_seconds - a.first_seconds) / (a.num_tokens - 1)
+                for a in answers
+                if a.num_tokens > 1
+            ]
+        ),
+        "whole_seconds": _percentiles([a.whole_seconds for a in answers]),
+    }
+
+
+def _percentiles(values: Sequence[float]) -> Json:
+    if len(values) < 2:
+        return {f"p{p}": values[0] if values else None for p in _PERCENTILES}
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {f"p{p}": cuts[p - 1] for p in _PERCENTILES}
+
+
+def _make_run(folder: Path, shape: Shape) -> None:
+    """A run folder with random weights and a tokenizer of as many tokens as the shape has."""
+    import torch
+
+    from groundup.checkpoint import CheckpointFolder
+    from groundup.config import save_yaml
+    from groundup.model import ModelConfig, TransformerLM
+    from groundup.tokenizer import Tokenizer
+    from groundup.training.config import RunConfig
+
+    folder.mkdir()
+    config = ModelConfig(**shape.model)
+    torch.manual_seed(0)
+    model = TransformerLM.from_config(config)
+    save_yaml(folder / "config.yaml", RunConfig(model=config))
+    # Words of letters, so that every id is text; no end of text, so that every answer has its size.
+    vocab = {id: bytes([id]) for id in range(256)}
+    merges = []
+    for id in range(256, config.vocab_size):
+        rank = id - 256
+        left = b" " if rank < 26 else vocab[256 + (rank - 26) // 26]
+        right = bytes([ord("a") + rank % 26])
+        vocab[id] = left + right
+        merges.append((left, right))
+    Tokenizer(vocab, merges).save(folder / "tokenizer.json")
+    checkpoints = CheckpointFolder(folder / "checkpoints")
+    checkpoints.save(1, model.state_dict(), {"state": {}, "param_groups": []}, {})
+
+
+def _start_server(run: Path, device: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "groundup", "serve", str(run), "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--device", device], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert server.stdout is not None
+    line = server.stdout.readline()
+    if not line:
+        sys.exit("error: the server did not start")
+    return server, line.split()[-1]
+
+
+def _run_self(*flags: str) -> Json:
+    command = [sys.executable, __file__, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_STARTUP_SECONDS + 300)
+    if done.returncode != 0:
+        sys.exit(f"error: {done.stderr.strip().splitlines()[-1]}")
+    return dict(json.loads(done.stdout))
+
+
+async def _load(job_text: str) -> Json:
+    """All clients at once; each asks again until the time is up."""
+    job = json.loads(job_text)
+    host, port = job["url"].removeprefix("http://").split(":")
+    # What is compiled or captured on first use is no part of the answer.
+    await _Client(host, int(port)).ask(0, min(8, job["max_tokens"]))
+    begin = time.perf_counter()
+    parts = await asyncio.gather(
+        *(
+            _keep_asking(host, int(port), client, job, begin)
+            for client in range(job["num_clients"])
+        ),
+        return_exceptions=True,
+    )
+    seconds = time.perf_counter() - begin
+    answers = [answer for part in parts if isinstance(part, list) for answer in part]
+    return {
+        "seconds": seconds,
+        "num_errors": sum(not isinstance(part, list) for part in parts),
+        "answers": [answer._asdict() for answer in answers],
+    }
+
+
+async def _keep_asking(host: str, port: int, number: int, job: Json, begin: float) -> list[Answer]:
+    client = _Client(host, port)
+    answers: list[Answer] = []
+    while len(answers) < _MOST_ANSWERS and (
+        not answers or time.perf_counter() - begin < job["seconds"]
+    ):
+        seed = 1 + number + len(answers) * job["num_clients"]
+        answers.append(await client.ask(seed, job["max_tokens"]))
+    return answers
+
+
+class _Client:
+    """As little of HTTP as it takes, so that the clients' own work does not show in the figures."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, seed: int, max_tokens: int) -> Answer:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        body = {"prompt": _PROMPT, "max_tokens": max_tokens, "seed": seed, "stream": True}
+        data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
+        begin = time.perf_counter()
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n"
+            b"content-type: application/json\r\n\r\n%s" % (len(data), data)
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(head.decode("latin-1").splitlines()[0])
+        first = None
+        events = b""
+        while size := int(await reader.readline(), 16):
+            if first is None:
+                first = time.perf_counter() - begin
+            events += (await reader.readexactly(size + 2))[:-2]
+        await reader.readline()
+        whole = time.perf_counter() - begin
+        lines = [line[6:] for line in events.split(b"\n\n") if line]
+        chunks = [json.loads(line) for line in lines if line != b"[DONE]"]
+        choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+        num_tokens = chunks[-1]["usage"]["completion_tokens"]
+        return Answer(
+            seed,
+            "".join(choice["text"] for choice in choices),
+            num_tokens,
+            lines[-1] == b"[DONE]"
+            and choices[-1]["finish_reason"] == "length"
+            and num_tokens == max_tokens,
+            whole if first is None else first,
+            whole,
+        )
+
+
+def _expected_texts(rows: Json) -> Json:
+    """The same seeds, each alone, by the library."""
+    from groundup.generation import LanguageModel
+
+    language_model = LanguageModel.load(rows["run"], device=rows["device"])
+    texts = [
+        language_model.generate(_PROMPT, max_tokens=rows["max_tokens"], seed=seed)
+        for seed in rows["seeds"]
+    ]
+    return {"texts": texts}
+
+
+def _print_row(row: Json) -> None:
+    first, token, whole = (
+        "/".join("-" if value is None else short(value * 1000) for value in row[name].values())
+        for name in ("first_token_seconds", "token_seconds", "whole_seconds")
+    )
+    print(
+        f"{row['name']}: {short(row['tokens_per_second'])} tokens/s, {row['num_answers']} answers, "
+        f"{row['num_lost']} lost, {row['num_different']} of {row['num_compared']} differ; "
+        f"ms at p50/p90/p99: first token {first}, token {token}, whole {whole}",
+        flush=True,
+    )
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="How fast does the server answer many clients?")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--quick", action="store_true", help="a tiny model: a rehearsal")
+    parser.add_argument("--only", nargs="+", help="only shapes of these names")
+    parser.add_argument("--clients", type=int, nargs="+", help="how many at once")
+    parser.add_argument("--seconds", type=float, default=20, help="how long clients go on asking")
+    parser.add_argument("--out", type=Path, help="the folder of the result")
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    parser.add_argument("--expect", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

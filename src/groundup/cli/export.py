@@ -1,0 +1,47 @@
+"""`groundup export`: hand a trained model to other tools, as a folder or file they load."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write a trained model in the form of another tool, with a model card."""
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+    out: Positional[Path]
+    """The folder to write; for gguf also a file that ends in .gguf."""
+
+    to: Literal["huggingface", "gguf"]
+    """A folder for transformers, or a file for llama.cpp."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The numbers of the weights."""
+
+    checkpoint: str = "newest"
+    """The state of the run to export: newest, best, or a step."""
+
+    force: bool = False
+    """Replace an earlier export."""
+
+
+def run(arguments: Arguments) -> None:
+    """Export, and say what was written."""
+    from groundup.cli.evaluate import parse_checkpoint
+    from groundup.cli.runs import find_run
+    from groundup.interop import export_gguf, export_huggingface
+
+    export = export_huggingface if arguments.to == "huggingface" else export_gguf
+    names = export(
+        find_run(arguments.run),
+        arguments.out,
+        checkpoint=parse_checkpoint(arguments.checkpoint),
+        dtype=arguments.dtype,
+        force=arguments.force,
+    )
+    print(f"wrote {arguments.out}: {', '.join(names)}")

@@ -1,0 +1,200 @@
+"""`groundup generate`: let a trained model go on from a prompt, from several, or from nothing."""
+
+import io
+import json
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundup.generation.language_model import LanguageModel, TextPiece
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write text with a trained model, streamed as it is written."""
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+    prompt: str = ""
+    """The text to go on from; without one a document is begun."""
+
+    prompts: str | None = None
+    """A file of prompts, one a line, blank lines left out; - is standard input."""
+
+    max_tokens: int = 256
+    """The most tokens to write after a prompt; the end of the document comes first as a rule."""
+
+    temperature: float = 1.0
+    """Below 1 bolder, above 1 more even; 0 always takes the likeliest token."""
+
+    top_p: float = 1.0
+    """Choose among the fewest likeliest tokens whose probabilities reach this."""
+
+    top_k: int | None = None
+    """Choose among this many of the likeliest tokens."""
+
+    min_p: float | None = None
+    """Leave out tokens less than this many times as likely as the likeliest."""
+
+    repetition_penalty: float | None = None
+    """Above 1, make tokens that the text already holds less likely."""
+
+    stop: UseAppendAction[tuple[str, ...]] = ()
+    """End before this text; repeat for more."""
+
+    num_samples: int = 1
+    """How many texts to write for each prompt."""
+
+    seed: int = 0
+    """The first text of a prompt is drawn with this seed, the next with the one after it."""
+
+    past_context: Literal["stop", "slide"] = "stop"
+    """At a full context stop, or slide: forget the older half of the text and go on."""
+
+    checkpoint: str = "newest"
+    """The state of the run to write with: newest, best, or a step."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
+
+    json: bool = False
+    """Print one JSON object a line for each text, when it is finished."""
+
+
+def run(arguments: Arguments) -> None:
+    """Load, ask for all texts at once, print them in order."""
+    from groundup.cli.runs import find_run
+    from groundup.generation.sampling import Sampler
+
+    if arguments.num_samples < 1:
+        raise ConfigError(f"--num-samples is {arguments.num_samples}; it must be 1 or more")
+    # Before anything is loaded, so that a mistake is told at once.
+    sampler = Sampler.of(
+        arguments.temperature,
+        arguments.top_k,
+        arguments.top_p,
+        arguments.min_p,
+        arguments.repetition_penalty,
+    )
+    folder = find_run(arguments.run)
+    prompts = _read_prompts(arguments)
+    language_model = _load(folder, arguments)
+    texts = [
+        _Text(prompt, sample, arguments.seed + sample)
+        for prompt in prompts
+        for sample in range(arguments.num_samples)
+    ]
+    requests = [
+        language_model.request(
+            text.prompt, arguments.max_tokens, sampler, text.seed, arguments.past_context
+        )
+        for text in texts
+    ]
+    pieces = language_model.stream_requests(requests, arguments.stop)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A model may write any character, and the terminal may not know it.
+        sys.stdout.reconfigure(errors="replace")
+    if arguments.json:
+        _print_json(texts, pieces)
+    else:
+        _print_text(texts, pieces)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text to be written."""
+
+    prompt: str
+    sample: int
+    seed: int
+
+
+def _read_prompts(arguments: Arguments) -> list[str]:
+    if arguments.prompts is None:
+        # Words of the command line that are no UTF-8 arrive as surrogates, which no text has.
+        words = arguments.prompt.encode("utf-8", "surrogateescape")
+        return [words.decode("utf-8", "replace")]
+    if arguments.prompt:
+        raise ConfigError("give either --prompt or --prompts, not both")
+    from groundup.cli.tokenizer_encode import read_text
+
+    lines = read_text(arguments.prompts).splitlines()
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        place = "standard input" if arguments.prompts == "-" else arguments.prompts
+        raise ConfigError(f"{place} has no prompt: write one a line")
+    return prompts
+
+
+def _load(folder: Path, arguments: Arguments) -> "LanguageModel":
+    import torch
+
+    from groundup.cli.evaluate import parse_checkpoint
+    from groundup.config import load_settings
+    from groundup.generation import LanguageModel
+    from groundup.runtime import keep_freed_memory
+    from groundup.training.config import RunConfig
+    from groundup.training.execution import settle
+
+    asked = {"device": arguments.device, "precision": arguments.precision}
+    settled = settle(load_settings(RunConfig, overrides=asked))
+    if settled.device == "cpu":
+        keep_freed_memory()
+    return LanguageModel.load(
+        folder,
+        parse_checkpoint(arguments.checkpoint),
+        device=settled.device,
+        dtype=torch.bfloat16 if settled.precision == "bfloat16" else None,
+    )
+
+
+def _print_text(texts: Sequence[_Text], pieces: "Iterable[TextPiece]") -> None:
+    """Each text after its prompt; where there are several, each below a line that counts them."""
+    shown = -1
+    for place, text, finish_reason in _in_order(pieces):
+        if place != shown:
+            shown = place
+            if len(texts) > 1:
+                print(f"=== {place + 1} of {len(texts)}, seed {texts[place].seed} ===")
+            sys.stdout.write(texts[place].prompt)
+        sys.stdout.write(text)
+        if finish_reason is not None:
+            sys.stdout.write("\n\n" if place + 1 < len(texts) else "\n")
+        sys.stdout.flush()
+
+
+def _print_json(texts: Sequence[_Text], pieces: "Iterable[TextPiece]") -> None:
+    written = ""
+    for place, text, finish_reason in _in_order(pieces):
+        written += text
+        if finish_reason is not None:
+            record = {**asdict(texts[place]), "text": written, "finish_reason": finish_reason}
+            print(json.dumps(record, ensure_ascii=False), flush=True)
+            written = ""
+
+
+def _in_order(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
+    """The pieces of the first text as they come, then those of the second, and so on.
+
+    All are written at the same time; the ones whose turn has not come wait here.
+    """
+    turn = 0
+    waiting: dict[int, deque[TextPiece]] = {}
+    for piece in pieces:
+        waiting.setdefault(piece.place, deque()).append(piece)
+        while waiting.get(turn):
+            first = waiting[turn].popleft()
+            yield first
+            turn += first.finish_reason is not None

@@ -1,0 +1,36 @@
+"""`groundup import huggingface`: make a run folder from a checkpoint of the Llama family."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Make a run folder from a Hugging Face checkpoint of the Llama family."""
+
+    folder: Positional[Path]
+    """The checkpoint's folder: config.json, safetensors weights, tokenizer.json."""
+
+    name: str
+    """Name of the new run."""
+
+    runs_folder: Path = Path("runs")
+    """Where run folders are made."""
+
+    context_length: int | None = None
+    """Keep fewer positions than the checkpoint knows, which saves memory."""
+
+
+def run(arguments: Arguments) -> None:
+    """Import, and say what can be done with the run."""
+    from groundup.interop import import_huggingface
+
+    folder = import_huggingface(
+        arguments.folder,
+        arguments.name,
+        runs_folder=arguments.runs_folder,
+        context_length=arguments.context_length,
+    )
+    print(f"wrote {folder}: try groundup generate {folder} --prompt TEXT")

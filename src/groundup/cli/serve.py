@@ -1,0 +1,100 @@
+"""`groundup serve`: a model behind OpenAI's completions API, with pages to look at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+from groundup.cli.runs import RUNS_FOLDER
+from groundup.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from groundup.serving.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Serve a trained model on this machine: an API, a playground, the learning curves of all runs.
+
+    A bearer token is read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
+    """
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; any but this machine's own needs a token."""
+
+    port: int = 8000
+    """The port to listen on; 0 takes any that is free."""
+
+    max_rows: int = 64
+    """How many texts are written at once."""
+
+    max_queue: int = 256
+    """How many more may wait before new ones are told to come again later."""
+
+    token_file: Path | None = None
+    """A file with the token that clients must send."""
+
+    checkpoint: str = "newest"
+    """The state of the run to serve: newest, best, or a step."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    runs_folder: Path = RUNS_FOLDER
+    """The runs whose curves the pages show."""
+
+
+def run(arguments: Arguments) -> None:
+    """Open the port, load the model, serve until told to stop."""
+    from groundup.cli.evaluate import parse_checkpoint
+    from groundup.cli.runs import find_run
+
+    _check_extra()
+    checkpoint = parse_checkpoint(arguments.checkpoint)
+    folder = find_run(arguments.run)
+    settings = _make_settings(arguments, folder.resolve().name)
+    from groundup.serving.listening import address_to_open, open_socket
+
+    with open_socket(settings) as listener:
+        from groundup.generation import LanguageModel
+        from groundup.serving.launch import serve
+        from groundup.training.execution import settle
+        from groundup.training.run_folder import RunFolder
+
+        config = RunFolder(folder).read_config().model_copy(update={"device": arguments.device})
+        language_model = LanguageModel.load(folder, checkpoint, device=settle(config).device)
+
+        def announce() -> None:
+            address = address_to_open(listener)
+            name, step = settings.model_name, language_model.step
+            print(f"serving {name}, step {step:,}, at {address}", flush=True)
+
+        serve(language_model, settings, listener, announce)
+
+
+def _make_settings(arguments: Arguments, name: str) -> "ServerSettings":
+    from groundup.config import load_settings
+    from groundup.serving.settings import ServerSettings, read_token
+
+    values = {
+        "model_name": name,
+        "host": arguments.host,
+        "port": arguments.port,
+        "max_rows": arguments.max_rows,
+        "max_queue": arguments.max_queue,
+        "runs_folder": arguments.runs_folder,
+        "token": read_token(arguments.token_file),
+    }
+    return load_settings(ServerSettings, overrides=values)
+
+
+def _check_extra() -> None:
+    import importlib.util
+
+    for package in ("fastapi", "uvicorn", "plotly"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("groundup serve", "serve")

@@ -1,0 +1,161 @@
+"""How the engine's rows get their next ids: decoded and drawn here, or both by a device at once.
+
+A device that draws needs nothing from the host between steps, so its next step begins before the
+ids of the last are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from groundup.generation.decoder import Decoder
+from groundup.generation.prompts import Row
+from groundup.generation.sampling import Sampler
+
+
+class HostChooser:
+    """Lets the decoder decode and draws from its logits, rows of equal samplers together."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        # For rules that ask: which ids the text of each row holds.
+        self._seen: Tensor | None = None
+        self._groups: list[tuple[Sampler, list[int]]] = []
+
+    def join(self, place: int, row: Row) -> None:
+        """A row begins at this place."""
+        if not row.request.sampler.needs_history:
+            return
+        if self._seen is None:
+            shape = (self._decoder.max_rows, self._decoder.vocab_size)
+            self._seen = torch.zeros(shape, dtype=torch.bool, device=self._decoder.device)
+        self._seen[place] = False
+        self._seen[place, torch.tensor(row.request.prompt_ids, device=self._seen.device)] = True
+
+    def move(self, source: int, target: int) -> None:
+        """A row takes another place."""
+        if self._seen is not None:
+            self._seen[target] = self._seen[source]
+
+    @torch.inference_mode()
+    def advance(self, rows: Sequence[Row], has_changed: bool) -> tuple[list[int], Tensor]:
+        """The next ids, NO_ID where scores are not finite, and the logits they are from."""
+        if has_changed:
+            self._groups = _group([row.request.sampler for row in rows])
+        logits = self._decoder.decode(
+            torch.tensor([row.ids[-1] for row in rows]),
+            torch.tensor([len(row.ids) - 1 for row in rows]),
+        )
+        numbers = torch.tensor([row.uniforms[row.num_new] for row in rows], dtype=torch.float64)
+        if len(self._groups) == 1:
+            sampler = self._groups[0][0]
+            drawn = sampler.draw(logits, numbers, self._history(sampler, slice(len(rows))))
+        else:
+            drawn = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+            for sampler, places in self._groups:
+                drawn[places] = sampler.draw(
+                    logits[places], numbers[places], self._history(sampler, places)
+                ).to(drawn.device)
+        if self._seen is not None:
+            known = drawn.clamp(min=0)[:, None].to(self._seen.device)
+            self._seen[: len(rows)].scatter_(1, known, True)
+        return drawn.tolist(), logits
+
+    def _history(self, sampler: Sampler, places: slice | list[int]) -> Tensor | None:
+        return self._seen[places] if sampler.needs_history and self._seen is not None else None
+
+
+class Ticket(Protocol):
+    """A step under way."""
+
+    def read(self) -> list[int]: ...
+
+
+@runtime_checkable
+class DrawingDecoder(Protocol):
+    """A decoder that also draws: `set_rows` says where the rows stand, each `launch` begins a step
+    from where the last one ended."""
+
+    def set_rows(self, rows: Sequence[Any]) -> None: ...
+
+    def launch(self, n: int) -> Ticket: ...
+
+    @property
+    def logits(self) -> Float[Tensor, "rows vocab"]: ...
+
+
+class DeviceChooser:
+    """Keeps one step ahead of the ids that are read.
+
+    A step that began before a row came or went is dropped and begun again: it only wrote keys and
+    values that the new one writes as well.
+    """
+
+    def __init__(
+        self,
+        decoder: DrawingDecoder,
+        max_seq_len: int,
+        describe: Callable[[Row], Any | None],
+    ) -> None:
+        """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
+        self._decoder = decoder
+        self._max_seq_len = max_seq_len
+        self._describe = describe
+        self._ahead: Ticket | None = None
+        self._knows_all = False
+        self._can_look_ahead = False
+        self._num_sure_steps = 0
+
+    def advance(self, rows: Sequence[Row], has_changed: bool) -> tuple[list[int], Tensor] | None:
+        """As the host's; None, and nothing done, where the device does not know a rule."""
+        if has_changed:
+            self._begin(rows)
+        if not self._knows_all:
+            return None
+        ticket = self._ahead or self._decoder.launch(len(rows))
+        self._num_sure_steps -= 1
+        is_ahead = self._can_look_ahead and self._num_sure_steps > 0
+        self._ahead = self._decoder.launch(len(rows)) if is_ahead else None
+        return ticket.read(), self._decoder.logits[: len(rows)]
+
+    def _begin(self, rows: Sequence[Row]) -> None:
+        self._ahead = None
+        states = [self._describe(row) for row in rows]
+        self._knows_all = None not in states
+        if not self._knows_all:
+            return
+        self._decoder.set_rows(states)
+        # The logits of a step that is being looked at must stay until then.
+        self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
+        self._num_sure_steps = min(
+            min(row.request.max_tokens - row.num_new, self._max_seq_len + 1 - len(row.ids))
+            for row in rows
+        )
+
+
+def device_chooser(decoder: Decoder) -> DeviceChooser | None:
+    """The chooser of a decoder that draws."""
+    if not isinstance(decoder, DrawingDecoder):
+        return None
+    from groundup.generation.cuda_decoder import RowState
+    from groundup.generation.cuda_drawing import DrawSettings
+
+    def describe(row: Row) -> RowState | None:
+        settings = DrawSettings.of(row.request.sampler)
+        if settings is None:
+            return None
+        return RowState(row.ids[-1], len(row.ids) - 1, row.num_new, row.request.seed, settings)
+
+    return DeviceChooser(decoder, decoder.max_seq_len, describe)
+
+
+def _group(samplers: Sequence[Sampler]) -> list[tuple[Sampler, list[int]]]:
+    groups: dict[Sampler, list[int]] = {}
+    for place, sampler in enumerate(samplers):
+        groups.setdefault(sampler, []).append(place)
+    return list(groups.items())

@@ -1,0 +1,281 @@
+"""The fast decoder on CUDA: a step of all rows, model and draw, is one recorded graph.
+
+A graph has a fixed number of rows, so there is one for each power of two; rows beyond those in use
+compute what nobody reads. Between steps nothing travels but the chosen ids, and those a step late
+if the engine wants it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from groundup.data.counter_random import stream_key
+from groundup.generation.cuda_drawing import (
+    ID,
+    NUM_FLOATS,
+    NUM_WHOLE,
+    POSITION,
+    DrawSettings,
+    draw,
+)
+from groundup.generation.uniforms import STREAM
+from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn.kernels import token_rows
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
+
+# Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
+_MOST_TOGETHER = 4096
+
+
+class RowState(NamedTuple):
+    """What the next step of a row begins with: the last id and where it stands."""
+
+    id: int
+    position: int
+    num_new: int
+    seed: int
+    settings: DrawSettings
+
+
+class Ticket:
+    """A step under way; `read` waits for its ids."""
+
+    def __init__(self, ids: Tensor, done: torch.cuda.Event) -> None:
+        self._ids = ids
+        self._done = done
+
+    def read(self) -> list[int]:
+        self._done.synchronize()
+        ids: list[int] = self._ids.tolist()
+        return ids
+
+
+class CudaDecoder:
+    """A `Decoder` for pre-norm SwiGLU models in half precision, which also draws.
+
+    Its copies of the projections, made when it is built, do not follow the model's.
+    """
+
+    def __init__(self, model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> None:
+        config = model.config
+        weight = model.output_weight
+        self.max_rows = max_rows
+        self.max_seq_len = config.context_length if max_seq_len is None else max_seq_len
+        self.vocab_size = config.vocab_size
+        self.device = weight.device
+        self.cache = KVCache(
+            config.num_layers,
+            max_rows,
+            config.key_value_heads,
+            self.max_seq_len,
+            config.d_head,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        self._layers = [
+            _Layer(block, self.cache.keys[number], self.cache.values[number])
+            for number, block in enumerate(model.blocks)
+        ]
+        self._table = model.token_embedding.weight.detach()
+        self._output = weight.detach()
+        assert isinstance(model.final_norm, RMSNorm)
+        self._final_gain, self._eps = model.final_norm.weight.detach(), model.final_norm.eps
+        self._soft_cap = config.logit_soft_cap
+        with torch.inference_mode():
+            self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
+            self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
+            self._chosen = torch.zeros(max_rows, dtype=torch.int64, device=weight.device)
+            self._logits = torch.empty(max_rows, config.vocab_size, device=weight.device)
+            self._weights = torch.empty_like(self._logits)
+            self._work = _Work(max_rows, config.d_model, self._layers, weight)
+        # Two, so that one can be read while the next step fills the other.
+        self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
+        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+
+    @staticmethod
+    def can_run(model: TransformerLM) -> bool:
+        """Whether its kernels know the model; they leave unusual settings to `PackedDecoder`."""
+        config = model.config
+        weight = model.output_weight
+        is_usual = config.norm == "pre" and config.feed_forward == "swiglu" and not config.qk_norm
+        return is_usual and weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
+
+    @torch.inference_mode()
+    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
+        x = self.prefill_many([(row, ids)])
+        logits = torch.empty(1, self.vocab_size, device=self.device)
+        self._to_logits(x[-1:].contiguous(), logits)
+        return logits[0]
+
+    @torch.inference_mode()
+    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
+        """Let rows hold these ids, all computed together; what left the last block, by token."""
+        ids = np.concatenate([np.asarray(text, dtype=np.int64) for _, text in texts])
+        positions = np.concatenate([np.arange(len(text)) for _, text in texts])
+        rows = np.repeat([row for row, _ in texts], [len(text) for _, text in texts])
+        tokens = torch.from_numpy(np.stack([ids, positions, rows])).to(self.device)
+        outs = []
+        # In order, so that the beginning of a text that is cut has been stored before its end.
+        for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
+            work = _Work(part.shape[1], self._table.shape[1], self._layers, self._output)
+            outs.append(self._through_blocks(work, part[0], part[1], part[2]))
+        return torch.cat(outs)
+
+    @torch.inference_mode()
+    def decode(
+        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n vocab"]:
+        n = len(ids)
+        self._whole[:n, ID] = ids.to(self.device)
+        self._whole[:n, POSITION] = positions.to(self.device)
+        self._replay(n, draws=False)
+        return self._logits[:n]
+
+    def move(self, source: int, target: int) -> None:
+        self.cache.move(source, target)
+
+    def copy(self, source: int, target: int) -> None:
+        self.cache.copy(source, target)
+
+    @torch.inference_mode()
+    def set_rows(self, rows: Sequence[RowState]) -> None:
+        """Begin the next step from these; without it, it begins where the last one ended."""
+        whole = torch.tensor(
+            [
+                (row.id, row.position, row.num_new, _signed(row.seed), row.settings.top_k)
+                for row in rows
+            ]
+        )
+        floats = torch.tensor(
+            [(row.settings.temperature, row.settings.top_p, row.settings.log_min_p) for row in rows]
+        )
+        self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
+        self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
+
+    @torch.inference_mode()
+    def launch(self, n: int) -> Ticket:
+        """Begin a step of the rows 0 to n - 1."""
+        self._replay(n, draws=True)
+        self._read_back.reverse()
+        ids = self._read_back[0][:n]
+        ids.copy_(self._chosen[:n], non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return Ticket(ids, done)
+
+    @property
+    def logits(self) -> Float[Tensor, "rows vocab"]:
+        """Those of the last step that was begun."""
+        return self._logits
+
+    @property
+    def chosen(self) -> Int[Tensor, " rows"]:
+        return self._chosen
+
+    def _replay(self, n: int, draws: bool) -> None:
+        size = min(self.max_rows, 1 << (n - 1).bit_length())
+        graph = self._graphs.get((size, draws))
+        if graph is None:
+            graph = self._graphs[size, draws] = self._record(size, draws)
+        graph.replay()
+
+    def _record(self, n: int, draws: bool) -> torch.cuda.CUDAGraph:
+        # Kernels are compiled when they first run, which a recording does not survive; and what
+        # that run does to the rows' state must not count.
+        saved = self._whole.clone()
+        self._step(n, draws)
+        self._whole.copy_(saved)
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(n, draws)
+        return graph
+
+    def _step(self, n: int, draws: bool) -> None:
+        work = self._work.rows(n)
+        ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
+        self._to_logits(self._through_blocks(work, ids, positions), self._logits[:n])
+        if draws:
+            draw(
+                self._logits[:n],
+                self._weights,
+                self._whole,
+                self._floats,
+                self._chosen,
+                self.max_seq_len - 1,
+            )
+
+    def _through_blocks(
+        self, work: _Work, ids: Tensor, positions: Tensor, places: Tensor | None = None
+    ) -> Tensor:
+        token_rows.embed(ids, self._table, work.x)
+        for layer in self._layers:
+            layer.advance(work, positions, places)
+        return work.x
+
+    def _to_logits(self, x: Tensor, logits: Tensor) -> None:
+        token_rows.normed_product(
+            x, self._final_gain, self._eps, self._output, logits, self._soft_cap
+        )
+
+
+class _Layer:
+    """One block and its share of the cache."""
+
+    def __init__(self, block: nn.Module, keys: Tensor, values: Tensor) -> None:
+        assert isinstance(block, TransformerBlock)
+        attention, feed_forward = block.attention, block.feed_forward
+        assert isinstance(feed_forward, SwiGLU)
+        self._keys, self._values = keys, values
+        rope = attention.rope
+        self._tables = None if rope is None else (rope.cos, rope.sin)
+        with torch.no_grad():
+            projections = (attention.query, attention.key, attention.value)
+            self.packed_weight = torch.cat([part.weight for part in projections])
+            self.gates = torch.cat([feed_forward.gate.weight, feed_forward.up.weight])
+        self._output = attention.output.weight.detach()
+        self._down = feed_forward.down.weight.detach()
+        self._attention_gain = block.attention_norm.weight.detach()
+        self._feed_forward_gain = block.feed_forward_norm.weight.detach()
+        self._eps = block.attention_norm.eps
+
+    def advance(self, work: _Work, positions: Tensor, places: Tensor | None) -> None:
+        token_rows.normed_product(
+            work.x, self._attention_gain, self._eps, self.packed_weight, work.packed
+        )
+        token_rows.attend(
+            work.packed, self._keys, self._values, positions, places, self._tables, work.mixed
+        )
+        token_rows.add_product(work.mixed, self._output, work.x)
+        token_rows.gated_product(work.x, self._feed_forward_gain, self._eps, self.gates, work.gated)
+        token_rows.add_product(work.gated, self._down, work.x)
+
+
+class _Work:
+    """What flows between the kernels, a row for each token."""
+
+    def __init__(self, num_rows: int, d_model: int, layers: Sequence[_Layer], like: Tensor) -> None:
+        first = layers[0]
+        self.x = torch.empty(num_rows, d_model, device=like.device)
+        self.mixed = like.new_empty(num_rows, d_model)
+        self.packed = like.new_empty(num_rows, len(first.packed_weight))
+        self.gated = like.new_empty(num_rows, len(first.gates) // 2)
+
+    def rows(self, n: int) -> _Work:
+        part = object.__new__(_Work)
+        part.x, part.mixed = self.x[:n], self.mixed[:n]
+        part.packed, part.gated = self.packed[:n], self.gated[:n]
+        return part
+
+
+def _signed(seed: int) -> int:
+    """The random key of a seed as the 64 bits of a signed number."""
+    return int(stream_key(seed, STREAM).view(np.int64)[0])

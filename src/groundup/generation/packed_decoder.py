@@ -1,0 +1,163 @@
+"""The fast twin of `ModelDecoder` where no kernels of our own run: few, large operations a layer.
+
+It reads copies of the projections that lie side by side, made when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from groundup.generation.decoder import ModelDecoder, full_precision
+from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn.feed_forward import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
+
+
+class PackedDecoder(ModelDecoder):
+    """Prefills by the model itself and decodes by its own passes over the same formulas."""
+
+    def __init__(self, model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> None:
+        super().__init__(model, max_rows, max_seq_len)
+        config = model.config
+        self._layers = [
+            _PackedLayer(block, self.cache.keys[number], self.cache.values[number])
+            for number, block in enumerate(_blocks(model))
+        ]
+        heads = torch.arange(config.key_value_heads, device=self.device)
+        # Where the first position of (row, head) lies when rows and heads are one dimension.
+        self._starts = torch.arange(max_rows, device=self.device)[:, None] * len(heads) + heads
+        self._starts *= self.max_seq_len
+        self._places = torch.arange(self.max_seq_len, device=self.device)
+        self._turns = _turns(model)
+        self._final_norm = _fast_norm(model.final_norm)
+
+    @torch.inference_mode()
+    def decode(
+        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n vocab"]:
+        span = int(positions.max()) + 1
+        needs_mask = int(positions.min()) + 1 < span
+        positions = positions.to(self.device)
+        where = (self._starts[: len(ids)] + positions[:, None]).flatten()
+        turn = None if self._turns is None else self._turns[positions]
+        mask = None
+        with full_precision(self.device):
+            x = self.model.token_embedding(ids.to(self.device))
+            if needs_mask:
+                hidden = self._places[:span] > positions[:, None, None, None]
+                mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+            for layer in self._layers:
+                x = layer.advance(x, where, turn, span, mask)
+            return self.model.logits(self._final_norm(x)).float()
+
+
+class _PackedLayer:
+    """One block and its share of the cache."""
+
+    def __init__(self, block: TransformerBlock, keys: Tensor, values: Tensor) -> None:
+        attention, feed_forward = block.attention, block.feed_forward
+        self._attention = attention
+        self._norm_place = block.norm
+        # Without norms a block has no such modules.
+        self._attention_norm = _fast_norm(getattr(block, "attention_norm", None))
+        self._feed_forward_norm = _fast_norm(getattr(block, "feed_forward_norm", None))
+        self._keys, self._values = keys, values
+        self._turn_dtype = torch.promote_types(keys.dtype, torch.float32)
+        self._flat_keys, self._flat_values = keys.flatten(0, 2), values.flatten(0, 2)
+        with torch.no_grad():
+            projections = (attention.query, attention.key, attention.value)
+            self._in = torch.cat([projection.weight for projection in projections]).T
+            self._out = attention.output.weight.detach().T
+            self._down = feed_forward.down.weight.detach().T
+            self._is_gated = isinstance(feed_forward, SwiGLU)
+            if isinstance(feed_forward, SwiGLU):
+                self._up = torch.cat([feed_forward.gate.weight, feed_forward.up.weight]).T
+            else:
+                self._up = feed_forward.up.weight.detach().T
+                self._activation = ACTIVATIONS[feed_forward.activation]
+
+    def advance(
+        self, x: Tensor, where: Tensor, turn: Tensor | None, span: int, mask: Tensor | None
+    ) -> Tensor:
+        if self._norm_place == "post":
+            x = self._attention_norm(
+                torch.addmm(x, self._attend(x, where, turn, span, mask), self._out)
+            )
+            return self._feed_forward_norm(torch.addmm(x, self._feed(x), self._down))
+        mixed = self._attend(self._attention_norm(x), where, turn, span, mask)
+        x = torch.addmm(x, mixed, self._out)
+        return torch.addmm(x, self._feed(self._feed_forward_norm(x)), self._down)
+
+    def _attend(
+        self, x: Tensor, where: Tensor, turn: Tensor | None, span: int, mask: Tensor | None
+    ) -> Tensor:
+        a = self._attention
+        n, num_turned = len(x), a.num_heads + a.num_kv_heads
+        packed = torch.mm(x, self._in).view(n, -1, a.d_head)
+        turned = packed[:, :num_turned]
+        if a.query_norm is not None and a.key_norm is not None:
+            queries, keys = turned[:, : a.num_heads], turned[:, a.num_heads :]
+            turned = torch.cat([a.query_norm(queries), a.key_norm(keys)], dim=1)
+        if turn is not None:
+            pairs = turned.to(self._turn_dtype).view(n, num_turned, -1, 2)
+            turned = torch.view_as_real(torch.view_as_complex(pairs) * turn)
+            turned = turned.view(n, num_turned, a.d_head).to(x.dtype)
+        self._flat_keys.index_copy_(0, where, turned[:, a.num_heads :].reshape(-1, a.d_head))
+        self._flat_values.index_copy_(0, where, packed[:, num_turned:].reshape(-1, a.d_head))
+        # The queries that share a key head stand where several queries of one head would.
+        query = turned[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
+        mixed = functional.scaled_dot_product_attention(
+            query, self._keys[:n, :, :span], self._values[:n, :, :span], attn_mask=mask
+        )
+        return mixed.reshape(n, -1)
+
+    def _feed(self, x: Tensor) -> Tensor:
+        up = torch.mm(x, self._up)
+        if not self._is_gated:
+            return self._activation(up)
+        gate, up = up.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+
+class _FewPassNorm:
+    """`RMSNorm` by way of the vectors' lengths: the fewest operations that torch has for it."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        self._gain = norm.weight.detach()
+        self._share = 1.0 / norm.d_model
+        self._dtype = torch.promote_types(self._gain.dtype, torch.float32)
+        self._eps = torch.tensor(norm.eps, dtype=self._dtype, device=self._gain.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._dtype)
+        scale = torch.addcmul(self._eps, length, length, value=self._share).rsqrt_()
+        return (x * scale).mul_(self._gain).to(x.dtype)
+
+
+def _fast_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
+    return _FewPassNorm(norm) if isinstance(norm, RMSNorm) else _same
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _blocks(model: TransformerLM) -> list[TransformerBlock]:
+    return [cast(TransformerBlock, block) for block in model.blocks]
+
+
+def _turns(model: TransformerLM) -> Tensor | None:
+    """For each position its rotation as complex numbers, (positions, 1, d_head / 2)."""
+    ropes = [block.attention.rope for block in _blocks(model)[:1]]
+    if not ropes or ropes[0] is None:
+        return None
+    turns = torch.complex(ropes[0].cos, ropes[0].sin)[:, None]
+    return turns.to(torch.complex128) if model.output_weight.dtype == torch.float64 else turns

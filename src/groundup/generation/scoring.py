@@ -1,0 +1,76 @@
+"""How likely a model finds a text: the log-probability of each id, given those before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from groundup.generation.sampling import not_finite
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
+
+# The logits of so many positions are held at once: a whole context of a large vocabulary is more
+# memory than the rest of the model.
+_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Score:
+    """The figures of one text."""
+
+    ids: tuple[int, ...]
+    """The ids of the text."""
+    log_probabilities: tuple[float | None, ...]
+    """ln p of each id; None for a first one that nothing stands before."""
+    loss: float
+    """Mean of -ln p, in nats."""
+    perplexity: float
+    """exp(loss): how many equally likely ids the model hesitates between."""
+    bits_per_byte: float
+    """Bits that the model needs for a byte of text."""
+    num_bytes: int
+    """Bytes of the ids that have a log-probability."""
+
+    @classmethod
+    def of(
+        cls, ids: Sequence[int], log_probabilities: Sequence[float | None], num_bytes: int
+    ) -> Score:
+        known = [value for value in log_probabilities if value is not None]
+        nats = -math.fsum(known)
+        loss = nats / len(known)
+        # Past this exp overflows; the loss says as much.
+        perplexity = math.exp(loss) if loss < 700 else math.inf
+        bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else math.nan
+        return cls(tuple(ids), tuple(log_probabilities), loss, perplexity, bits_per_byte, num_bytes)
+
+
+@torch.inference_mode()
+def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
+    """ln p of every id but the first, each seen with at least half a context before it, or all
+    there is."""
+    result: list[float] = []
+    for begin, stop, num_scored in _windows(len(ids) - 1, model.config.context_length):
+        window = torch.tensor(ids[begin : stop + 1], device=model.output_weight.device)
+        hidden = model.hidden(window[None, :-1])[0, -num_scored:]
+        targets = window[-num_scored:]
+        for first in range(0, num_scored, _CHUNK):
+            part = slice(first, first + _CHUNK)
+            table = torch.log_softmax(model.logits(hidden[part]).float(), dim=-1)
+            result += table.gather(-1, targets[part, None])[:, 0].tolist()
+    if not all(map(math.isfinite, result)):
+        raise not_finite()
+    return result
+
+
+def _windows(num_targets: int, context: int) -> Iterator[tuple[int, int, int]]:
+    """Inputs [begin, stop) of each window, and how many of its last targets are new."""
+    done = 0
+    while done < num_targets:
+        stop = min(num_targets, context if done == 0 else done + max(1, context // 2))
+        yield max(0, stop - context), stop, stop - done
+        done = stop

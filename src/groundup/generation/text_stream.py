@@ -1,0 +1,61 @@
+"""Ids to text as they come: whole characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from groundup.errors import ConfigError
+from groundup.tokenizer import Tokenizer
+
+
+class TextStream:
+    """The pieces join to the decoded text, cut where the stop string begins that is complete first.
+
+    What may yet turn out to be the beginning of a stop string is held back until it is known.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+        self._vocab_size = tokenizer.vocab_size
+        self._decoder = tokenizer.decode_stream()
+        self._stop = check_stop_strings(stop)
+        self._held = ""
+        self.stopped = False
+        """Whether a stop string has come: the text is complete."""
+
+    def push(self, id: int) -> str:
+        """Take an id and give the text that is certain now, which may be none."""
+        # A vocabulary padded to a round size has ids that stand for nothing.
+        if self.stopped or not 0 <= id < self._vocab_size:
+            return ""
+        return self._release(self._decoder.push(id))
+
+    def finish(self) -> str:
+        """The ids are at their end: give what was held back; half a character is dropped."""
+        held, self._held = self._held, ""
+        return "" if self.stopped else held
+
+    def _release(self, piece: str) -> str:
+        text = self._held + piece
+        found = [(place + len(s), place) for s in self._stop if (place := text.find(s)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)[1]]
+        cut = len(text) - self._num_undecided(text)
+        self._held = text[cut:]
+        return text[:cut]
+
+    def _num_undecided(self, text: str) -> int:
+        """How many of the last characters may begin a stop string."""
+        longest = max((len(stop) for stop in self._stop), default=1)
+        for length in range(min(longest - 1, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stop):
+                return length
+        return 0
+
+
+def check_stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
+    """The stop strings as a tuple, none of them empty."""
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    if "" in strings:
+        raise ConfigError("a stop string is empty: it would end every text before it begins")
+    return strings

@@ -1,0 +1,161 @@
+"""A run as a GGUF file, which llama.cpp and the tools around it load. Written with `gguf`.
+
+llama.cpp turns neighbours in its llama architecture, as we do, and halves in its qwen3.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from groundup.errors import ConfigError, MissingExtraError
+from groundup.files import atomic_path, hash_file, write_text_atomic
+from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
+from groundup.interop.llama import QWEN3, architecture_of
+from groundup.interop.llama_weights import GGUF_NAMES, cast_weights, to_foreign_weights
+from groundup.interop.model_card import write_card
+from groundup.interop.source import CheckpointName, DtypeName, Source, open_source
+from groundup.interop.target import CARD_NAME, check_file_is_free, export_folder
+
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
+SUFFIX = ".gguf"
+
+
+def export_gguf(
+    run_folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    checkpoint: CheckpointName = "newest",
+    dtype: DtypeName = "float32",
+    force: bool = False,
+) -> list[str]:
+    """Write a GGUF file and its card; gives the names of the files.
+
+    `out` is the file if it ends in .gguf, with the card beside it as .md, else a folder for both.
+    Vectors stay in float32 whatever the dtype, as llama.cpp wants them.
+    """
+    _require_gguf()
+    source = open_source(run_folder, checkpoint)
+    out = Path(out)
+    if out.suffix == SUFFIX:
+        card_file = out.with_suffix(".md")
+        for file in (out, card_file):
+            check_file_is_free(file, force=force)
+        # The card first: whoever sees the file finds the card beside it.
+        with atomic_path(out) as temporary:
+            _write_file(temporary, source, dtype)
+            _write_card(card_file, source, dtype, out.name, temporary)
+        return [out.name, card_file.name]
+    with export_folder(out, force=force) as folder:
+        file = folder / f"{source.name}{SUFFIX}"
+        with atomic_path(file) as temporary:
+            _write_file(temporary, source, dtype)
+        _write_card(folder / CARD_NAME, source, dtype, file.name, file)
+        return sorted(one.name for one in folder.iterdir())
+
+
+def _require_gguf() -> None:
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("writing GGUF files", "gguf") from None
+
+
+def _write_card(card: Path, source: Source, dtype: DtypeName, name: str, file: Path) -> None:
+    text = write_card(
+        source, library="llama.cpp", tag="gguf", dtype=dtype, content_ids={name: hash_file(file)}
+    )
+    write_text_atomic(card, text)
+
+
+def _write_file(path: Path, source: Source, dtype: DtypeName) -> None:
+    from gguf import GGUFWriter
+
+    architecture = architecture_of(source.config)
+    vocabulary = express_vocabulary(source.tokenizer, source.config.vocab_size)
+    if source.special_ids.end is None:
+        raise ConfigError(
+            "the tokenizer has no end of text, and llama.cpp would take id 11 for it: export to "
+            "huggingface instead, or train with <|endoftext|> among the special tokens"
+        )
+    weights = to_foreign_weights(
+        source.weights, source.config, GGUF_NAMES, rotates_halves=architecture is QWEN3
+    )
+    writer = GGUFWriter(path, architecture.model_type)
+    try:
+        _add_settings(writer, source, dtype)
+        _add_vocabulary(writer, source, vocabulary)
+        for name, weight in cast_weights(weights, getattr(torch, dtype), keep_vectors=True).items():
+            _add_tensor(writer, name, weight)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+
+
+def _add_settings(writer: GGUFWriter, source: Source, dtype: DtypeName) -> None:
+    import gguf
+
+    config = source.config
+    file_types = {
+        "float32": gguf.LlamaFileType.ALL_F32,
+        "float16": gguf.LlamaFileType.MOSTLY_F16,
+        "bfloat16": gguf.LlamaFileType.MOSTLY_BF16,
+    }
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(source.name)
+    writer.add_file_type(file_types[dtype])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.d_model)
+    writer.add_block_count(config.num_layers)
+    writer.add_feed_forward_length(config.feed_forward_dim)
+    writer.add_head_count(config.num_heads)
+    writer.add_head_count_kv(config.key_value_heads)
+    writer.add_key_length(config.d_head)
+    writer.add_value_length(config.d_head)
+    writer.add_rope_dimension_count(config.d_head)
+    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_layer_norm_rms_eps(config.norm_eps)
+
+
+def _add_vocabulary(writer: GGUFWriter, source: Source, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.token_types)
+    writer.add_token_merges(vocabulary.merges)
+    ids = source.special_ids
+    for id, add in (
+        (ids.begin, writer.add_bos_token_id),
+        (ids.end, writer.add_eos_token_id),
+        (ids.padding, writer.add_pad_token_id),
+    ):
+        if id is not None:
+            add(id)
+    # Our models see a text as it is.
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(False)
+    writer.add_add_space_prefix(False)
+
+
+def _add_tensor(writer: GGUFWriter, name: str, weight: Tensor) -> None:
+    from gguf import GGMLQuantizationType
+
+    plain = weight.detach().cpu().contiguous()
+    if plain.dtype != torch.bfloat16:
+        writer.add_tensor(name, plain.numpy())
+        return
+    # NumPy has no such numbers, so they go as bytes.
+    data: npt.NDArray[np.uint8] = plain.view(torch.uint8).numpy()
+    writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.BF16)

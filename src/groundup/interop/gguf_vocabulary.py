@@ -1,0 +1,109 @@
+"""A tokenizer as GGUF files hold it, and whether llama.cpp will cut text as we do."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.formats.spelled import (
+    check_merges_are_spelled,
+    spell_merges,
+    spell_vocab,
+)
+
+_FORMAT = "GGUF"
+
+# Token types of the format.
+NORMAL, CONTROL, UNUSED = 1, 3, 5
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """What llama.cpp calls a split pattern, and what comes with it there."""
+
+    name: str
+    whole_words: bool = False
+    """A pre-token that is a vocabulary entry is that token, whatever the merges say."""
+
+
+# cl100k has none: its relatives there cut white space at the end of a text otherwise.
+_PRE_TOKENIZERS = {
+    "gpt2": PreTokenizer("gpt-2"),
+    "llama3": PreTokenizer("llama-bpe", whole_words=True),
+    "qwen2": PreTokenizer("qwen2"),
+    "o200k": PreTokenizer("gpt-4o"),
+    "deepseek": PreTokenizer("deepseek-v3"),
+}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The lists that a GGUF file has of a tokenizer."""
+
+    pre_tokenizer: str
+    tokens: list[str]
+    token_types: list[int]
+    merges: list[str]
+
+
+def express_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
+    """The tokenizer, filled up to the model's vocabulary; what would give other ids is refused."""
+    definition = tokenizer.definition
+    pre_tokenizer = _find_pre_tokenizer(definition)
+    if not definition.merges:
+        raise TokenizerError(
+            "llama.cpp refuses a tokenizer without merges, and this one has none: export to "
+            "huggingface instead"
+        )
+    spelled = spell_vocab(definition, _FORMAT)
+    merges = spell_merges(definition)
+    check_merges_are_spelled(merges, spelled, _FORMAT)
+    tokens = [f"[unused {id}]" for id in range(vocab_size)]
+    types = [UNUSED] * vocab_size
+    for text, id in spelled.items():
+        tokens[id], types[id] = text, NORMAL
+    for id in definition.special_tokens.values():
+        types[id] = CONTROL
+    return Vocabulary(pre_tokenizer.name, tokens, types, merges)
+
+
+def _find_pre_tokenizer(definition: TokenizerDefinition) -> PreTokenizer:
+    pattern = definition.pattern
+    found = _PRE_TOKENIZERS.get(pattern.name)
+    if found is None:
+        raise TokenizerError(
+            f"llama.cpp has no pre-tokenizer for the split pattern {pattern.name} "
+            f"({' then '.join(pattern.stages):.120}), so it would give other ids; it has those of "
+            f"{', '.join(_PRE_TOKENIZERS)}: export to huggingface instead"
+        )
+    if found.whole_words != definition.whole_words:
+        _check_merges_reach_whole_words(definition, found)
+    return found
+
+
+def _check_merges_reach_whole_words(
+    definition: TokenizerDefinition, pre_tokenizer: PreTokenizer
+) -> None:
+    """Taking whole words changes no id where the merges lead to each of them anyway."""
+    words = []
+    for token in definition.ordinary_tokens().values():
+        try:
+            words.append(token.decode())
+        except UnicodeDecodeError:
+            # No text holds it by itself, so no pre-token is it.
+            continue
+    by_merges, whole = (
+        Tokenizer.from_definition(dataclasses.replace(definition, whole_words=whole_words))
+        for whole_words in (False, True)
+    )
+    for word in words:
+        if by_merges.encode(word) != whole.encode(word):
+            takes = "takes" if pre_tokenizer.whole_words else "does not take"
+            raise TokenizerError(
+                f"llama.cpp {takes} whole words under the pattern {definition.pattern.name}, and "
+                f"this tokenizer means {word!r:.60} otherwise: it would give other ids; export to "
+                f"huggingface instead"
+            )

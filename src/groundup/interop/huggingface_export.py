@@ -1,0 +1,100 @@
+"""A run as a Hugging Face folder, which transformers loads without any code of ours."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groundup.files import write_json_atomic, write_text_atomic
+from groundup.interop.llama import architecture_of, to_config_json
+from groundup.interop.llama_weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
+from groundup.interop.model_card import write_card
+from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
+from groundup.interop.source import (
+    CheckpointName,
+    DtypeName,
+    Source,
+    express_special_ids,
+    open_source,
+)
+from groundup.interop.target import CARD_NAME, export_folder
+from groundup.tokenizer.byte_spelling import read_spelling
+
+CONFIG_NAME = "config.json"
+
+_log = logging.getLogger(__name__)
+
+
+def export_huggingface(
+    run_folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    checkpoint: CheckpointName = "newest",
+    dtype: DtypeName = "float32",
+    force: bool = False,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> list[str]:
+    """Write model, tokenizer, settings and card; gives the names of the files.
+
+    Settings that no architecture there has are a ConfigError, before anything is written.
+    """
+    source = open_source(run_folder, checkpoint)
+    config_json = to_config_json(source.config, dtype)
+    special_ids = express_special_ids(source.special_ids)
+    weights = to_foreign_weights(
+        source.weights, source.config, HUGGINGFACE_NAMES, rotates_halves=True
+    )
+    weights = cast_weights(weights, getattr(torch, dtype))
+    with export_folder(folder, force=force) as temporary:
+        content_ids = write_weight_files(temporary, weights, max_shard_bytes)
+        write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
+        write_json_atomic(temporary / "generation_config.json", _without_none(special_ids))
+        _write_tokenizer(temporary, source)
+        card = write_card(
+            source,
+            library="transformers",
+            tag=architecture_of(source.config).model_type,
+            dtype=dtype,
+            content_ids=content_ids,
+        )
+        write_text_atomic(temporary / CARD_NAME, card)
+        return sorted(file.name for file in temporary.iterdir())
+
+
+def _write_tokenizer(folder: Path, source: Source) -> None:
+    source.tokenizer.save(folder / "tokenizer.json", "huggingface")
+    ids = source.special_ids
+    texts = {id: text for text, id in source.tokenizer.special_tokens.items()}
+    roles = {"bos_token": ids.begin, "eos_token": ids.end, "pad_token": ids.padding}
+    role_texts = {role: texts[id] for role, id in roles.items() if id in texts}
+    for text in filter(_reads_as_spelled, texts.values()):
+        _log.warning(
+            "the tokenizers library takes the special token %s for spelled bytes when it decodes: "
+            "its id is right, its text will not be",
+            text,
+        )
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": source.config.context_length,
+        # Else decoding would drop spaces before punctuation.
+        "clean_up_tokenization_spaces": False,
+        **role_texts,
+    }
+    write_json_atomic(folder / "tokenizer_config.json", settings)
+    write_json_atomic(folder / "special_tokens_map.json", role_texts)
+
+
+def _reads_as_spelled(special_token: str) -> bool:
+    try:
+        return read_spelling(special_token) != special_token.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

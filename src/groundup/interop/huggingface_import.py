@@ -1,0 +1,203 @@
+"""A Hugging Face checkpoint of the Llama family as a run folder of ours.
+
+The run has one checkpoint, at step 0, with an optimizer that has not moved: `generate`, `serve`
+and `export` take it, and `train --resume` goes on from it on data of its tokenizer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groundup import __version__
+from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
+from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
+from groundup.config import load_settings
+from groundup.errors import CheckpointError, ConfigError
+from groundup.files import hash_file
+from groundup.interop.huggingface_export import CONFIG_NAME
+from groundup.interop.llama import Architecture
+from groundup.interop.llama_import import read_config_json
+from groundup.interop.llama_weights import HUGGINGFACE_NAMES, from_foreign_weights
+from groundup.interop.safetensors_files import read_json_object, read_weight_files
+from groundup.interop.source import IMPORTED_KEY, express_special_ids, read_special_ids
+from groundup.model import ModelConfig, TransformerLM
+from groundup.optim.build import build_optimizer
+from groundup.runtime import set_seed
+from groundup.text_files import END_OF_TEXT
+from groundup.tokenizer import Tokenizer
+from groundup.training.config import NAME_PATTERN, RunConfig
+from groundup.training.run_folder import RunFolder
+from groundup.training.state import TrainingState
+
+# Old checkpoints carry the frequencies of the rotation, which follow from its settings.
+_DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+_log = logging.getLogger(__name__)
+
+
+def import_huggingface(
+    folder: str | os.PathLike[str],
+    name: str,
+    *,
+    runs_folder: str | os.PathLike[str] = "runs",
+    context_length: int | None = None,
+) -> Path:
+    """Make the run folder `name` from a checkpoint folder; gives its path.
+
+    Everything is checked before the run folder appears, which is at once and whole.
+    """
+    folder = Path(folder)
+    destination = _free_place(name, Path(runs_folder))
+    value = read_json_object(folder / CONFIG_NAME)
+    config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
+    tokenizer = _read_tokenizer(folder, config)
+    weights, files = _read_weights(folder, config)
+    run_config = load_settings(
+        RunConfig,
+        overrides={
+            "name": name,
+            "runs_folder": str(runs_folder),
+            "model": config.model_dump(),
+            "data.tokenizer": str(destination / "tokenizer.json"),
+        },
+    )
+    environment = _describe_environment(folder, value, architecture, files, tokenizer)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(destination.parent)
+    with atomic_folder(destination) as temporary:
+        _save_checkpoint(temporary, run_config, weights)
+        RunFolder(temporary).begin(run_config, tokenizer, environment)
+    return destination
+
+
+def _free_place(name: str, runs_folder: Path) -> Path:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(
+            f"the name {name!r:.80} cannot be that of a run: use letters, digits and . _ + = - "
+            f"after a first letter or digit"
+        )
+    destination = runs_folder / name
+    if destination.exists():
+        raise ConfigError(f"{destination} exists: choose another --name for the imported run")
+    return destination
+
+
+def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
+    is_known = any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
+    if not is_known and (folder / "tokenizer.model").is_file():
+        raise CheckpointError(
+            f"{folder} has its tokenizer as tokenizer.model alone, a SentencePiece model; groundup "
+            f"knows byte-level BPE: take a checkpoint whose tokenizer.json is that"
+        )
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer of {folder} has ids up to {tokenizer.vocab_size - 1}, but vocab_size "
+            f"in {CONFIG_NAME} is {config.vocab_size}: they do not belong together"
+        )
+    return tokenizer
+
+
+def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[Path]]:
+    tensors, files = read_weight_files(folder)
+    for name in [name for name in tensors if _DERIVED.fullmatch(name)]:
+        del tensors[name]
+    if config.tie_embeddings and "lm_head.weight" in tensors:
+        head = tensors.pop("lm_head.weight")
+        embedding = tensors.get("model.embed_tokens.weight")
+        if embedding is not None and not torch.equal(head, embedding):
+            raise CheckpointError(
+                f"{folder} says tie_word_embeddings, but its lm_head.weight is not its "
+                f"model.embed_tokens.weight: mend that setting in {CONFIG_NAME}"
+            )
+    return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES), files
+
+
+def _describe_environment(
+    folder: Path,
+    value: dict[str, Any],
+    architecture: Architecture,
+    files: list[Path],
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    special_ids = read_special_ids(_read_special_settings(folder, value), tokenizer)
+    if (text := _find_prefix(folder)) is not None:
+        _log.warning(
+            "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
+            "prompts with it",
+            text,
+        )
+    texts = {id: text for text, id in tokenizer.special_tokens.items()}
+    ends = [texts[id] for id in special_ids.ends if id in texts]
+    if ends and END_OF_TEXT not in ends:
+        _log.warning(
+            "the checkpoint ends its texts with %s, and groundup looks for %s: name it as a stop "
+            "string when you generate",
+            " or ".join(ends),
+            END_OF_TEXT,
+        )
+    dtype = value.get("dtype", value.get("torch_dtype"))
+    hashed = sorted({folder / CONFIG_NAME, *files, *folder.glob("tokenizer.json")})
+    return {
+        "groundup": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        IMPORTED_KEY: {
+            "format": "huggingface",
+            "folder": folder.resolve().name,
+            "architecture": architecture.class_name,
+            "dtype": dtype if isinstance(dtype, str) else None,
+            "special_ids": express_special_ids(special_ids),
+            "files": {file.name: hash_file(file) for file in hashed},
+        },
+    }
+
+
+def _read_special_settings(folder: Path, value: dict[str, Any]) -> dict[str, Any]:
+    """Ids of special tokens: generation_config.json overrules config.json, as in transformers."""
+    path = folder / "generation_config.json"
+    return {**value, **(read_json_object(path) if path.is_file() else {})}
+
+
+def _find_prefix(folder: Path) -> str | None:
+    """The special token that the tokenizer's post-processor begins every text with."""
+    path = folder / "tokenizer.json"
+    processor = read_json_object(path).get("post_processor") if path.is_file() else None
+    if not isinstance(processor, dict):
+        return None
+    parts = processor.get("processors")
+    for part in [processor, *(parts if isinstance(parts, list) else [])]:
+        template = part.get("single") if isinstance(part, dict) else None
+        first = template[0] if isinstance(template, list) and template else None
+        if isinstance(first, dict) and isinstance(first.get("SpecialToken"), dict):
+            return str(first["SpecialToken"].get("id"))
+    return None
+
+
+def _save_checkpoint(folder: Path, config: RunConfig, weights: dict[str, torch.Tensor]) -> None:
+    # An optimizer that has not moved has no tensors, so it need not see the weights.
+    model = TransformerLM.from_config(config.model, device="meta")
+    optimizer = build_optimizer(model, config.optimizer)
+    counters = TrainingState(model, optimizer, config.tokens_per_step).counters()
+    counters["random"] = _first_random_state(config.seed)
+    checkpoints = CheckpointFolder(RunFolder(folder).checkpoints)
+    checkpoints.save(0, weights, optimizer.state_dict(), counters)
+
+
+def _first_random_state(seed: int) -> dict[str, Any]:
+    """The random state that a run with this seed begins with; that of the process stays."""
+    before = capture_random_state()
+    try:
+        set_seed(seed)
+        return capture_random_state()
+    finally:
+        restore_random_state(before)

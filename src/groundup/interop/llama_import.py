@@ -1,0 +1,135 @@
+"""A foreign config.json as our settings; whatever would change the numbers is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from groundup.config import describe_validation_error
+from groundup.errors import CheckpointError
+from groundup.interop.llama import LLAMA, MISTRAL, QWEN3, Architecture
+from groundup.model.config import ModelConfig
+
+_ARCHITECTURES = {one.class_name: one for one in (LLAMA, QWEN3, MISTRAL)}
+_BY_MODEL_TYPE = {one.model_type: one for one in _ARCHITECTURES.values()}
+
+# What transformers takes where config.json is silent, by architecture where they differ.
+_DEFAULT_KV_HEADS = {"qwen3": 32, "mistral": 8}
+_DEFAULT_HEAD_DIM = {"qwen3": 128}
+_DEFAULT_WINDOW = {"mistral": 4096}
+_DEFAULT_EPS = 1e-6
+_DEFAULT_THETA = 10_000.0
+
+
+def read_config_json(
+    value: dict[str, Any], path: Path, context_length: int | None = None
+) -> tuple[ModelConfig, Architecture]:
+    """Our settings for the model that a config.json describes, and its architecture.
+
+    `context_length` keeps fewer positions than the checkpoint knows.
+    """
+    architecture = _find_architecture(value, path)
+    complaints = list(_differences(value, architecture, path))
+    if complaints:
+        raise CheckpointError(
+            f"{path} describes a model that groundup cannot compute: {'; '.join(complaints)}; "
+            f"take a checkpoint without that"
+        )
+    num_heads = _integer(value, "num_attention_heads", path)
+    num_kv_heads = value.get("num_key_value_heads")
+    if num_kv_heads is None:
+        num_kv_heads = _DEFAULT_KV_HEADS.get(architecture.model_type, num_heads)
+    known_positions = _integer(value, "max_position_embeddings", path)
+    if context_length is not None and context_length > known_positions:
+        raise CheckpointError(
+            f"a context of {context_length} is more than the {known_positions} positions that "
+            f"{path} speaks of: choose at most that"
+        )
+    settings = {
+        "vocab_size": _integer(value, "vocab_size", path),
+        "context_length": known_positions if context_length is None else context_length,
+        "d_model": _integer(value, "hidden_size", path),
+        "num_layers": _integer(value, "num_hidden_layers", path),
+        "num_heads": num_heads,
+        "num_kv_heads": None if num_kv_heads == num_heads else num_kv_heads,
+        "d_ff": _integer(value, "intermediate_size", path),
+        "rope_theta": _rotation(value)["rope_theta"],
+        "norm_eps": value.get("rms_norm_eps", _DEFAULT_EPS),
+        "tie_embeddings": bool(value.get("tie_word_embeddings", False)),
+        "qk_norm": architecture is QWEN3,
+    }
+    try:
+        return ModelConfig.model_validate(settings), architecture
+    except pydantic.ValidationError as error:
+        raise CheckpointError(
+            f"{path} describes no model of ours: {describe_validation_error(error)}"
+        ) from error
+
+
+def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:
+    names = value.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    found = _ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if name is None and isinstance(value.get("model_type"), str):
+        name = value["model_type"]
+        found = _BY_MODEL_TYPE.get(name)
+    if found is None:
+        raise CheckpointError(
+            f"{path} is of the architecture {name!r:.80}; groundup can compute "
+            f"{', '.join(_ARCHITECTURES)}: take a checkpoint of one of these"
+        )
+    return found
+
+
+def _differences(value: dict[str, Any], architecture: Architecture, path: Path) -> Iterator[str]:
+    """What the model does that ours do not, each by the name that the file gives it."""
+    kind = architecture.model_type
+    if value.get("hidden_act", "silu") not in ("silu", "swish"):
+        yield f"hidden_act is {value['hidden_act']!r:.40} and not silu"
+    for key in ("attention_bias", "mlp_bias"):
+        if value.get(key):
+            yield f"{key} is set, and our layers have no bias"
+    if value.get("quantization_config"):
+        yield "quantization_config is set, and only plain weights are read"
+    rotation = _rotation(value)
+    if rotation["rope_type"] != "default":
+        yield f"rope_scaling is of type {rotation['rope_type']!r:.40}, and ours stretches nothing"
+    if rotation.get("partial_rotary_factor") not in (None, 1.0):
+        yield f"partial_rotary_factor is {rotation['partial_rotary_factor']!r:.40} and not 1"
+    window = value.get("sliding_window", _DEFAULT_WINDOW.get(kind))
+    if architecture is QWEN3 and not value.get("use_sliding_window", False):
+        window = None
+    if window is not None:
+        yield f"sliding_window is {window!r:.40}, and our attention sees the whole context"
+    layers = value.get("layer_types") or []
+    if not isinstance(layers, list) or any(one != "full_attention" for one in layers):
+        yield f"layer_types is {layers!r:.80}, and our layers all have full_attention"
+    size = _integer(value, "hidden_size", path)
+    num_heads = _integer(value, "num_attention_heads", path)
+    head_dim = value.get("head_dim") or _DEFAULT_HEAD_DIM.get(kind)
+    if head_dim is not None and (type(head_dim) is not int or head_dim * num_heads != size):
+        yield f"head_dim is {head_dim!r:.40}, and ours is hidden_size {size} / {num_heads} heads"
+
+
+def _rotation(value: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the rotation, wherever this or that release of transformers put them."""
+    nested: dict[str, Any] = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(value.get(key), dict):
+            nested |= value[key]
+    flat: dict[str, Any] = {
+        key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value
+    }
+    kind = nested.get("rope_type", nested.get("type", "default"))
+    return {"rope_theta": _DEFAULT_THETA, **flat, **nested, "rope_type": kind}
+
+
+def _integer(value: dict[str, Any], key: str, path: Path) -> int:
+    number = value.get(key)
+    if type(number) is not int:
+        found = f"is {number!r:.40}" if key in value else "is missing"
+        raise CheckpointError(f"{key} {found} in {path}: it should be a whole number")
+    return number

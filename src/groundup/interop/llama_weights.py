@@ -1,0 +1,189 @@
+"""The tensors of our models under other names: of Hugging Face's Llama family and of GGUF files.
+
+Only names and the row order of rotated heads differ; no value changes. Files are left to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from groundup.errors import CheckpointError, ConfigError
+from groundup.interop.rotation import permute_rotation_rows, restore_rotation_rows
+from groundup.model import ModelConfig, TransformerLM
+
+_MAX_NAMES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class WeightNames:
+    """What another project calls our tensors."""
+
+    outer: dict[str, str]
+    block_prefix: str
+    """With the number of the block in place of {}."""
+    block: dict[str, str]
+
+    def of(self, config: ModelConfig) -> dict[str, str]:
+        """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
+        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self.outer.items()}
+        if config.tie_embeddings:
+            del names["lm_head.weight"]
+        for number in range(config.num_layers):
+            prefix = self.block_prefix.format(number)
+            for ours, theirs in self.block.items():
+                if config.qk_norm or ours not in _NORMS_OF_HEADS:
+                    names[f"blocks.{number}.{ours}.weight"] = f"{prefix}{theirs}.weight"
+        return names
+
+
+_NORMS_OF_HEADS = ("attention.query_norm", "attention.key_norm")
+
+HUGGINGFACE_NAMES = WeightNames(
+    outer={
+        "token_embedding": "model.embed_tokens",
+        "final_norm": "model.norm",
+        "lm_head": "lm_head",
+    },
+    block_prefix="model.layers.{}.",
+    block={
+        "attention_norm": "input_layernorm",
+        "attention.query": "self_attn.q_proj",
+        "attention.key": "self_attn.k_proj",
+        "attention.value": "self_attn.v_proj",
+        "attention.output": "self_attn.o_proj",
+        "attention.query_norm": "self_attn.q_norm",
+        "attention.key_norm": "self_attn.k_norm",
+        "feed_forward_norm": "post_attention_layernorm",
+        "feed_forward.gate": "mlp.gate_proj",
+        "feed_forward.up": "mlp.up_proj",
+        "feed_forward.down": "mlp.down_proj",
+    },
+)
+GGUF_NAMES = WeightNames(
+    outer={"token_embedding": "token_embd", "final_norm": "output_norm", "lm_head": "output"},
+    block_prefix="blk.{}.",
+    block={
+        "attention_norm": "attn_norm",
+        "attention.query": "attn_q",
+        "attention.key": "attn_k",
+        "attention.value": "attn_v",
+        "attention.output": "attn_output",
+        "attention.query_norm": "attn_q_norm",
+        "attention.key_norm": "attn_k_norm",
+        "feed_forward_norm": "ffn_norm",
+        "feed_forward.gate": "ffn_gate",
+        "feed_forward.up": "ffn_up",
+        "feed_forward.down": "ffn_down",
+    },
+)
+
+
+def to_foreign_weights(
+    weights: Mapping[str, Tensor],
+    config: ModelConfig,
+    names: WeightNames,
+    *,
+    rotates_halves: bool,
+) -> dict[str, Tensor]:
+    """Our tensors under their names, in the row order of their rotation."""
+    foreign = {}
+    for ours, theirs in names.of(config).items():
+        weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
+        if rotates_halves and num_heads is not None:
+            weight = permute_rotation_rows(weight, num_heads)
+        foreign[theirs] = weight
+    return foreign
+
+
+def cast_weights(
+    weights: Mapping[str, Tensor], dtype: torch.dtype, *, keep_vectors: bool = False
+) -> dict[str, Tensor]:
+    """The tensors in another precision, but vectors where they are kept; nothing may overflow."""
+    cast = {}
+    for name, weight in weights.items():
+        cast[name] = weight.to(torch.float32 if keep_vectors and weight.ndim == 1 else dtype)
+        if not bool(cast[name].isfinite().all()):
+            _refuse_values(name, weight, cast[name].dtype)
+    return cast
+
+
+def from_foreign_weights(
+    foreign: Mapping[str, Tensor], config: ModelConfig, names: WeightNames
+) -> dict[str, Tensor]:
+    """Tensors of a model that rotates halves as ours, in float32; misfits are a CheckpointError."""
+    names_by_ours = names.of(config)
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in TransformerLM.from_config(config, device="meta").state_dict().items()
+    }
+    _check_names_and_shapes(foreign, {names_by_ours[one]: shapes[one] for one in names_by_ours})
+    weights = {}
+    for ours, theirs in names_by_ours.items():
+        weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
+        weights[ours] = weight if num_heads is None else restore_rotation_rows(weight, num_heads)
+    if config.tie_embeddings:
+        weights["lm_head.weight"] = weights["token_embedding.weight"]
+    return weights
+
+
+def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
+    """How many heads' rows a tensor has, if they are turned by position."""
+    part = ours.partition(".attention.")[2].removesuffix(".weight")
+    counts = {
+        "query": config.num_heads,
+        "key": config.key_value_heads,
+        "query_norm": 1,
+        "key_norm": 1,
+    }
+    return counts.get(part)
+
+
+def _refuse_values(name: str, weight: Tensor, dtype: torch.dtype) -> None:
+    if not bool(weight.isfinite().all()):
+        raise CheckpointError(
+            f"{name} has values that are not finite: its training went astray; export an earlier "
+            f"checkpoint with --checkpoint"
+        )
+    raise ConfigError(
+        f"{name} has values up to {float(weight.abs().max()):.6g}, which "
+        f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
+    )
+
+
+def _check_names_and_shapes(
+    foreign: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    complaints = []
+    if missing := [name for name in expected if name not in foreign]:
+        complaints.append(f"it lacks {_enumerate(missing)}")
+    if unknown := [name for name in foreign if name not in expected]:
+        complaints.append(f"its settings leave no place for {_enumerate(unknown)}")
+    differing = [
+        f"{name} ({tuple(foreign[name].shape)}, by its settings {shape})"
+        for name, shape in expected.items()
+        if name in foreign and tuple(foreign[name].shape) != shape
+    ]
+    if differing:
+        complaints.append(f"the shapes differ of {_enumerate(differing)}")
+    if complaints:
+        raise CheckpointError(
+            f"weights and config.json of the checkpoint do not belong together: "
+            f"{'; '.join(complaints)}; fetch it again as a whole"
+        )
+    for name, weight in foreign.items():
+        if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            kind = str(weight.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{name} is {kind}, and only float32, float16 and bfloat16 weights are read: take "
+                f"a checkpoint that is not quantized"
+            )
+
+
+def _enumerate(names: list[str]) -> str:
+    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
+    rest = len(names) - _MAX_NAMES_SHOWN
+    return f"{shown} and {rest} more" if rest > 0 else shown

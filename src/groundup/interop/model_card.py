@@ -1,0 +1,204 @@
+"""The model card beside an export: figures, settings and lineage, from the run folder alone.
+
+Absolute paths, host names and command lines of the run stay in the run folder.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from groundup import __version__
+from groundup.data.check import content_id
+from groundup.data.shard_index import ShardIndex, read_index
+from groundup.errors import DataError
+from groundup.files import hash_file
+from groundup.interop.run_figures import Evaluated, read_figures
+from groundup.interop.source import IMPORTED_KEY, DtypeName, Source
+from groundup.planner.parameters import count_parameters
+
+Library = Literal["transformers", "llama.cpp"]
+
+_MAX_SOURCES_SHOWN = 50
+# The settings that decided what the model became; places on somebody's disk are no part of them.
+_TOLD_SETTINGS = (
+    "num_steps",
+    "batch_size",
+    "seed",
+    "precision",
+    "clip_norm",
+    "z_loss",
+    "model",
+    "optimizer",
+    "schedule",
+)
+
+Rows = Iterable[tuple[str, str]]
+
+
+def write_card(
+    source: Source, *, library: Library, tag: str, dtype: DtypeName, content_ids: Mapping[str, str]
+) -> str:
+    """The text of README.md for an export that consists of the weight files named."""
+    head = {
+        "library_name": library,
+        "pipeline_tag": "text-generation",
+        "tags": ["groundup", tag],
+    }
+    parts = [
+        f"---\n{_yaml(head)}---",
+        f"# {_cell(source.name)}",
+        _summary(source, dtype),
+        f"## Figures\n\n{_table(_figures(source))}",
+        f"## Use\n\n{_usage(source, library, content_ids)}",
+        f"## Settings\n\n```yaml\n{_yaml(_told_settings(source))}```",
+        f"## Lineage\n\n{_table(_lineage(source, content_ids))}",
+    ]
+    if sources := _data_sources(source):
+        parts.append(f"Text that the shards were made from:\n\n{_table(sources)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(source: Source, dtype: DtypeName) -> str:
+    config = source.config
+    origin = "trained with groundup"
+    if IMPORTED_KEY in source.environment:
+        origin = "imported into groundup"
+    return (
+        f"A Transformer language model, {origin}: {_num_parameters(source):,} parameters in "
+        f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
+        f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. It continues "
+        f"text; it was not taught to follow instructions and may write anything its data suggests."
+    )
+
+
+def _num_parameters(source: Source) -> int:
+    return sum(count_parameters(source.config).values())
+
+
+def _figures(source: Source) -> Rows:
+    yield "parameters", f"{_num_parameters(source):,}"
+    yield "step", f"{source.step:,}"
+    figures = read_figures(source.folder.metrics_file, source.step)
+    if figures.tokens is not None:
+        yield "tokens seen", f"{figures.tokens:,}"
+    if figures.training_loss is not None:
+        yield "training loss", f"{figures.training_loss:.4f}"
+    if figures.latest is not None:
+        yield from _evaluation("validation", figures.latest)
+    if figures.best is not None:
+        yield from _evaluation("best validation", figures.best)
+
+
+def _evaluation(name: str, found: Evaluated) -> Rows:
+    yield f"{name} loss (step {found.step:,})", f"{found.loss:.4f}"
+    yield f"{name} perplexity", f"{found.perplexity:.3f}"
+    if found.bits_per_byte is not None:
+        yield f"{name} bits per byte", f"{found.bits_per_byte:.4f}"
+
+
+def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> str:
+    if library == "llama.cpp":
+        file = shlex.quote(next(iter(content_ids)))
+        return f"```text\nllama-cli -m {file} -no-cnv -p 'Once upon a time' -n 64 --temp 0.8\n```"
+    return (
+        "```python\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'folder = "."  # where this file lies\n'
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
+        'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
+        "ids = model.generate(**inputs, max_new_tokens=64, do_sample=True, temperature=0.8)\n"
+        "print(tokenizer.decode(ids[0]))\n"
+        "```\n\n"
+        f"A text and what follows it may have {source.config.context_length:,} tokens together; "
+        "no special token is put before a text."
+    )
+
+
+def _told_settings(source: Source) -> dict[str, Any]:
+    if IMPORTED_KEY in source.environment and source.step == 0:
+        # What an import writes besides the model are defaults for training on.
+        return {"model": source.settings.get("model", {})}
+    return {key: source.settings[key] for key in _TOLD_SETTINGS if key in source.settings}
+
+
+def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
+    environment = source.environment
+    yield "run", source.name
+    yield "run settings", hash_file(source.folder.config_file)
+    yield "checkpoint weights", source.weights_id
+    yield "tokenizer", source.tokenizer.definition.content_id()
+    data = environment.get("data")
+    if isinstance(data, dict):
+        yield "shards", str(data.get("content"))
+        for split, count in dict(data.get("num_ids") or {}).items():
+            yield f"ids for {split}", f"{count:,}"
+    imported = environment.get(IMPORTED_KEY)
+    if isinstance(imported, dict):
+        yield "imported from", f"{imported.get('folder')} ({imported.get('architecture')})"
+        for name, found in dict(imported.get("files") or {}).items():
+            yield f"imported {name}", str(found)
+    verb = "imported" if isinstance(imported, dict) else "trained"
+    for key, name in (
+        ("groundup", f"{verb} by groundup"),
+        ("git_commit", "commit"),
+        ("torch", "torch"),
+        ("device", "device"),
+        ("started", "started"),
+    ):
+        if environment.get(key):
+            yield name, str(environment[key])
+    yield "exported by groundup", __version__
+    for name, found in content_ids.items():
+        yield name, found
+
+
+def _data_sources(source: Source) -> list[tuple[str, str]]:
+    """The files behind the shards, where the shards that the run names are still at hand."""
+    index = _find_index(source)
+    if index is None:
+        return []
+    shown = [
+        (
+            Path(one.path).name,
+            f"{one.num_documents:,} documents, {one.num_bytes:,} bytes, {one.hash}",
+        )
+        for one in index.sources[:_MAX_SOURCES_SHOWN]
+    ]
+    rest = len(index.sources) - len(shown)
+    return [*shown, ("and more", f"{rest:,} files")] if rest else shown
+
+
+def _find_index(source: Source) -> ShardIndex | None:
+    data, settings = source.environment.get("data"), source.settings.get("data")
+    if not isinstance(data, dict) or not isinstance(settings, dict):
+        return None
+    try:
+        index = read_index(Path(str(settings.get("shards"))))
+    except (DataError, OSError):
+        return None
+    # The folder may hold other shards by now.
+    return index if content_id(index) == data.get("content") else None
+
+
+def _table(rows: Rows) -> str:
+    lines = [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+    return "\n".join(["| | |", "| --- | --- |", *lines])
+
+
+def _cell(text: str) -> str:
+    """Text that is nothing but text in Markdown, in one line."""
+    plain = " ".join(text.split())
+    return "".join(
+        f"\\{character}" if character in "\\|`*<>[]" else character for character in plain
+    )
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text

@@ -1,0 +1,415 @@
+"""One token a row through a Transformer block, for writing text on CUDA in half precision.
+
+Every row's numbers hang on that row alone: products add up in one order whatever the number of
+rows, so a text does not change with what else is being written. Five launches make a block:
+
+    packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_product`
+    mixed  = attention over the row's cache          `attend`, which also stores the new key, value
+    x     += mixed W_outputᵀ                         `add_product`
+    gated  = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ   `gated_product`
+    x     += gated W_downᵀ                           `add_product`
+
+x stays in float32; weights, cache and what flows between are in half precision.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# How a product is cut into tiles. Sums run along the depth in steps that must not depend on the
+# number of rows, or rows would feel each other in the last digit: depth and warps are fixed, and
+# never are there 64 rows, where tensor cores of Hopper take another instruction.
+_DEPTH = 128
+_WARPS = 4
+_STAGES = 4
+# Keys looked at together; part of the order of sums, so it never depends on the text.
+_KEYS = 64
+
+
+def embed(ids: Tensor, table: Tensor, x: Tensor) -> None:
+    """x = table[ids], one program a row."""
+    width = table.shape[1]
+    _embed[(len(x),)](
+        ids, table, x, ids.stride(0), WIDTH=width, BLOCK=triton.next_power_of_2(width)
+    )
+
+
+def normed_product(
+    x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor, soft_cap: float | None = None
+) -> None:
+    """out = norm(x) weightᵀ, soft-capped if a cap is given."""
+    tiles = _tiles(len(x), len(weight))
+    _normed_product[_grid(len(x), len(weight), tiles)](
+        x,
+        gain,
+        weight,
+        out,
+        len(x),
+        len(weight),
+        eps,
+        soft_cap or 0.0,
+        DEPTH=x.shape[1],
+        **tiles,
+    )
+
+
+def gated_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
+    """out = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ, the weights on top of each other."""
+    width = len(weight) // 2
+    tiles = _tiles(len(x), width)
+    _gated_product[_grid(len(x), width, tiles)](
+        x,
+        gain,
+        weight,
+        out,
+        len(x),
+        width,
+        eps,
+        DEPTH=x.shape[1],
+        **tiles,
+    )
+
+
+def add_product(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
+    """x += inputs weightᵀ."""
+    tiles = _tiles(len(x), len(weight))
+    _add_product[_grid(len(x), len(weight), tiles)](
+        inputs,
+        weight,
+        x,
+        len(x),
+        len(weight),
+        DEPTH=inputs.shape[1],
+        **tiles,
+    )
+
+
+def attend(
+    packed: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    positions: Tensor,
+    places: Tensor | None,
+    tables: tuple[Tensor, Tensor] | None,
+    mixed: Tensor,
+) -> None:
+    """Turn queries and keys, store keys and values, and attend, for each row and head.
+
+    `keys` and `values` are one layer's cache (texts, kv_heads, positions, d_head). Without `places`
+    row i is the next token of text i. With them row i belongs to text places[i], many rows to one
+    text, so that all are stored before any is read.
+    """
+    num_rows = len(mixed)
+    _, num_kv_heads, longest, d_head = keys.shape
+    num_heads = mixed.shape[1] // d_head
+    cos, sin = (mixed, mixed) if tables is None else tables
+    sizes = {
+        "HEADS": num_heads,
+        "KV_HEADS": num_kv_heads,
+        "D_HEAD": d_head,
+        "LANES": triton.next_power_of_2(d_head),
+        "TURNS": tables is not None,
+    }
+    if places is not None:
+        _store[(num_rows, num_kv_heads)](
+            packed,
+            keys,
+            values,
+            positions,
+            places,
+            cos,
+            sin,
+            positions.stride(0),
+            longest,
+            **sizes,
+            num_warps=1,
+        )
+    _attend[(num_rows, num_heads)](
+        packed,
+        keys,
+        values,
+        positions,
+        places if places is not None else positions,
+        cos,
+        sin,
+        mixed,
+        positions.stride(0),
+        longest,
+        d_head**-0.5,
+        **sizes,
+        STORED=places is not None,
+        BLOCK=_KEYS,
+        num_warps=4,
+        num_stages=2,
+    )
+
+
+def _tiles(num_rows: int, num_columns: int) -> dict[str, int]:
+    """Narrow tiles let a small product fill the GPU; wide ones read the rows less often."""
+    rows, columns = (16, 16) if num_rows <= 16 else (32, 32)
+    if num_columns > 8192:
+        columns = 64
+    return {
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "BLOCK": _DEPTH,
+        "num_warps": _WARPS,
+        "num_stages": _STAGES,
+    }
+
+
+def _grid(num_rows: int, num_columns: int, tiles: dict[str, int]) -> tuple[int, int]:
+    return triton.cdiv(num_columns, tiles["COLUMNS"]), triton.cdiv(num_rows, tiles["ROWS"])
+
+
+@triton.jit
+def _embed(ids, table, x, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    id = tl.load(ids + row * stride).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    value = tl.load(table + id * WIDTH + column, mask=column < WIDTH)
+    tl.store(x + row * WIDTH + column, value.to(tl.float32), mask=column < WIDTH)
+
+
+@triton.jit
+def _normed_rows(x, gain, row, column, num_rows, DEPTH: tl.constexpr):
+    """A tile of x · gain, and the squares of x."""
+    fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
+    value = tl.load(x + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
+    scale = tl.load(gain + column, mask=column < DEPTH, other=0.0).to(tl.float32)
+    return value * scale[None, :], value * value
+
+
+@triton.jit
+def _weights(weight, out_column, column, num_columns, DEPTH: tl.constexpr):
+    """A tile of weightᵀ."""
+    fits = (column < DEPTH)[:, None] & (out_column < num_columns)[None, :]
+    place = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
+    return tl.load(weight + place, mask=fits, other=0.0)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _normed_product(
+    x,
+    gain,
+    weight,
+    out,
+    num_rows,
+    num_columns,
+    eps,
+    soft_cap,
+    DEPTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    squares = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    # The norm divides a whole row by one number, so that it can wait until after the product.
+    for start in range(0, DEPTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value, added = _normed_rows(x, gain, row, column, num_rows, DEPTH)
+        squares += added
+        tile = _weights(weight, out_column, column, num_columns, DEPTH)
+        total = tl.dot(value.to(tile.dtype), tile, total)
+    total *= tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
+    if soft_cap > 0:
+        # tanh(y) = 1 - 2 / (e^(2y) + 1).
+        total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
+    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
+    place = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=fits)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _gated_product(
+    x,
+    gain,
+    weight,
+    out,
+    num_rows,
+    width,
+    eps,
+    DEPTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    squares = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    gate = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    up = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for start in range(0, DEPTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value, added = _normed_rows(x, gain, row, column, num_rows, DEPTH)
+        squares += added
+        gates = _weights(weight, out_column, column, width, DEPTH)
+        ups = _weights(weight + width * DEPTH, out_column, column, width, DEPTH)
+        value = value.to(gates.dtype)
+        gate = tl.dot(value, gates, gate)
+        up = tl.dot(value, ups, up)
+    scale = tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
+    gate *= scale
+    gated = gate / (1.0 + tl.exp(-gate)) * up * scale
+    fits = (row < num_rows)[:, None] & (out_column < width)[None, :]
+    place = row[:, None] * width + out_column[None, :]
+    tl.store(out + place, gated.to(out.dtype.element_ty), mask=fits)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _add_product(
+    inputs,
+    weight,
+    x,
+    num_rows,
+    num_columns,
+    DEPTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for start in range(0, DEPTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
+        value = tl.load(inputs + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
+        tile = _weights(weight, out_column, column, num_columns, DEPTH)
+        total = tl.dot(value, tile, total)
+    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
+    place = x + row[:, None] * num_columns + out_column[None, :]
+    tl.store(place, tl.load(place, mask=fits, other=0.0) + total, mask=fits)
+
+
+@triton.jit
+def _head(
+    packed,
+    head,
+    row,
+    position,
+    cos,
+    sin,
+    WIDTH: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    LANES: tl.constexpr,
+    TURNS: tl.constexpr,
+):
+    """One head of a row of `packed` in float32, turned by its position."""
+    lane = tl.arange(0, LANES)
+    fits = lane < D_HEAD
+    start = packed + row * WIDTH + head * D_HEAD
+    value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
+    if TURNS:
+        other = tl.load(start + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
+        place = position * (D_HEAD // 2) + lane // 2
+        cosine = tl.load(cos + place, mask=fits, other=0.0)
+        sine = tl.load(sin + place, mask=fits, other=0.0)
+        value = value * cosine + tl.where(lane % 2 == 0, -other, other) * sine
+    return value
+
+
+@triton.jit
+def _store(
+    packed,
+    keys,
+    values,
+    positions,
+    places,
+    cos,
+    sin,
+    stride,
+    longest,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    LANES: tl.constexpr,
+    TURNS: tl.constexpr,
+):
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
+    position = tl.load(positions + row * stride).to(tl.int32)
+    text = tl.load(places + row).to(tl.int64)
+    key = _head(packed, HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, TURNS)
+    value = _head(
+        packed, HEADS + KV_HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, False
+    )
+    lane = tl.arange(0, LANES)
+    place = ((text * KV_HEADS + head) * longest + position) * D_HEAD + lane
+    tl.store(keys + place, key.to(keys.dtype.element_ty), mask=lane < D_HEAD)
+    tl.store(values + place, value.to(values.dtype.element_ty), mask=lane < D_HEAD)
+
+
+@triton.jit
+def _attend(
+    packed,
+    keys,
+    values,
+    positions,
+    places,
+    cos,
+    sin,
+    mixed,
+    stride,
+    longest,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    LANES: tl.constexpr,
+    TURNS: tl.constexpr,
+    STORED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """softmax(q Kᵀ · scale) V over the text so far, by running maximum and sum."""
+    row = tl.program_id(0)
+    head = tl.program_id(1)
+    kv_head = head // (HEADS // KV_HEADS)
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
+    position = tl.load(positions + row * stride).to(tl.int32)
+    text = row.to(tl.int64)
+    if STORED:
+        text = tl.load(places + row).to(tl.int64)
+    lane = tl.arange(0, LANES)
+    fits = lane < D_HEAD
+    start = (text * KV_HEADS + kv_head) * longest * D_HEAD
+
+    query = _head(packed, head, row, position, cos, sin, width, D_HEAD, LANES, TURNS) * scale
+    # The new token comes first, from what was just computed, the earlier ones from the cache.
+    key = _head(packed, HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, TURNS)
+    value = _head(
+        packed, HEADS + KV_HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, False
+    )
+    key = key.to(keys.dtype.element_ty)
+    if not STORED:
+        # All heads of a group store the same.
+        own = start + position * D_HEAD + lane
+        inside = fits & (position < longest)
+        tl.store(keys + own, key, mask=inside)
+        tl.store(values + own, value.to(values.dtype.element_ty), mask=inside)
+    top = tl.sum(query * key.to(tl.float32), axis=0)
+    total = 1.0
+    sums = value
+    for first in range(0, tl.minimum(position, longest), BLOCK):
+        index = first + tl.arange(0, BLOCK)
+        is_before = index < position
+        place = start + index[:, None] * D_HEAD + lane[None, :]
+        known = is_before[:, None] & fits[None, :]
+        tile = tl.load(keys + place, mask=known, other=0.0).to(tl.float32)
+        scores = tl.sum(tile * query[None, :], axis=1)
+        scores = tl.where(is_before, scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        weights = tl.exp(scores - new_top)
+        shrink = tl.exp(top - new_top)
+        tile = tl.load(values + place, mask=known, other=0.0).to(tl.float32)
+        sums = sums * shrink + tl.sum(weights[:, None] * tile, axis=0)
+        total = total * shrink + tl.sum(weights, axis=0)
+        top = new_top
+    out = mixed + row * HEADS * D_HEAD + head * D_HEAD + lane
+    tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=fits)

@@ -1,0 +1,225 @@
+"""What a completion request means for this model: prompts as ids, one engine request a choice.
+
+Whatever the model or the server's limits cannot grant is refused here, with the reason.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from groundup.data.counter_random import random_uint64
+from groundup.errors import ConfigError
+from groundup.generation.request import GenerationRequest
+from groundup.generation.sampling import Sampler
+from groundup.serving.api_errors import ApiError, excerpt
+
+if TYPE_CHECKING:
+    from groundup.generation import LanguageModel
+    from groundup.serving.protocol import CompletionRequest
+    from groundup.serving.settings import ServerSettings
+
+DEFAULT_MAX_TOKENS = 16
+# Any number, as long as it never changes: texts hang on it.
+_STREAM = 0x5E87
+# Below it float32 cannot tell the scores of equally likely ids from those of all others.
+_LEAST_TEMPERATURE = 1e-6
+
+
+class Prompt(NamedTuple):
+    """A text to go on from, as text and as the model sees it."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Choice number i continues prompt i // num_choices by request i."""
+
+    prompts: Sequence[Prompt]
+    num_choices: int
+    requests: Sequence[GenerationRequest]
+    seed: int
+    max_tokens: int
+    num_alternatives: int
+    echo: bool
+    stop: Sequence[str]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(prompt.ids) for prompt in self.prompts)
+
+    def prompt_of(self, index: int) -> Prompt:
+        return self.prompts[index // self.num_choices]
+
+
+def make_plan(
+    body: CompletionRequest, language_model: LanguageModel, settings: ServerSettings
+) -> Plan:
+    """The plan, or an ApiError that says what cannot be granted."""
+    if body.model is not None and body.model != settings.model_name:
+        raise ApiError(
+            404,
+            f"there is no model {excerpt(body.model)} here: {settings.model_name} is served",
+            param="model",
+            code="model_not_found",
+        )
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options are only for a stream", param="stream_options")
+    num_choices = 1 if body.n is None else body.n
+    if body.best_of is not None and body.best_of != num_choices:
+        raise ApiError(
+            400,
+            f"best_of is {excerpt(body.best_of)} and n {excerpt(num_choices)}: this server writes "
+            f"no more texts than it gives; leave best_of out",
+            param="best_of",
+        )
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if max_tokens > settings.max_new_tokens:
+        raise ApiError(
+            400,
+            f"max_tokens is {excerpt(max_tokens)}: this server writes at most "
+            f"{settings.max_new_tokens}",
+            param="max_tokens",
+        )
+    prompts = _read_prompts(body, language_model, settings, num_choices)
+    past_context = body.past_context or "stop"
+    context = language_model.model.config.context_length
+    for prompt in prompts:
+        _check_context(prompt, max_tokens, context, past_context, body)
+    sampler = _make_sampler(body, language_model.model.config.vocab_size)
+    seed = secrets.randbits(48) if body.seed is None else body.seed
+    seeds = _seeds_of_choices(seed % 2**64, num_choices)
+    num_alternatives = -1 if body.logprobs is None else body.logprobs
+    end_id = language_model.end_id
+    requests = [
+        GenerationRequest(
+            prompt_ids=prompt.ids,
+            max_tokens=max_tokens,
+            sampler=sampler,
+            seed=choice_seed,
+            stop_ids=frozenset() if end_id is None else frozenset({end_id}),
+            past_context=past_context,
+            num_alternatives=num_alternatives,
+        )
+        for prompt in prompts
+        for choice_seed in seeds
+    ]
+    return Plan(
+        prompts,
+        num_choices,
+        requests,
+        seed,
+        max_tokens,
+        num_alternatives,
+        bool(body.echo),
+        body.stop_strings(),
+    )
+
+
+def _read_prompts(
+    body: CompletionRequest,
+    language_model: LanguageModel,
+    settings: ServerSettings,
+    num_choices: int,
+) -> list[Prompt]:
+    given: Sequence[str | Sequence[int]]
+    if body.prompt is None or isinstance(body.prompt, str):
+        given = [body.prompt or ""]
+    elif isinstance(body.prompt[0], int):
+        given = [body.prompt]
+    else:
+        given = body.prompt
+    limit = min(settings.max_choices, settings.max_rows + settings.max_queue)
+    if len(given) * num_choices > limit:
+        raise ApiError(
+            400,
+            f"{len(given)} prompts and n = {excerpt(num_choices)} ask for more texts than the "
+            f"{limit} that this server writes for one request",
+            param="n",
+        )
+    return [_read_prompt(prompt, language_model) for prompt in given]
+
+
+def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel) -> Prompt:
+    tokenizer = language_model.tokenizer
+    if isinstance(prompt, str):
+        if _has_lone_surrogate(prompt):
+            message = "the prompt holds one half of a surrogate pair, which is no character"
+            raise ApiError(400, message, param="prompt")
+        try:
+            return Prompt(prompt, tuple(language_model.encode_prompt(prompt)))
+        except ConfigError as error:
+            raise ApiError(400, str(error), param="prompt") from error
+    for id in prompt:
+        if id not in tokenizer.vocab:
+            raise ApiError(
+                400,
+                f"id {excerpt(id)} is not in the vocabulary (ids 0 to {tokenizer.vocab_size - 1})",
+                param="prompt",
+            )
+    return Prompt(tokenizer.decode(prompt), tuple(prompt))
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _check_context(
+    prompt: Prompt, max_tokens: int, context: int, past_context: str, body: CompletionRequest
+) -> None:
+    size = len(prompt.ids)
+    if body.echo and body.logprobs is not None and size > context:
+        raise ApiError(
+            400,
+            f"the prompt has {size} tokens, more than the context of {context}, so that they "
+            f"cannot be scored: shorten it, or leave echo or logprobs out",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    if past_context == "slide" or size + max_tokens <= context:
+        return
+    if size >= context:
+        raise ApiError(
+            400,
+            f"the prompt has {size} tokens, but the model's context is {context} and the answer "
+            f"has to fit in too: shorten the prompt, or let past_context be slide",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+    raise ApiError(
+        400,
+        f"the prompt's {size} tokens and max_tokens {max_tokens} are more than the model's context "
+        f"of {context}: ask for at most {context - size}, or let past_context be slide",
+        param="max_tokens",
+        code="context_length_exceeded",
+    )
+
+
+def _make_sampler(body: CompletionRequest, vocab_size: int) -> Sampler:
+    temperature = 1.0 if body.temperature is None else body.temperature
+    try:
+        return Sampler.of(
+            temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
+            top_k=None if body.top_k is None else min(body.top_k, vocab_size),
+            top_p=body.top_p,
+            min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+        )
+    except ConfigError as error:
+        raise ApiError(400, str(error)) from error
+
+
+def _seeds_of_choices(seed: int, num_choices: int) -> list[int]:
+    """The first choice has the seed itself, and so the text that it has alone."""
+    others = random_uint64(seed, _STREAM, np.arange(1, num_choices, dtype=np.uint64))
+    return [seed, *others.tolist()]

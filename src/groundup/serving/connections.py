@@ -1,0 +1,142 @@
+"""Connections that may not linger: time to send a request, time to take an answer, and how many.
+
+uvicorn bounds none of these, so that a few thousand clients that send a byte now and then could
+keep everybody else out. Built on uvicorn's own h11 protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from groundup.serving.api_errors import ApiError
+
+if TYPE_CHECKING:
+    from groundup.serving.settings import ServerSettings
+
+
+def guarded_protocol(settings: ServerSettings, max_connections: int) -> type[H11Protocol]:
+    """The protocol class for a server of these settings."""
+
+    class GuardedProtocol(_GuardedProtocol):
+        limits = _Limits(max_connections, settings.request_seconds, settings.stalled_write_seconds)
+
+    return GuardedProtocol
+
+
+class _Limits:
+    def __init__(self, max_connections: int, request_seconds: float, write_seconds: float) -> None:
+        self.max_connections = max_connections
+        self.request_seconds = request_seconds
+        self.write_seconds = write_seconds
+        # Connections whose request is not complete, the oldest first.
+        self.incomplete: dict[_GuardedProtocol, None] = {}
+
+
+class _GuardedProtocol(H11Protocol):
+    """Reading: from the first byte of a request to its last. Then the request is the app's."""
+
+    limits: _Limits
+    _read_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.max_connections and not self._make_room():
+            self._end(ApiError(503, "too many connections are open", code="too_many_connections"))
+            return
+        self._begin_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_reading()
+        self._stop_write_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._has_whole_request():
+            self._end_reading()
+        elif self._read_timer is None:
+            self._begin_reading()
+
+    def on_response_complete(self) -> None:
+        self._end_reading()
+        # An idle connection waits for its next request under uvicorn's own timer, but it is the
+        # first to go when there are too many.
+        self.limits.incomplete[self] = None
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_write_timer()
+        self._write_timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """The server ends: a request that has not come by now is not waited for."""
+        if self.cycle is not None and not self._has_whole_request():
+            self.transport.abort()
+        else:
+            super().shutdown()
+
+    def _has_whole_request(self) -> bool:
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+    def _begin_reading(self) -> None:
+        self.limits.incomplete.pop(self, None)
+        self.limits.incomplete[self] = None
+        self._read_timer = self.loop.call_later(self.limits.request_seconds, self._give_up)
+
+    def _end_reading(self) -> None:
+        self.limits.incomplete.pop(self, None)
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been at its request for longest, if there is one."""
+        for other in self.limits.incomplete:
+            other.transport.abort()
+            other._end_reading()
+            # It is counted until its loss is reported, which may take many new connections.
+            self.connections.discard(other)
+            return True
+        return False
+
+    def _give_up(self) -> None:
+        self._read_timer = None
+        self._end(
+            ApiError(
+                408,
+                f"the request was not complete after {self.limits.request_seconds:g} s",
+                code="request_timeout",
+            )
+        )
+
+    def _end(self, error: ApiError) -> None:
+        """Answer without the app, where nothing has been answered yet, and close."""
+        cycle: Any = self.cycle
+        if not self.transport.is_closing() and (
+            cycle is None or cycle.response_complete or not cycle.response_started
+        ):
+            body = json.dumps(error.body()).encode()
+            self.transport.write(
+                b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%s" % (error.status, b"Error", len(body), body)
+            )
+        self._end_reading()
+        self.transport.close()

@@ -1,0 +1,219 @@
+"""The runs API behind the page at /runs: a list, the details of one run, and its figures as they
+come.
+
+It only reads, and stays calm whatever a run folder holds. How files are read is `run_reading`,
+figures are `metrics_reading`, states are `run_status`.
+"""
+
+import datetime
+import importlib.util
+import threading
+import time
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from fastapi import APIRouter, Query, Response
+
+from groundup.errors import MissingExtraError
+from groundup.model.config import ModelConfig
+from groundup.planner.parameters import count_parameters
+from groundup.serving.checkpoint_listing import list_checkpoints
+from groundup.serving.metrics_reading import Metrics, MetricsReader, Newest, read_newest
+from groundup.serving.run_reading import (
+    as_json,
+    file_signature,
+    find_run,
+    find_runs,
+    read_environment,
+    read_settings,
+)
+from groundup.serving.run_status import judge, last_change
+from groundup.training.run_folder import RunFolder
+
+_MAX_READERS = 32
+
+_Signature = tuple[int, int, int] | None
+
+
+def router_for_runs(runs_folder: Path) -> APIRouter:
+    """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder."""
+    runs_folder = Path(runs_folder).absolute()
+    readers = _Readers()
+    router = APIRouter(prefix="/api/runs", tags=["runs"])
+
+    @router.get("", summary="Every run folder, the last begun first")
+    def list_runs() -> Response:
+        runs = [summarize(folder) for folder in find_runs(runs_folder)]
+        runs.sort(key=lambda run: run["started"] or run["updated"] or 0.0, reverse=True)
+        return _answer({"runs": runs, "folder": runs_folder.name, "now": time.time()})
+
+    @router.get("/{name}", summary="Settings, environment, samples and health of a run")
+    def show_run(name: str) -> Response:
+        folder = find_run(runs_folder, name)
+        return _no_run(name) if folder is None else _answer(describe(folder, readers.of(folder)))
+
+    @router.get("/{name}/metrics", summary="Lines of metrics.jsonl from number `after` on")
+    def show_metrics(
+        name: str,
+        after: Annotated[int, Query(ge=0)] = 0,
+        version: Annotated[str | None, Query(max_length=100)] = None,
+        limit: Annotated[int | None, Query(ge=100, le=100_000)] = None,
+    ) -> Response:
+        folder = find_run(runs_folder, name)
+        if folder is None:
+            return _no_run(name)
+        return _answer(readers.of(folder).lines_after(after, version, limit))
+
+    @router.get("/{anything:path}", include_in_schema=False)
+    def refuse(anything: str) -> Response:
+        # Without this a name with a slash behind it would be sent on to the name without one.
+        return _no_run(anything)
+
+    return router
+
+
+def plotly_script_path() -> Path:
+    """plotly.js as the installed plotly package brings it."""
+    spec = importlib.util.find_spec("plotly")
+    for place in (spec.submodule_search_locations or []) if spec is not None else []:
+        script = Path(place) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            return script
+    raise MissingExtraError("the page of the runs", "serve")
+
+
+def summarize(folder: RunFolder) -> dict[str, Any]:
+    """A row of the list; whatever is not known is None."""
+    settings = _settings(folder)
+    newest = _newest(folder.metrics_file, file_signature(folder.metrics_file))
+    num_steps = settings.get("num_steps")
+    num_steps = num_steps if isinstance(num_steps, int) else None
+    step = newest.figures.get("step")
+    status = judge(folder, None if step is None else int(step), num_steps, newest.longest_gap)
+    names = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
+    return {
+        "name": folder.path.name,
+        "status": status.state,
+        "message": status.message,
+        **{name: newest.figures.get(name) for name in names},
+        "num_steps": num_steps,
+        "started": _started(folder.path, file_signature(folder.environment_file)),
+        "updated": last_change(folder),
+        "num_parameters": _num_parameters(folder.config_file, file_signature(folder.config_file)),
+    }
+
+
+def describe(folder: RunFolder, reader: MetricsReader) -> dict[str, Any]:
+    """All but the curves."""
+    settings = _settings(folder)
+    with reader.reading() as metrics:
+        samples = _samples(metrics, settings.get("samples.prompts"))
+        health = _health(metrics)
+    return {
+        **summarize(folder),
+        "settings": settings,
+        "environment": read_environment(folder),
+        "samples": samples,
+        "health": {**health, "checkpoints": list_checkpoints(folder.checkpoints)},
+        "now": time.time(),
+    }
+
+
+class _Readers:
+    """The readers of the runs looked at last; they remember what they have parsed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readers: OrderedDict[Path, MetricsReader] = OrderedDict()
+
+    def of(self, folder: RunFolder) -> MetricsReader:
+        path = folder.metrics_file
+        with self._lock:
+            reader = self._readers.pop(path, None) or MetricsReader(path)
+            self._readers[path] = reader
+            if len(self._readers) > _MAX_READERS:
+                self._readers.popitem(last=False)
+            return reader
+
+
+def _answer(value: dict[str, Any], status_code: int = 200) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(as_json(value), status_code, headers, media_type="application/json")
+
+
+def _no_run(name: str) -> Response:
+    error = {
+        "message": f"There is no run {name[:200]!r} here.",
+        "type": "invalid_request_error",
+        "param": "name",
+        "code": "run_not_found",
+    }
+    return _answer({"error": error}, 404)
+
+
+def _health(metrics: Metrics) -> dict[str, Any]:
+    return {
+        "num_lines": metrics.num_lines,
+        "num_damaged_lines": metrics.num_damaged,
+        "num_skipped": metrics.num_skipped,
+        "skipped": [
+            {"step": metrics.step_of(index), "reason": reason}
+            for index, reason in metrics.reasons.items()
+        ],
+        "num_spikes": metrics.spikes.num_spikes,
+        "spikes": [vars(spike) for spike in metrics.spikes.spikes],
+        "best": {name: metrics.least(name) for name in ("loss", "validation_loss")},
+        "memory_bytes": metrics.last("memory_bytes"),
+    }
+
+
+def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
+    known = prompts if isinstance(prompts, list) else []
+    return [
+        {"step": step, "prompt": str(known[number]) if number < len(known) else "", "text": text}
+        for step, texts in metrics.samples
+        for number, text in enumerate(texts)
+    ]
+
+
+def _settings(folder: RunFolder) -> dict[str, Any]:
+    return _settings_of(folder.path, file_signature(folder.config_file))
+
+
+@lru_cache(maxsize=1024)
+def _settings_of(path: Path, signature: _Signature) -> dict[str, Any]:
+    return read_settings(RunFolder(path)) if signature is not None else {}
+
+
+@lru_cache(maxsize=1024)
+def _newest(path: Path, signature: _Signature) -> Newest:
+    return read_newest(path) if signature is not None else Newest({}, None)
+
+
+@lru_cache(maxsize=1024)
+def _started(path: Path, signature: _Signature) -> float | None:
+    """When the run began; a copied folder still says so."""
+    text = read_environment(RunFolder(path)).get("started") if signature is not None else None
+    try:
+        return datetime.datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return None if signature is None else signature[2] / 1e9
+
+
+@lru_cache(maxsize=1024)
+def _num_parameters(config_file: Path, signature: _Signature) -> int | None:
+    settings = _settings_of(config_file.parent, signature)
+    values = {
+        name.removeprefix("model."): value
+        for name, value in settings.items()
+        if name.startswith("model.")
+    }
+    if not values:
+        return None
+    try:
+        return sum(count_parameters(ModelConfig.model_validate(values)).values())
+    except (pydantic.ValidationError, ArithmeticError):
+        return None

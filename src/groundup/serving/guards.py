@@ -1,0 +1,231 @@
+"""What stands before every route: who may ask, from where, and how much they may send.
+
+Pure ASGI, so that a body is refused before it is read and streams pass through untouched. It also
+counts the answers and puts the security headers on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from groundup.serving.api_errors import ApiError, excerpt, internal_error
+
+if TYPE_CHECKING:
+    from groundup.serving.metrics_page import Metrics
+    from groundup.serving.settings import ServerSettings
+
+_log = logging.getLogger(__name__)
+
+# Plotly writes style rules; scripts, connections and everything else come from here alone.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+# A browser cannot send a token when it opens a page; these files hold no secret.
+_OPEN_PATHS = ("/", "/runs", "/health")
+_OPEN_PREFIX = "/static/"
+
+# After a refusal the client is still sending: closing at once would lose it the answer. So much is
+# thrown away, for so long, then the connection ends.
+_DISCARD_BODIES = 8
+_DISCARD_SECONDS = 2.0
+
+
+class Guards:
+    """ASGI middleware: the checks of one server."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._is_local = is_loopback(settings.host)
+        token = settings.token
+        self._token = None if token is None else token.get_secret_value().encode()
+        self._headers = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # Websockets are turned away; the lifespan goes through.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            elif scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *self._headers]
+                self._metrics.count_answer(_route_of(scope), message["status"])
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = _Body(receive, self._settings.max_body_bytes)
+            body.check_announced(scope)
+        except ApiError as error:
+            await _refuse(error, receive, send_guarded, self._settings.max_body_bytes)
+            return
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send_guarded(message)
+
+        try:
+            await self._app(scope, body.receive, send_noting)
+        except (_BodyTooLargeError, Exception) as error:
+            is_too_large = isinstance(error, _BodyTooLargeError)
+            if not is_too_large:
+                _log.exception("%s %s failed", scope["method"], excerpt(scope["path"]))
+            if started:
+                raise
+            answer = too_large(self._settings.max_body_bytes) if is_too_large else internal_error()
+            await _refuse(answer, receive, send_guarded, self._settings.max_body_bytes)
+
+    def _check(self, scope: Scope) -> None:
+        headers = _Headers(scope)
+        host = headers.get(b"host")
+        if self._is_local and not _is_local_name(host, self._settings.host):
+            raise ApiError(
+                403,
+                f"the Host header is {excerpt(host or '')}, but this server answers only by a name "
+                f"of this machine: use http://127.0.0.1 or http://localhost",
+                code="foreign_host",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():
+            raise ApiError(
+                403,
+                f"pages of {excerpt(origin)} may not use this server",
+                code="foreign_origin",
+            )
+        if self._token is not None and not _is_open(scope):
+            self._check_token(headers.get(b"authorization"))
+
+    def _check_token(self, authorization: str | None) -> None:
+        scheme, _, given = (authorization or "").partition(" ")
+        assert self._token is not None
+        is_right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
+        if scheme.lower() != "bearer" or not is_right:
+            raise ApiError(
+                401,
+                "this server wants its token: send the header Authorization: Bearer TOKEN",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+class _BodyTooLargeError(BaseException):
+    """Not an Exception: whoever reads the body may turn those into an answer of their own."""
+
+
+class _Body:
+    """Counts what is received and stops where it becomes too much."""
+
+    def __init__(self, receive: Receive, max_bytes: int) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    def check_announced(self, scope: Scope) -> None:
+        announced = _Headers(scope).get(b"content-length")
+        if announced is not None and announced.isdigit() and int(announced) > self._max_bytes:
+            raise too_large(self._max_bytes)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._num_bytes += len(message.get("body", b""))
+            if self._num_bytes > self._max_bytes:
+                raise _BodyTooLargeError
+        return message
+
+
+class _Headers:
+    def __init__(self, scope: Scope) -> None:
+        self._items: list[tuple[bytes, bytes]] = scope["headers"]
+
+    def get(self, name: bytes) -> str | None:
+        """The value; None where the header is missing, and nothing good where it comes twice."""
+        values = [value.decode("latin-1") for key, value in self._items if key == name]
+        return ", ".join(values) if values else None
+
+
+def too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the body is larger than {max_bytes} bytes: send less",
+        code="body_too_large",
+        headers={"Connection": "close"},
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; a name counts if it is localhost."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _is_local_name(host: str | None, bound: str) -> bool:
+    """Whether a Host header names this machine: a page from elsewhere may resolve to it too."""
+    if host is None:
+        return False
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    return is_loopback(name) or name.lower() == bound.lower()
+
+
+def _is_open(scope: Scope) -> bool:
+    path = scope["path"]
+    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
+
+
+def _route_of(scope: Scope) -> str:
+    """The route's own pattern, so that a monitor sees few names whatever is asked for."""
+    route = scope.get("route")
+    path = getattr(route, "path", None)
+    return path if isinstance(path, str) else "other"
+
+
+async def _refuse(error: ApiError, receive: Receive, send: Send, max_body_bytes: int) -> None:
+    """Answer at once, then throw away a little of what is still being sent."""
+    body = json.dumps(error.body()).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **{name.lower(): value for name, value in error.headers.items()},
+    }
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await _discard(receive, _DISCARD_BODIES * max_body_bytes)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _discard(receive: Receive, max_bytes: int) -> None:
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while num_bytes <= max_bytes:
+                message = await receive()
+                num_bytes += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return

@@ -1,0 +1,104 @@
+"""A server as a process: the event loop, the signals, the end.
+
+The first SIGINT or SIGTERM lets what is running and waiting come to its end while new requests are
+refused; the second ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from groundup.serving.connections import guarded_protocol
+from groundup.serving.listening import raise_file_limit
+from groundup.serving.server import create_app
+
+if TYPE_CHECKING:
+    from groundup.generation import LanguageModel
+    from groundup.serving.scheduler import Scheduler
+    from groundup.serving.settings import ServerSettings
+
+_log = logging.getLogger(__name__)
+
+# All texts are written by then; what is left is to send the last of them.
+_LAST_WORDS_SECONDS = 5
+# The engine gives Python's lock away with every operation of torch and waits so long to get it back
+# from a busy event loop. The default is ten times as long.
+_SWITCH_SECONDS = 0.0005
+
+
+def serve(
+    language_model: LanguageModel,
+    settings: ServerSettings,
+    listener: socket.socket,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal comes; `on_start` is called when requests are taken."""
+    # Only failures of ours are worth a line: what clients do wrong is told to them.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    make_server(language_model, settings, on_start).run(sockets=[listener])
+
+
+def make_server(
+    language_model: LanguageModel,
+    settings: ServerSettings,
+    on_start: Callable[[], None] = lambda: None,
+) -> Server:
+    """A server that is not running yet."""
+    app = create_app(language_model, settings)
+    config = uvicorn.Config(
+        app,
+        http=guarded_protocol(settings, raise_file_limit(settings.max_connections)),
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
+    )
+    return Server(config, app.state.scheduler, on_start)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, with an end of our own."""
+
+    def __init__(
+        self, config: uvicorn.Config, scheduler: Scheduler, on_start: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self.scheduler = scheduler
+        self._on_start = on_start
+        self._ending: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets=sockets)
+        if not self.should_exit:
+            self._on_start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        self._loop.call_soon_threadsafe(self._begin_to_end, signal.Signals(sig).name)
+
+    def _begin_to_end(self, name: str) -> None:
+        count = self.scheduler.num_running + self.scheduler.num_waiting
+        if count:
+            _log.warning("%s: %d texts come to their end; once more ends at once", name, count)
+        self.scheduler.refuse_new()
+        self._ending = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        await self.scheduler.wait_until_idle()
+        self.should_exit = True

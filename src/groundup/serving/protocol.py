@@ -1,0 +1,181 @@
+"""The wire: OpenAI's completions as pydantic models, and what we add to them.
+
+Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is no number) and an
+unknown field is an error, as it is there. Limits that depend on the model are `limits`' matter.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1000
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+# What to say of a field that takes several kinds of values, instead of one complaint for each kind.
+SHAPES = {
+    "prompt": "it must be a text, a list of texts, a list of ids or a list of such lists",
+    "stop": f"it must be a text or a list of at most {MAX_STOP_STRINGS} texts of 1 to "
+    f"{MAX_STOP_CHARACTERS} characters",
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+
+
+class StreamOptions(_Strict):
+    """What a stream ends with."""
+
+    include_usage: bool | None = False
+    include_obfuscation: bool | None = Field(False, description="Accepted; nothing is padded.")
+
+
+class CompletionRequest(_Strict):
+    """A text to go on with, and how. `null` stands for a field's default."""
+
+    model: str | None = Field(None, description="The model's name; the only one if left out.")
+    prompt: (
+        StrictStr
+        | Annotated[list[StrictStr], Field(min_length=1)]
+        | Annotated[list[StrictInt], Field(min_length=1)]
+        | Annotated[list[Annotated[list[StrictInt], Field(min_length=1)]], Field(min_length=1)]
+        | None
+    ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
+    max_tokens: int | None = Field(None, ge=0, description="16 if left out.")
+    temperature: Finite | None = Field(None, ge=0, description="0 takes the likeliest each time.")
+    top_p: Finite | None = Field(None, gt=0, le=1)
+    n: int | None = Field(None, ge=1, description="How many texts for each prompt.")
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = (
+        Field(None, description="The text ends before the first of these.")
+    )
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed, same text.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = Field(None, description="Begin the answer with the prompt.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="Accepted; not used.")
+
+    best_of: int | None = Field(None, ge=1, description="Only n itself.")
+    suffix: str | None = Field(None, description="Not supported: must be empty.")
+    presence_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
+    frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
+    logit_bias: dict[str, Finite] | None = Field(None, description="Not supported: must be empty.")
+
+    top_k: int | None = Field(None, ge=1, description="Ours: only the k likeliest ids.")
+    min_p: Finite | None = Field(None, ge=0, le=1, description="Ours: the least share of the best.")
+    # Far outside this range the scores would leave float32's, and with them everybody's text.
+    repetition_penalty: Finite | None = Field(
+        None, ge=0.01, le=100, description="Ours: above 1 against it."
+    )
+    past_context: Literal["stop", "slide"] | None = Field(
+        None, description="Ours: what to do when the context is full; stop if left out."
+    )
+
+    @field_validator("suffix", "presence_penalty", "frequency_penalty", "logit_bias")
+    @classmethod
+    def _refuse(cls, value: Any) -> Any:
+        # Ignoring one of these would give another text than the one asked for.
+        if value:
+            raise ValueError("this server does not know it: leave it out")
+        return value
+
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+
+    def wants_usage_chunk(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class Logprobs(BaseModel):
+    """One entry a token: its text, its log-probability, the likeliest and itself, where it begins.
+
+    A token that is no whole text is spelled `bytes:\\xe2\\x82`. The ids are ours.
+    """
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+    text_offset: list[int] = []
+    token_ids: list[int] = []
+    top_ids: list[list[int]] = []
+
+
+class Choice(BaseModel):
+    """One text."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None = None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class Usage(BaseModel):
+    """Ids read and ids written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Completion(BaseModel):
+    """The answer, and in a stream each piece of it."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None = None
+    seed: int | None = Field(None, description="Ours: gives the same texts again.")
+
+
+class ModelCard(BaseModel):
+    """What is served."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "groundup"
+    context_length: int
+    vocab_size: int
+    step: int | None
+    max_new_tokens: int
+
+
+class ModelList(BaseModel):
+    """All that is served: one model."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Health(BaseModel):
+    """Whether requests are taken, and how many are being worked on."""
+
+    status: Literal["ok", "stopping", "failed"]
+    model: str
+    running: int
+    waiting: int
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is no success."""
+
+    error: ErrorDetail

@@ -1,0 +1,91 @@
+// One streamed completion: server-sent events in, tokens with their alternatives out.
+
+import { RequestProblem, request } from "./shell.js";
+
+const NUM_ALTERNATIVES = 8;
+
+/** Yields { text, tokens, finishReason, usage } for each event until the server is done. */
+export async function* streamCompletion(body, signal) {
+  const response = await request("/v1/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({
+      ...body,
+      // The page asks for a text, whatever its length: a full context moves on.
+      past_context: "slide",
+      stream: true,
+      logprobs: NUM_ALTERNATIVES,
+      stream_options: { include_usage: true },
+    }),
+    signal,
+  });
+  for await (const data of readEvents(response.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new RequestProblem(event.error.message);
+    const choice = event.choices?.[0];
+    yield {
+      text: choice?.text ?? "",
+      tokens: readTokens(choice?.logprobs),
+      finishReason: choice?.finish_reason ?? null,
+      usage: event.usage ?? null,
+    };
+  }
+  throw new RequestProblem("The server broke off in the middle of the text. Try again.");
+}
+
+async function* readEvents(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let pending = "";
+  for (;;) {
+    let piece;
+    try {
+      piece = await reader.read();
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new RequestProblem("The connection was lost in the middle of the text. Try again.");
+    }
+    if (piece.done) return;
+    pending += piece.value;
+    const lines = pending.split(/\r?\n/);
+    pending = lines.pop();
+    for (const line of lines) {
+      if (line.startsWith("data:")) yield line.slice(5).trim();
+    }
+  }
+}
+
+function readTokens(logprobs) {
+  return (logprobs?.tokens ?? []).map((text, place) => {
+    const chosen = {
+      id: logprobs.token_ids[place],
+      text,
+      probability: Math.exp(logprobs.token_logprobs[place]),
+    };
+    const alternatives = readAlternatives(logprobs.top_logprobs[place], logprobs.top_ids[place]);
+    return { ...chosen, alternatives: markChosen(alternatives, chosen) };
+  });
+}
+
+// The likeliest first, as their ids come. The texts are sorted again because an object of
+// JavaScript puts the keys that look like numbers before all others.
+function readAlternatives(logprobs, ids) {
+  return Object.entries(logprobs ?? {})
+    .sort(([, first], [, second]) => second - first)
+    .map(([text, logProbability], rank) => ({
+      id: ids[rank],
+      text,
+      probability: Math.exp(logProbability),
+    }));
+}
+
+// The server names the chosen token among the others; by its text, since equal ones share a rank.
+function markChosen(alternatives, chosen) {
+  const found =
+    alternatives.find(({ text }) => text === chosen.text) ??
+    alternatives.find(({ id }) => id === chosen.id);
+  return alternatives.map((alternative) => ({
+    ...alternative,
+    isChosen: alternative === found,
+  }));
+}

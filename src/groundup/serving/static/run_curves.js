@@ -1,0 +1,150 @@
+// Lines of metrics.jsonl as plotly wants them: traces and layouts in the colours of the theme.
+
+import { themeColor } from "./shell.js";
+import { isNumber } from "./run_format.js";
+
+const DENSE = 800;
+
+/** How the horizontal axis is drawn: seconds in the unit that suits the longest run. */
+export function scaleOf(curves, x) {
+  if (x === "step") return { divisor: 1, title: "step", hover: "step %{x:,}" };
+  if (x === "tokens") return { divisor: 1, title: "tokens", hover: "%{x:.3s} tokens" };
+  const longest = Math.max(0, ...curves.map(({ lines }) => lines.at(-1)?.wall_seconds ?? 0));
+  let [divisor, title] = [1, "seconds"];
+  if (longest > 120) [divisor, title] = [60, "minutes"];
+  if (longest > 7200) [divisor, title] = [3600, "hours"];
+  return { divisor, title, hover: `%{x:.2f} ${title}` };
+}
+
+/** What one run adds to one plot. */
+export function tracesOf(plot, curve, view, scale) {
+  const color = themeColor(`series-${curve.slot}`);
+  const main = seriesOf(curve.lines, plot.figure, view.x, scale);
+  const isSmooth = view.smoothing > 0 && main.x.length > 2;
+  const y = isSmooth ? smooth(main.y, view.smoothing) : main.y;
+  const base = { type: "scatter", name: curve.name, hovertemplate: "%{text}<extra></extra>" };
+  const traces = [];
+  if (isSmooth) {
+    const asMeasured = { type: "scatter", mode: "lines", hoverinfo: "skip", opacity: 0.25 };
+    traces.push({ ...asMeasured, x: main.x, y: main.y, line: { color, width: 1 } });
+  }
+  traces.push({
+    ...base,
+    x: main.x,
+    y,
+    mode: main.x.length === 1 ? "markers" : "lines",
+    text: hoverTexts(plot.extra ? `${curve.name} training` : curve.name, y, plot),
+    line: { color, width: main.x.length > DENSE ? 1.25 : 2 },
+    marker: { color, size: 6 },
+  });
+  if (plot.extra) {
+    const extra = seriesOf(curve.lines, plot.extra, view.x, scale);
+    traces.push({
+      ...base,
+      x: extra.x,
+      y: extra.y,
+      mode: extra.x.length > 60 ? "lines" : "lines+markers",
+      text: hoverTexts(`${curve.name} validation`, extra.y, plot),
+      line: { color, width: 1.5, dash: "dot" },
+      marker: { color: themeColor("surface"), size: 7, line: { color, width: 2 } },
+    });
+    traces.push({ ...base, ...eventsOf(plot, curve, view, scale) });
+  }
+  return traces;
+}
+
+export function layoutOf(plot, view, scale, revision) {
+  const [muted, line, text, surface] = ["text-muted", "line", "text", "surface"].map(themeColor);
+  const isLog = view.log && plot.hasLog;
+  const axis = {
+    automargin: true,
+    exponentformat: "B",
+    gridcolor: line,
+    linecolor: line,
+    separatethousands: true,
+    tickfont: { color: muted },
+    zeroline: false,
+  };
+  return {
+    autosize: true,
+    height: plot.isLarge ? 380 : 210,
+    margin: { l: 44, r: 10, t: 8, b: 38 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: muted },
+    showlegend: false,
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: surface, bordercolor: line, font: { color: text, size: 12 }, align: "left" },
+    // A finger that drags means to scroll the page.
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    xaxis: {
+      ...axis,
+      rangemode: "tozero",
+      showgrid: false,
+      tickcolor: line,
+      ticks: "outside",
+      title: { text: scale.title, font: { color: muted, size: 12 }, standoff: 6 },
+      unifiedhovertitle: { text: scale.hover },
+    },
+    yaxis: {
+      ...axis,
+      nticks: plot.isLarge ? 8 : 5,
+      tickformat: isLog ? "~g" : (plot.tickformat ?? ""),
+      type: isLog ? "log" : "linear",
+    },
+    uirevision: revision,
+  };
+}
+
+/** Spikes as rings on the curve, skipped steps as crosses at the loss before them. */
+function eventsOf(plot, curve, view, scale) {
+  const spikes = new Set(curve.spikes.map((spike) => spike.step));
+  const marks = { x: [], y: [], symbol: [], text: [] };
+  let before = null;
+  for (const line of curve.lines) {
+    const loss = isNumber(line[plot.figure]) ? line[plot.figure] : before;
+    const isSpike = spikes.has(line.step) && !line.skipped;
+    if ((isSpike || line.skipped) && loss !== null && isNumber(line[view.x])) {
+      marks.x.push(line[view.x] / scale.divisor);
+      marks.y.push(loss);
+      marks.symbol.push(isSpike ? "circle-open" : "x-thin-open");
+      marks.text.push(`${isSpike ? "spike" : "skipped"}  ${escaped(curve.name)}`);
+    }
+    before = loss;
+  }
+  const color = themeColor("danger");
+  const marker = { color, symbol: marks.symbol, size: 10, line: { color, width: 2 } };
+  return { mode: "markers", x: marks.x, y: marks.y, text: marks.text, marker };
+}
+
+function seriesOf(lines, figure, x, scale) {
+  const series = { x: [], y: [] };
+  for (const line of lines) {
+    if (!isNumber(line[figure]) || !isNumber(line[x])) continue;
+    series.x.push(line[x] / scale.divisor);
+    series.y.push(line[figure]);
+  }
+  return series;
+}
+
+/** A running mean that forgets, freed of its pull towards the beginning. */
+function smooth(values, weight) {
+  let mean = 0;
+  let share = 0;
+  return values.map((value) => {
+    mean = weight * mean + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return mean / share;
+  });
+}
+
+// No tag in it: plotly would style one inline, which the server's policy refuses.
+function hoverTexts(label, values, plot) {
+  const safe = escaped(label);
+  return values.map((value) => `${plot.format(value)}  ${safe}`);
+}
+
+/** plotly reads a little markup in its texts; names are only ever text. */
+function escaped(text) {
+  return text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}

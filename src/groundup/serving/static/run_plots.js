@@ -1,0 +1,197 @@
+// The plots: a large one of the losses and small ones of speed, MFU, gradients and learning rate.
+// Beside each stands, in words, what it ends with and its best value; they are its legend too.
+
+import { element } from "./shell.js";
+import { layoutOf, scaleOf, tracesOf } from "./run_curves.js";
+import { formatFigure, formatPercent, formatShort, formatStep, isNumber, swatch } from "./run_format.js";
+
+const PLOTS = [
+  {
+    id: "loss",
+    title: "Loss",
+    figure: "loss",
+    extra: "validation_loss",
+    format: formatFigure,
+    best: "least",
+    isLarge: true,
+    hasLog: true,
+  },
+  { id: "speed", title: "Tokens per second", figure: "tokens_per_second", format: formatShort, best: "most" },
+  {
+    id: "mfu",
+    title: "MFU",
+    note: "share of the device’s best rate",
+    figure: "mfu",
+    format: formatPercent,
+    best: "most",
+    tickformat: ".0%",
+  },
+  { id: "gradient", title: "Gradient norm", figure: "gradient_norm", format: formatFigure, hasLog: true },
+  {
+    id: "rate",
+    title: "Learning rate",
+    figure: "learning_rate",
+    format: formatFigure,
+    hasLog: true,
+    tickformat: ".2~g",
+  },
+];
+const CONFIG = { displayModeBar: false, showTips: false };
+
+// plotly brings styles for maps along, inline, which the server's policy refuses with an error in the
+// console. A page that has an element of this id is not given them.
+const MAP_STYLE_ID = "9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53";
+
+let plotly = null;
+
+/** plotly is large, so the page is usable before it has come. */
+export function loadPlotly() {
+  plotly ??= new Promise((resolve, reject) => {
+    const script = element("script", { src: "/static/plotly.min.js", async: true });
+    script.addEventListener("load", () => resolve(window.Plotly));
+    script.addEventListener("error", () => reject(new Error("plotly.min.js did not load")));
+    document.head.append(element("meta", { id: MAP_STYLE_ID }), script);
+  });
+  return plotly;
+}
+
+export class RunPlots {
+  constructor(root, { onZoom }) {
+    this.onZoom = onZoom;
+    this.cards = PLOTS.map((plot) => makeCard(plot));
+    root.append(...this.cards.map((card) => card.root));
+    this.revision = 0;
+    this.wanted = null;
+    this.isDrawing = false;
+  }
+
+  /** curves: [{ name, slot, lines, isRead, spikes }]; view: { x, log, smoothing }. */
+  render(curves, view) {
+    for (const card of this.cards) renderSummary(card, curves);
+    this.wanted = { curves, view: { ...view } };
+    if (!this.isDrawing) this.#drawAll();
+  }
+
+  resetZoom() {
+    this.revision += 1;
+    this.onZoom(false);
+  }
+
+  /** One drawing at a time; what was asked for meanwhile is drawn next, and only the newest of it. */
+  async #drawAll() {
+    this.isDrawing = true;
+    try {
+      const Plotly = await loadPlotly();
+      while (this.wanted !== null) {
+        const { curves, view } = this.wanted;
+        this.wanted = null;
+        await this.#draw(Plotly, curves, view);
+      }
+    } finally {
+      this.isDrawing = false;
+    }
+  }
+
+  async #draw(Plotly, curves, view) {
+    const scale = scaleOf(curves, view.x);
+    for (const card of this.cards) {
+      if (card.root.hidden) continue;
+      const traces = curves.flatMap((curve) => tracesOf(card.plot, curve, view, scale));
+      const revision = `${view.x} ${scale.title} ${view.log} ${this.revision}`;
+      await Plotly.react(card.drawing, traces, layoutOf(card.plot, view, scale, revision), CONFIG);
+      if (!card.isWatched) this.#watch(Plotly, card);
+    }
+  }
+
+  #watch(Plotly, card) {
+    card.isWatched = true;
+    // The width of a plot changes with the window, also while another tab hides it.
+    let width = card.drawing.offsetWidth;
+    new ResizeObserver(() => {
+      const now = card.drawing.offsetWidth;
+      if (now > 0 && now !== width) Plotly.Plots.resize(card.drawing);
+      if (now > 0) width = now;
+    }).observe(card.drawing);
+    card.drawing.on("plotly_relayout", (change) => {
+      if ("xaxis.range[0]" in change || "yaxis.range[0]" in change) this.onZoom(true);
+    });
+  }
+}
+
+function makeCard(plot) {
+  const titleId = `plot-${plot.id}-title`;
+  const summary = element("ul", { className: "plot-summary", id: `plot-${plot.id}-summary` });
+  const drawing = element("div", { className: "plot-drawing", id: `plot-${plot.id}` });
+  drawing.setAttribute("role", "img");
+  drawing.setAttribute("aria-labelledby", titleId);
+  drawing.setAttribute("aria-describedby", summary.id);
+  const head = element(
+    "div",
+    { className: "plot-head" },
+    element("h2", { id: titleId }, plot.title),
+    plot.note && element("span", { className: "plot-note" }, plot.note),
+  );
+  const className = plot.isLarge ? "card plot-card large" : "card plot-card";
+  return {
+    plot,
+    summary,
+    drawing,
+    root: element("section", { className }, head, summary, drawing),
+    isWatched: false,
+  };
+}
+
+function renderSummary(card, curves) {
+  const items = curves.map((curve) => ({ curve, parts: partsOf(curve, card.plot) }));
+  card.root.hidden = !card.plot.isLarge && items.every((item) => item.parts.length === 0);
+  const state = JSON.stringify(items.map(({ curve, parts }) => [curve.name, curve.slot, curve.isRead, parts]));
+  if (card.shown === state) return;
+  card.shown = state;
+  card.summary.replaceChildren(...items.map(({ curve, parts }) => showItem(curve, parts)));
+}
+
+function showItem(curve, parts) {
+  const none = curve.isRead ? "no figures yet" : "reading …";
+  return element(
+    "li",
+    { dataset: { slot: String(curve.slot) } },
+    swatch(curve.slot),
+    element("span", { className: "plot-run" }, curve.name),
+    ...parts.map(showPart),
+    parts.length === 0 && element("span", { className: "plot-value" }, none),
+  );
+}
+
+function showPart({ key, last, best, isDotted }) {
+  return element(
+    "span",
+    { className: "plot-value" },
+    key && element("span", { className: isDotted ? "plot-key dotted" : "plot-key" }, `${key} `),
+    element("strong", {}, last),
+    best && element("span", { className: "plot-best" }, ` ${best}`),
+  );
+}
+
+function partsOf(curve, plot) {
+  const main = wordsFor(curve.lines, plot.figure, plot);
+  const extra = plot.extra ? wordsFor(curve.lines, plot.extra, plot) : null;
+  return [
+    main && { ...main, key: plot.extra ? "training" : null, isDotted: false },
+    extra && { ...extra, key: "validation", isDotted: true },
+  ].filter((part) => part !== null);
+}
+
+function wordsFor(lines, figure, plot) {
+  let last = null;
+  let best = null;
+  for (const line of lines) {
+    if (!isNumber(line[figure])) continue;
+    last = line;
+    const isBetter = plot.best === "most" ? line[figure] > best?.[figure] : line[figure] < best?.[figure];
+    if (best === null || isBetter) best = line;
+  }
+  if (last === null) return null;
+  const word = plot.best === "most" ? "most" : "best";
+  const bestWords = `${word} ${plot.format(best[figure])} at ${formatStep(best.step)}`;
+  return { last: plot.format(last[figure]), best: plot.best && best !== last ? bestWords : null };
+}

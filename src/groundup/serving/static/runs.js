@@ -1,0 +1,224 @@
+// The page of the runs: which are chosen, which view is open, and the clock that keeps all current.
+
+import { onThemeChange, readProblem } from "./shell.js";
+import { countOf } from "./run_format.js";
+import { renderHealth } from "./run_health.js";
+import { RunList } from "./run_list.js";
+import { renderOverview } from "./run_overview.js";
+import { RunPlots, loadPlotly } from "./run_plots.js";
+import { RunSamples } from "./run_samples.js";
+import { RunSettings } from "./run_settings.js";
+import { MAX_CHOSEN, RunStore } from "./run_store.js";
+
+const TABS = ["curves", "samples", "settings", "health"];
+const X_AXES = ["step", "tokens", "wall_seconds"];
+const BUSY_MILLISECONDS = 1500;
+const CALM_MILLISECONDS = 3000;
+const TROUBLED_MILLISECONDS = 8000;
+
+const part = (id) => document.getElementById(id);
+const controls = part("plot-controls");
+
+const store = new RunStore();
+const view = readAddress();
+const list = new RunList(store, { onToggle: toggle, onOnly: (name) => choose([name]) });
+const plots = new RunPlots(part("plots"), { onZoom: (isZoomed) => (part("reset-zoom").hidden = !isZoomed) });
+const samples = new RunSamples(part("panel-samples"));
+const settings = new RunSettings(part("panel-settings"));
+
+let isFirstLook = true;
+let notice = "";
+let timer = 0;
+let turn = 0;
+
+function toggle(name, isChosen) {
+  const others = view.chosen.filter((other) => other !== name);
+  choose(isChosen ? [...others, name].slice(-MAX_CHOSEN) : others);
+}
+
+function choose(names) {
+  view.chosen = names;
+  notice = "";
+  writeAddress();
+  render();
+  look();
+}
+
+/** Ask the server what is new, draw it, and come back later. */
+async function look() {
+  clearTimeout(timer);
+  turn += 1;
+  const mine = turn;
+  let pause = CALM_MILLISECONDS;
+  try {
+    await store.refreshList();
+    dropVanished();
+    chooseFirst();
+    render();
+    const answers = await Promise.allSettled(view.chosen.map((name) => store.refreshRun(name)));
+    // A run deleted since the list was read is no trouble: the next list is without it.
+    const failure = answers.find(({ reason }) => reason !== undefined && reason.status !== 404);
+    if (failure) throw failure.reason;
+    showProblem(notice);
+    if (store.runs.some((run) => run.status === "running")) pause = BUSY_MILLISECONDS;
+  } catch (error) {
+    showProblem(readProblem(error));
+    pause = TROUBLED_MILLISECONDS;
+  }
+  if (mine !== turn) return;
+  render();
+  if (!document.hidden) timer = setTimeout(look, pause);
+}
+
+function dropVanished() {
+  const gone = view.chosen.filter((name) => store.run(name) === undefined);
+  if (gone.length === 0) return;
+  view.chosen = view.chosen.filter((name) => !gone.includes(name));
+  if (!isFirstLook) notice = `${gone.join(", ")}: the run folder is gone.`;
+  writeAddress();
+}
+
+/** Someone who comes for the first time sees what trains now, or else what was trained last. */
+function chooseFirst() {
+  if (view.chosen.length === 0 && store.runs.length > 0 && isFirstLook) {
+    const running = store.runs.filter((run) => run.status === "running");
+    const candidates = running.length > 0 ? running : store.runs;
+    view.chosen = [candidates.reduce((one, other) => (other.updated > one.updated ? other : one)).name];
+  }
+  isFirstLook = isFirstLook && store.runs.length === 0;
+}
+
+function render() {
+  const hasRuns = store.runs.length > 0;
+  part("no-runs").hidden = hasRuns || isFirstAnswerMissing();
+  part("no-runs-folder").textContent = store.folder;
+  part("runs-layout").hidden = !hasRuns;
+  if (hasRuns) renderRuns();
+  setNote();
+}
+
+function renderRuns() {
+  list.render(view.chosen);
+  const chosen = view.chosen
+    .filter((name) => store.run(name) !== undefined)
+    .map((name) => ({
+      run: store.run(name),
+      slot: store.slot(name, view.chosen),
+      lines: store.lines(name) ?? [],
+      details: store.details.get(name),
+    }));
+  renderOverview(part("overview"), chosen, store);
+  for (const tab of TABS) {
+    const isOpen = tab === view.tab;
+    const button = part(`tab-${tab}`);
+    button.ariaSelected = String(isOpen);
+    button.tabIndex = isOpen ? 0 : -1;
+    part(`panel-${tab}`).hidden = !isOpen;
+  }
+  if (view.tab === "curves") renderCurves(chosen);
+  if (view.tab === "samples") samples.render(chosen);
+  if (view.tab === "settings") settings.render(chosen);
+  if (view.tab === "health") renderHealth(part("panel-health"), chosen, store);
+}
+
+let drawn = "";
+
+function renderCurves(chosen) {
+  const curves = chosen.map(({ run, slot, lines, details }) => ({
+    ...{ name: run.name, slot, lines, spikes: details?.health.spikes ?? [] },
+    isRead: store.lines(run.name) !== undefined,
+  }));
+  const known = curves.map(({ name, slot, spikes }) => {
+    const { next, version } = store.curves.get(name) ?? {};
+    return [name, slot, next, version, spikes.length];
+  });
+  const state = JSON.stringify([view, document.documentElement.dataset.theme, known]);
+  if (state === drawn) return;
+  drawn = state;
+  plots.render(curves, view);
+}
+
+function setNote() {
+  if (isFirstAnswerMissing()) return;
+  const running = store.runs.filter((run) => run.status === "running").length;
+  const words = `${countOf(store.runs.length, "run")}${running > 0 ? `, ${running} training now` : ""}`;
+  if (part("page-note").textContent !== words) part("page-note").textContent = words;
+}
+
+function isFirstAnswerMissing() {
+  return store.clockOffset === null;
+}
+
+function showProblem(text) {
+  if (part("problem").textContent !== text) part("problem").textContent = text;
+  part("problem").hidden = text === "";
+}
+
+function openTab(tab, hasFocus) {
+  view.tab = tab;
+  writeAddress();
+  render();
+  if (hasFocus) part(`tab-${tab}`).focus();
+}
+
+function readControls() {
+  const data = new FormData(controls);
+  view.x = data.get("x");
+  view.log = data.get("log") !== null;
+  view.smoothing = Number(data.get("smoothing"));
+  showControls();
+  writeAddress();
+  render();
+}
+
+function showControls() {
+  controls.elements.x.value = view.x;
+  controls.elements.log.checked = view.log;
+  controls.elements.smoothing.value = String(view.smoothing);
+  controls.querySelector("output").textContent = view.smoothing > 0 ? view.smoothing.toFixed(2) : "off";
+}
+
+/** The address holds the view, so that it can be kept as a bookmark. */
+function readAddress() {
+  const query = new URLSearchParams(location.search);
+  const smoothing = Number(query.get("smoothing"));
+  return {
+    chosen: [...new Set(query.getAll("run"))].slice(0, MAX_CHOSEN),
+    tab: TABS.includes(query.get("tab")) ? query.get("tab") : "curves",
+    x: X_AXES.includes(query.get("x")) ? query.get("x") : "step",
+    log: query.get("log") === "1",
+    smoothing: smoothing > 0 && smoothing <= 0.98 ? smoothing : 0,
+  };
+}
+
+function writeAddress() {
+  const query = new URLSearchParams(view.chosen.map((name) => ["run", name]));
+  if (view.tab !== "curves") query.set("tab", view.tab);
+  if (view.x !== "step") query.set("x", view.x);
+  if (view.log) query.set("log", "1");
+  if (view.smoothing > 0) query.set("smoothing", String(view.smoothing));
+  history.replaceState(null, "", query.size > 0 ? `?${query}` : location.pathname);
+}
+
+for (const tab of TABS) {
+  part(`tab-${tab}`).addEventListener("click", () => openTab(tab, false));
+  part(`tab-${tab}`).addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by !== undefined) openTab(TABS[(TABS.indexOf(tab) + by + TABS.length) % TABS.length], true);
+  });
+}
+controls.addEventListener("input", readControls);
+controls.addEventListener("submit", (event) => event.preventDefault());
+part("reset-zoom").addEventListener("click", () => {
+  plots.resetZoom();
+  drawn = "";
+  render();
+});
+onThemeChange(() => render());
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) look();
+});
+
+showControls();
+loadPlotly().catch((error) => showProblem(readProblem(error)));
+look();

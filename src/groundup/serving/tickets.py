@@ -1,0 +1,102 @@
+"""What a request holds while its texts are written, and how tokens reach it from another thread.
+
+The scheduler's thread fills an Outbox once a step; asyncio's thread finds the events in its Ticket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from groundup.generation.request import GenerationRequest, NewToken
+
+
+class QueueFullError(Exception):
+    """There is no place in the queue; one is likely to be free after `retry_seconds`."""
+
+    def __init__(self, retry_seconds: float) -> None:
+        super().__init__(f"the queue is full for about {retry_seconds:.1f} s")
+        self.retry_seconds = retry_seconds
+
+
+class NotTakingRequestsError(Exception):
+    """The server is stopping, or its engine cannot be brought back to work."""
+
+
+class EngineFailedError(Exception):
+    """The engine broke while it worked on a request; the log has the cause."""
+
+
+@dataclass(eq=False)
+class Row:
+    """One text to be written: the `index`-th of its ticket."""
+
+    ticket: Ticket
+    index: int
+    request: GenerationRequest
+    # All below belongs to the scheduler's thread, but for is_cancelled, which a client sets.
+    handle: int | None = None
+    num_new: int = 0
+    is_cancelled: bool = False
+
+
+@dataclass(frozen=True)
+class RowEvent:
+    """A new token of a row, or the error that ended it."""
+
+    index: int
+    token: NewToken | None = None
+    error: Exception | None = None
+
+
+@dataclass(eq=False)
+class Ticket:
+    """The rows of one request and what has happened to them. Belongs to one event loop."""
+
+    rows: list[Row] = field(default_factory=list)
+    submitted: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._events: list[RowEvent] = []
+        self._has_events = asyncio.Event()
+
+    async def next_events(self) -> list[RowEvent]:
+        """Wait for something to happen; all that has happened since the last call."""
+        await self._has_events.wait()
+        self._has_events.clear()
+        events, self._events = self._events, []
+        return events
+
+    def receive(self, events: Sequence[RowEvent]) -> None:
+        self._events += events
+        self._has_events.set()
+
+
+class Outbox:
+    """The events of one step, handed over by a single call for each event loop."""
+
+    def __init__(self) -> None:
+        self._events: dict[Ticket, list[RowEvent]] = {}
+
+    def put(self, row: Row, token: NewToken | None = None, error: Exception | None = None) -> None:
+        self._events.setdefault(row.ticket, []).append(RowEvent(row.index, token, error))
+
+    def send(self) -> None:
+        loops = {ticket.loop for ticket in self._events}
+        for loop in loops:
+            part = {ticket: e for ticket, e in self._events.items() if ticket.loop is loop}
+            # A closed loop has nobody left who waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_hand_over, part)
+        self._events = {}
+
+
+def _hand_over(events: dict[Ticket, list[RowEvent]]) -> None:
+    for ticket, items in events.items():
+        ticket.receive(items)

@@ -1,0 +1,151 @@
+"""`POST /api/tokenize`: a text's pre-tokens, tokens and merge steps, for the page that draws them.
+
+The steps come from `tokenizer.inspection`; drawing them is the work of static/tokenizer.js.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from groundup.serving.api_errors import ApiError, answers
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.inspection import PreToken, explain
+from groundup.tokenizer.reference import split_special_tokens
+
+MAX_CHARACTERS = 20_000
+# The steps of one pre-token take room that grows with the square of its length.
+MAX_PRE_TOKEN_BYTES = 128
+
+
+class TokenizeRequest(BaseModel):
+    """A text to follow."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: str
+
+
+class TokenView(BaseModel):
+    """One token; half a character reads as U+FFFD in `text`."""
+
+    id: int
+    text: str
+    bytes: list[int]
+
+
+class MergeView(BaseModel):
+    """One merge that fired, and the symbols of the pre-token after it."""
+
+    left: list[int]
+    right: list[int]
+    rank: int
+    symbols: list[list[int]]
+
+
+class PreTokenView(BaseModel):
+    """One pre-token from character `start` to `end`; of a very long one no merges are told."""
+
+    text: str
+    start: int
+    end: int
+    tokens: list[TokenView]
+    merges: list[MergeView]
+    is_special: bool
+    is_whole_word: bool
+    is_too_long: bool
+
+
+class Tokenization(BaseModel):
+    """All that happens between a text and its ids."""
+
+    pre_tokens: list[PreTokenView]
+    num_ids: int
+    num_bytes: int
+    num_characters: int
+
+
+def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
+    """The route that explains texts with this tokenizer."""
+    router = APIRouter()
+
+    # No `async`: the work is Python's own and would hold up the streams of others.
+    @router.post("/api/tokenize", responses=answers(400))
+    def tokenize(request: TokenizeRequest) -> Tokenization:
+        if len(request.text) > MAX_CHARACTERS:
+            raise ApiError(
+                400,
+                f"the text has {len(request.text):,} characters but the tokenizer view takes "
+                f"{MAX_CHARACTERS:,}: shorten it, or use groundup tokenizer encode",
+                param="text",
+            )
+        try:
+            return describe_tokenization(tokenizer, request.text)
+        except UnicodeEncodeError as error:
+            raise ApiError(
+                400,
+                f"character {error.start} of the text is half of a surrogate pair and has no "
+                f"UTF-8: remove it",
+                param="text",
+            ) from error
+
+    return router
+
+
+def describe_tokenization(tokenizer: Tokenizer, text: str) -> Tokenization:
+    """Follow a text through pre-tokens and merges to its ids, in the shape of the wire."""
+    num_bytes = len(text.encode())
+    pre_tokens: list[PreTokenView] = []
+    start = 0
+    for pre_token, is_too_long in _explain_within_limits(tokenizer, text):
+        pre_tokens.append(_view(tokenizer, pre_token, start, is_too_long))
+        start += len(pre_token.text)
+    return Tokenization(
+        pre_tokens=pre_tokens,
+        num_ids=sum(len(pre_token.tokens) for pre_token in pre_tokens),
+        num_bytes=num_bytes,
+        num_characters=len(text),
+    )
+
+
+def _explain_within_limits(tokenizer: Tokenizer, text: str) -> Iterator[tuple[PreToken, bool]]:
+    """The pre-tokens in order, each with whether it was too long for its steps to be followed."""
+    definition = tokenizer.definition
+    stretch: list[str] = []
+    for piece, is_special in split_special_tokens(text, definition.special_tokens):
+        for part in [piece] if is_special else definition.pattern.split(piece):
+            if is_special or len(part.encode()) <= MAX_PRE_TOKEN_BYTES:
+                stretch.append(part)
+                continue
+            yield from ((known, False) for known in explain(tokenizer, "".join(stretch)).pre_tokens)
+            stretch.clear()
+            ids = tuple(tokenizer.encode(part))
+            tokens = tuple(tokenizer.vocab[id] for id in ids)
+            yield PreToken(part, tokens, (), tokens, ids), True
+    yield from ((known, False) for known in explain(tokenizer, "".join(stretch)).pre_tokens)
+
+
+def _view(tokenizer: Tokenizer, pre_token: PreToken, start: int, is_too_long: bool) -> PreTokenView:
+    return PreTokenView(
+        text=pre_token.text,
+        start=start,
+        end=start + len(pre_token.text),
+        tokens=[
+            TokenView(id=id, text=tokenizer.decode([id]), bytes=list(token))
+            for id, token in zip(pre_token.ids, pre_token.tokens, strict=True)
+        ],
+        merges=[
+            MergeView(
+                left=list(step.left),
+                right=list(step.right),
+                rank=step.rank,
+                symbols=[list(symbol) for symbol in step.symbols],
+            )
+            for step in pre_token.steps
+        ],
+        is_special=pre_token.is_special,
+        is_whole_word=pre_token.is_whole_word,
+        is_too_long=is_too_long,
+    )

@@ -1,0 +1,194 @@
+"""`groundup generate` on a run that was trained here: its text, and what bad input gets."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.cli.main import main
+from groundup.generation import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+    """A folder with the run runs/small in it."""
+    folder = tmp_path_factory.mktemp("generate")
+    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
+    assert main(["train", *words]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For processes that are started from the new folder.
+    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    monkeypatch.chdir(folder)
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["generate", "small", *words]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def records(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output(capsys, *words, "--json").splitlines()]
+
+
+def test_the_text_follows_its_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompt", "The cat", "--max-tokens", "8", "--temperature", "0.8", "--top-p", "0.9")
+    text = LanguageModel.load("runs/small").generate(
+        "The cat", max_tokens=8, temperature=0.8, top_p=0.9, seed=3
+    )
+    assert output(capsys, *words, "--seed", "3") == f"The cat{text}\n"
+
+
+def test_samples_are_told_apart_and_each_has_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompt", "One", "--max-tokens", "6")
+    page = output(capsys, *words, "--num-samples", "3", "--seed", "1")
+    parts = page.split("\n\n=== ")
+    assert [part.splitlines()[0].strip("= ") for part in parts] == [
+        "1 of 3, seed 1",
+        "2 of 3, seed 2",
+        "3 of 3, seed 3",
+    ]
+    for part, seed in zip(parts, (1, 2, 3), strict=True):
+        alone = output(capsys, *words, "--seed", str(seed))
+        assert part.split(" ===\n", 1)[1].rstrip("\n") == alone.rstrip("\n")
+
+
+def test_json_is_one_object_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    found = records(capsys, "--prompt", "One", "--num-samples", "2", "--max-tokens", "4")
+    assert [(one["prompt"], one["sample"], one["seed"]) for one in found] == [
+        ("One", 0, 0),
+        ("One", 1, 1),
+    ]
+    assert all(one["finish_reason"] in ("stop", "length") for one in found)
+    assert found[0]["text"] == LanguageModel.load("runs/small").generate("One", max_tokens=4)
+
+
+def test_prompts_come_from_a_file_or_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = "The cat\n\nA dog ☃\r\n"
+    (tmp_path / "prompts.txt").write_text(lines, encoding="utf-8")
+    words = ("--max-tokens", "5", "--num-samples", "2")
+    by_file = records(capsys, "--prompts", str(tmp_path / "prompts.txt"), *words)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert records(capsys, "--prompts", "-", *words) == by_file
+    assert [one["prompt"] for one in by_file] == ["The cat", "The cat", "A dog ☃", "A dog ☃"]
+    assert by_file[2:] == records(capsys, "--prompt", "A dog ☃", *words)
+
+
+def test_every_setting_of_the_choice_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = records(
+        capsys, "--prompt", "One", "--top-k", "9", "--min-p", "0.01", "--repetition-penalty", "1.3",
+        "--stop", "e", "--stop", "th", "--past-context", "slide", "--max-tokens", "60",
+        "--device", "cpu", "--checkpoint", "8", "--precision", "float32",
+    )  # fmt: skip
+    text = LanguageModel.load("runs/small", 8).generate(
+        "One",
+        top_k=9,
+        min_p=0.01,
+        repetition_penalty=1.3,
+        stop=["e", "th"],
+        past_context="slide",
+        max_tokens=60,
+    )
+    assert found["text"] == text and "e" not in text
+
+
+def test_a_document_is_begun_without_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "--max-tokens", "0") == "\n"
+    assert len(output(capsys, "--max-tokens", "9")) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["smal"], "there is no run smal, neither as a folder nor in runs: did you mean small?"),
+        (["empty"], "runs/empty has no checkpoint yet"),
+        (["small", "--checkpoint", "7"], "no checkpoint of step 7"),
+        (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),
+        (["small", "--precision", "int8"], "int8"),
+        (["small", "--temperature", "-1"], "the temperature is -1.0"),
+        (["small", "--temperature", "nan"], "the temperature is nan"),
+        (["small", "--top-p", "0"], "top-p is 0.0; it must be more than 0 and at most 1"),
+        (["small", "--top-p", "1.01"], "top-p is 1.01"),
+        (["small", "--top-k", "0"], "top-k is 0"),
+        (["small", "--min-p", "2"], "min-p is 2.0"),
+        (["small", "--repetition-penalty", "0"], "repetition penalty is 0.0"),
+        (["small", "--max-tokens", "-1"], "max_tokens is -1"),
+        (["small", "--num-samples", "0"], "--num-samples is 0"),
+        (["small", "--stop", ""], "a stop string is empty"),
+        (["small", "--seed", "-4"], "seed -4 is out of range"),
+        (["small", "--device", "gpu"], "gpu"),
+        (["small", "--past-context", "glide"], "glide"),
+        (["small", "--prompts", "nowhere.txt"], "nowhere.txt: no such file"),
+        (["small", "--prompts", "runs"], "runs is a folder"),
+        (["small", "--prompts", "blank.txt"], "blank.txt has no prompt"),
+        (["small", "--prompts", "blank.txt", "--prompt", "x"], "--prompt or --prompts, not both"),
+        (["small", "--prompt", "long " * 40], "more than the context of 16: shorten it, or"),
+        ([], "groundup generate needs RUN"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], complaint: str
+) -> None:
+    (folder / "runs" / "empty").mkdir(exist_ok=True)
+    for name in ("config.yaml", "tokenizer.json"):
+        (folder / "runs" / "empty" / name).write_bytes((folder / "runs/small" / name).read_bytes())
+    (folder / "blank.txt").write_text("\n \n")
+    assert main(["generate", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert complaint in captured.err.removeprefix("error: ")
+
+
+def test_a_long_prompt_slides_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompt", "long " * 40, "--past-context", "slide", "--max-tokens", "40")
+    (found,) = records(capsys, *words)
+    assert found["prompt"] == "long " * 40
+
+
+def test_a_prompt_that_is_no_utf_8_is_written_all_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prompt = os.fsdecode(b"caf\xe9")
+    assert output(capsys, "--prompt", prompt, "--max-tokens", "2").startswith("caf�")
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """One that has more to write than anybody waits for."""
+    (tmp_path / "prompts.txt").write_text("The cat\n" * 200)
+    command = [sys.executable, "-m", "groundup", "generate", "small", "--num-samples", "50"]
+    command += ["--prompts", str(tmp_path / "prompts.txt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_an_interrupt_ends_quietly(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout is not None and process.stderr is not None
+    # Text is streamed: it is here while there is still a lot to come.
+    assert process.stdout.read(40).startswith(b"=== 1 of 10000, seed 0 ===\nThe cat")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == b"interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_reader_who_leaves_ends_it_quietly(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(40)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 141

@@ -1,0 +1,79 @@
+"""Small models and the plain loop that everything here is held against."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.generation import Engine, GenerationRequest
+from groundup.generation.uniforms import Uniforms
+from groundup.model import TransformerLM
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine cost more than these small shapes do."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def new_model() -> Callable[..., TransformerLM]:
+    return _new_model
+
+
+@pytest.fixture
+def plain_ids() -> Callable[[TransformerLM, GenerationRequest], list[int]]:
+    return _plain_ids
+
+
+@pytest.fixture
+def finish() -> Callable[[Engine], dict[int, list[int]]]:
+    return _finish
+
+
+def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
+    shape = {"vocab_size": 50, "context_length": 12, "d_model": 32, "num_layers": 2, "num_heads": 4}
+    torch.manual_seed(seed)
+    model = TransformerLM(**(shape | settings), rope_theta=100.0)
+    with torch.no_grad():
+        # Sharper than at first, so that likely and unlikely ids are far apart.
+        model.output_weight.mul_(6.0)
+    return model
+
+
+@torch.no_grad()
+def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
+    """The oracle: the whole text through the model for every new id, no cache, one row."""
+    context = model.config.context_length
+    visible = list(request.prompt_ids)[-context:]
+    history, numbers = list(request.prompt_ids), Uniforms(request.seed)
+    new: list[int] = []
+    while len(new) < request.max_tokens:
+        if len(visible) > context:
+            if request.past_context == "stop":
+                break
+            visible = visible[-max(1, context // 2) :]
+        logits = model(torch.tensor([visible]))[:, -1]
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        seen[0, history] = True
+        number = torch.tensor([numbers[len(new)]])
+        id = int(request.sampler.choose(logits, number, seen))
+        new.append(id)
+        if id in request.stop_ids:
+            break
+        visible.append(id)
+        history.append(id)
+    return new
+
+
+def _finish(engine: Engine) -> dict[int, list[int]]:
+    """Step until nothing runs: the ids of each handle."""
+    found: dict[int, list[int]] = {}
+    while engine.num_running:
+        for handle, token in engine.step():
+            found.setdefault(handle, []).append(token.id)
+    return found

@@ -1,0 +1,169 @@
+"""A device that draws by itself gives the ids that the host would have drawn."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.errors import CheckpointError
+from groundup.generation import Engine, GenerationRequest, Sampler
+from groundup.generation.choosing import DeviceChooser
+from groundup.generation.packed_decoder import PackedDecoder
+from groundup.generation.prompts import Row
+from groundup.generation.uniforms import Uniforms
+from groundup.model import TransformerLM
+
+NewModel = Callable[..., TransformerLM]
+PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
+
+KNOWN = [Sampler.of(0.9, top_p=0.9), Sampler.of(0.0), Sampler.of(1.2, top_k=5)]
+UNKNOWN = Sampler.of(0.9, repetition_penalty=1.5)
+
+# What the device is told of a row: id, position, number of new ids, seed, sampler.
+State = tuple[int, int, int, int, Sampler]
+
+
+class _Done:
+    def __init__(self, ids: list[int]) -> None:
+        self._ids = ids
+
+    def read(self) -> list[int]:
+        return self._ids
+
+
+class Device(PackedDecoder):
+    """Draws at once what a device would draw in its own time, and goes on from there."""
+
+    def __init__(self, model: TransformerLM, max_rows: int) -> None:
+        super().__init__(model, max_rows)
+        self.num_told = self.num_launched = 0
+        self._states: list[State] = []
+        self._logits = torch.zeros(max_rows, self.vocab_size)
+
+    @property
+    def logits(self) -> torch.Tensor:
+        return self._logits
+
+    def set_rows(self, rows: Sequence[State]) -> None:
+        self.num_told += 1
+        self._states = list(rows)
+
+    def launch(self, n: int) -> _Done:
+        assert n == len(self._states)
+        self.num_launched += 1
+        ids = torch.tensor([state[0] for state in self._states])
+        positions = torch.tensor([state[1] for state in self._states])
+        self._logits[:n] = self.decode(ids, positions)
+        chosen: list[int] = []
+        for logits, (_, _, count, seed, sampler) in zip(self._logits, self._states, strict=False):
+            number = torch.tensor(Uniforms(seed)[count], dtype=torch.float64)
+            chosen.append(int(sampler.draw(logits, number)))
+        self._states = [
+            (max(id, 0), position + 1, count + 1, seed, sampler)
+            for id, (_, position, count, seed, sampler) in zip(chosen, self._states, strict=True)
+        ]
+        return _Done(chosen)
+
+
+def describe(row: Row) -> State | None:
+    if row.request.sampler not in KNOWN:
+        return None
+    return row.ids[-1], len(row.ids) - 1, row.num_new, row.request.seed, row.request.sampler
+
+
+@pytest.fixture
+def device(new_model: NewModel, monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(
+        "groundup.generation.engine.device_chooser",
+        lambda decoder: DeviceChooser(decoder, decoder.max_seq_len, describe),
+    )
+    return Device(new_model(), 5)
+
+
+def run_out(engine: Engine) -> list[int]:
+    ids = []
+    while engine.num_running:
+        ids += [token.id for _, token in engine.step()]
+    return ids
+
+
+def request(prompt: Sequence[int], max_tokens: int, **settings: Any) -> GenerationRequest:
+    return GenerationRequest(tuple(prompt), max_tokens, KNOWN[0], **settings)
+
+
+def test_a_device_is_told_once_and_asked_for_no_step_too_many(
+    device: Device, plain_ids: PlainIds
+) -> None:
+    engine = Engine(device)
+    one = request([1, 2], 7)
+    engine.add(one)
+    assert run_out(engine) == plain_ids(device.model, one)
+    assert (device.num_told, device.num_launched) == (1, 7)
+    # At a full context as well.
+    engine.add(request([1, 2], 100))
+    assert len(run_out(engine)) == 11
+    assert (device.num_told, device.num_launched) == (2, 18)
+
+
+def test_the_next_step_begins_before_the_ids_are_read(device: Device) -> None:
+    engine = Engine(device)
+    engine.add(request([1, 2], 7))
+    engine.step()
+    assert device.num_launched == 2
+    # Not where the logits of the step are wanted, which the next one would overwrite.
+    engine.clear()
+    engine.add(request([1, 2], 7, num_alternatives=2))
+    engine.step()
+    assert device.num_launched == 3
+
+
+def test_rows_join_leave_and_slide_beside_rules_the_device_does_not_know(
+    device: Device, plain_ids: PlainIds
+) -> None:
+    chance = random.Random(7)
+    engine = Engine(device)
+    waiting = [
+        GenerationRequest(
+            tuple(chance.randrange(50) for _ in range(chance.randint(1, 12))),
+            chance.randint(1, 30),
+            chance.choice([*KNOWN, *KNOWN, UNKNOWN]),
+            seed=chance.randrange(100),
+            stop_ids=frozenset({chance.randrange(50)}),
+            past_context=chance.choice(["stop", "slide"]),  # type: ignore[arg-type]
+            num_alternatives=chance.choice([-1, -1, -1, 0]),
+        )
+        for _ in range(40)
+    ]
+    asked: dict[int, GenerationRequest] = {}
+    found: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    while waiting or engine.num_running:
+        while waiting and engine.num_free and chance.random() < 0.3:
+            one = waiting.pop()
+            asked[engine.add(one)] = one
+        for handle, token in engine.step():
+            found.setdefault(handle, []).append(token.id)
+        if engine.num_running and chance.random() < 0.05:
+            gone.add(handle := chance.choice(list(asked)))
+            engine.remove(handle)
+    assert device.num_launched > 20
+    for handle, one in asked.items():
+        whole, ids = plain_ids(device.model, one), found.get(handle, [])
+        assert ids == (whole[: len(ids)] if handle in gone else whole)
+
+
+def test_after_damaged_scores_the_device_begins_again(device: Device, plain_ids: PlainIds) -> None:
+    engine = Engine(device)
+    one = request([1, 2], 7)
+    engine.add(one)
+    weight = device.model.output_weight
+    with torch.no_grad():
+        kept = weight.clone()
+        weight[3] = torch.nan
+    with pytest.raises(CheckpointError, match="not finite"):
+        engine.step()
+    with torch.no_grad():
+        weight.copy_(kept)
+    assert run_out(engine) == plain_ids(device.model, one)

@@ -1,0 +1,99 @@
+"""Text from ids as they come: whole characters, nothing of a stop string, any split the same."""
+
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.errors import ConfigError
+from groundup.generation import TextStream
+from groundup.tokenizer import Tokenizer
+
+BYTES = {id: bytes([id]) for id in range(256)}
+EURO = "€".encode()
+# Tokens of several characters, of parts of one, and of parts of two.
+MERGES = [(b"a", b"b"), (b"ab", b"a"), (EURO[:1], EURO[1:2]), (b"b", EURO[:1]), (EURO[2:], b"a")]
+MERGED = {256 + place: left + right for place, (left, right) in enumerate(MERGES)}
+TOKENIZER = Tokenizer(BYTES | MERGED, MERGES)
+
+
+def pieces_of(stream: TextStream, ids: list[int]) -> list[str]:
+    return [*(stream.push(id) for id in ids), stream.finish()]
+
+
+def cut(text: str, stop: list[str]) -> str:
+    """The text up to where the stop string begins that is complete first."""
+    for end in range(len(text) + 1):
+        ending = [s for s in stop if text[:end].endswith(s)]
+        if ending:
+            return text[: end - max(map(len, ending))]
+    return text
+
+
+small_text = st.text(alphabet="ab€é\n", max_size=12)
+stops = st.lists(st.text(alphabet="ab€é\n", min_size=1, max_size=4), max_size=3)
+any_ids = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30)
+
+
+@given(text=small_text, stop=stops)
+def test_the_pieces_join_to_the_text_cut_at_the_first_stop_string(
+    text: str, stop: list[str]
+) -> None:
+    stream = TextStream(TOKENIZER, stop)
+    pieces = pieces_of(stream, list(text.encode()))
+    assert "".join(pieces) == cut(text, stop)
+    assert stream.stopped == (any(s in text for s in stop))
+
+
+@given(text=small_text, stop=stops)
+def test_the_split_into_tokens_does_not_matter(text: str, stop: list[str]) -> None:
+    by_bytes = pieces_of(TextStream(TOKENIZER, stop), list(text.encode()))
+    by_tokens = pieces_of(TextStream(TOKENIZER, stop), TOKENIZER.encode(text))
+    assert "".join(by_bytes) == "".join(by_tokens)
+
+
+@given(ids=any_ids, stop=stops)
+def test_any_ids_give_what_decoding_gives(ids: list[int], stop: list[str]) -> None:
+    # All but a character that is still incomplete at the end, which is dropped.
+    whole = codecs.getincrementaldecoder("utf-8")("replace").decode(TOKENIZER.decode_bytes(ids))
+    assert TOKENIZER.decode(ids).startswith(whole)
+    assert "".join(pieces_of(TextStream(TOKENIZER, stop), ids)) == cut(whole, stop)
+
+
+@given(text=small_text, stop=stops)
+def test_no_piece_is_taken_back(text: str, stop: list[str]) -> None:
+    stream, written = TextStream(TOKENIZER, stop), ""
+    for id in text.encode():
+        written += stream.push(id)
+        assert cut(text, stop).startswith(written)
+
+
+def test_text_comes_as_soon_as_it_is_certain() -> None:
+    stream = TextStream(TOKENIZER, ["END"])
+    assert [stream.push(id) for id in b"abEN."] == ["a", "b", "", "", "EN."]
+    assert [stream.push(id) for id in "é€".encode()] == ["", "é", "", "", "€"]
+    assert [stream.push(id) for id in b"EEND more"] == ["", "E", "", "", "", "", "", "", ""]
+    assert stream.stopped and stream.finish() == ""
+
+
+def test_what_was_held_back_comes_at_the_end() -> None:
+    stream = TextStream(TOKENIZER, ["END"])
+    assert [stream.push(id) for id in b"EN"] == ["", ""]
+    assert stream.finish() == "EN" and not stream.stopped and stream.finish() == ""
+
+
+def test_of_several_stop_strings_the_first_complete_one_ends_the_text() -> None:
+    for ids in ([*b"abcd"], TOKENIZER.encode("abcd")):
+        stream = TextStream(TOKENIZER, ["abcd", "bc"])
+        assert "".join(pieces_of(stream, ids)) == "a"
+
+
+def test_ids_without_a_token_stand_for_nothing() -> None:
+    stream = TextStream(TOKENIZER)
+    assert [stream.push(id) for id in (ord("a"), TOKENIZER.vocab_size, 10**6)] == ["a", "", ""]
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ConfigError, match="stop string is empty"):
+        TextStream(TOKENIZER, ["a", ""])

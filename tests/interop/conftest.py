@@ -1,0 +1,147 @@
+"""Run folders of tiny models with random weights, written without training."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.config import load_settings
+from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.reference import train_bpe_reference
+from groundup.training.config import RunConfig
+from groundup.training.run_folder import RunFolder
+
+END = "<|endoftext|>"
+TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 8
+METRICS = [
+    {"step": 4, "tokens": 256, "loss": 5.5, "validation_loss": 5.25, "bits_per_byte": 3.5},
+    {"step": 6, "tokens": 384, "loss": 5.375},
+    {"step": 7, "tokens": 448, "loss": 5.125, "validation_loss": 5.0, "bits_per_byte": 3.25},
+]
+
+CHECKPOINT_SHAPE: dict[str, Any] = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "eos_token_id": 299,
+    "bos_token_id": None,
+}
+FAMILIES: dict[str, Any] = {
+    "llama": ("Llama", {}),
+    "llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama, padded": ("Llama", {"vocab_size": 384}),
+    "llama, theta": ("Llama", {"rope_parameters": {"rope_theta": 500.0}}),
+    "qwen3": ("Qwen3", {"head_dim": 8}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+}
+
+MakeRun = WriteRun = MakeCheckpoint = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products gain nothing from threads, and machines that test are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """300 tokens of GPT-2's pattern."""
+    vocab, merges = train_bpe_reference(TEXT, 300, [END])
+    return Tokenizer(vocab, merges, [END])
+
+
+@pytest.fixture(scope="session")
+def write_run() -> WriteRun:
+    """`write_run(runs, tokenizer, "name", qk_norm=True)`: a run folder at step 7."""
+
+    def write(runs: Path, tokenizer: Tokenizer, name: str = "tiny", **settings: Any) -> Path:
+        model_settings = {
+            "vocab_size": 300,
+            "context_length": 32,
+            "d_model": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "d_ff": 48,
+            **settings,
+        }
+        overrides = {"name": name, "runs_folder": str(runs), "model": model_settings}
+        config = load_settings(RunConfig, overrides=overrides)
+        folder = RunFolder(runs / name)
+        folder.path.mkdir(parents=True)
+        folder.begin(config, tokenizer, {"groundup": "0.1.0", "git_commit": "abc"})
+        state = random_model(config).state_dict()
+        CheckpointFolder(folder.checkpoints).save(7, state, {}, {}, metric=5.0)
+        lines = [json.dumps(record) + "\n" for record in METRICS]
+        folder.metrics_file.write_text("".join(lines), "utf-8")
+        return folder.path
+
+    return write
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, tokenizer: Tokenizer, write_run: WriteRun) -> MakeRun:
+    """`make_run("name", qk_norm=True)`: a run folder with the tokenizer above, changed as given."""
+    usual = tokenizer
+
+    def make(name: str = "tiny", tokenizer: Tokenizer | None = None, **settings: Any) -> Path:
+        return write_run(tmp_path / "runs", tokenizer or usual, name, **settings)
+
+    return make
+
+
+@pytest.fixture
+def make_checkpoint(tmp_path: Path, tokenizer: Tokenizer) -> MakeCheckpoint:
+    """`make_checkpoint("llama", mlp_bias=True)`: a folder as save_pretrained leaves it."""
+
+    def make(family: str = "llama", save: dict[str, Any] | None = None, **settings: Any) -> Path:
+        transformers = pytest.importorskip("transformers")
+        family, changes = FAMILIES[family]
+        config_type = getattr(transformers, f"{family}Config")
+        model_type = getattr(transformers, f"{family}ForCausalLM")
+        torch.manual_seed(3)
+        dtype = settings.pop("dtype", torch.float32)
+        model = model_type(config_type(**{**CHECKPOINT_SHAPE, **changes, **settings})).to(dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                noise = 0.3 * torch.randn_like(parameter)
+                parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)
+        folder = tmp_path / "checkpoint"
+        model.save_pretrained(folder, **(save or {}))
+        tokenizer.save(folder / "tokenizer.json", "huggingface")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def random_model(config: RunConfig) -> TransformerLM:
+    """Weights that are large and all different, so that a wrong one shows in the logits."""
+    generator = torch.Generator().manual_seed(7)
+    model = TransformerLM.from_config(config.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)
+    return model

@@ -1,0 +1,276 @@
+"""GGUF files read back with gguf's own reader, and run in llama.cpp where it is installed."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundup.errors import ConfigError, MissingExtraError, TokenizerError
+from groundup.generation import LanguageModel
+from groundup.interop import export_gguf, export_huggingface
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import find_pattern
+from groundup.tokenizer.training import train_tokenizer
+
+gguf = pytest.importorskip("gguf")
+
+MakeRun = Callable[..., Path]
+
+END = "<|endoftext|>"
+TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! "
+
+HARD_TEXTS = [
+    *("", " ", "  a", "a  ", "\n\n\nx", "\t \r\n y", "\u00a0\u3000z", f"one{END}two {END}"),
+    *("don't I'LL 'tis", "naïve café e\u0301", "日本語の文", "x\U0001f3f4\u200d\u2620\ufe0fy"),
+    *("1234567 ١٢٣ 3.14", "<|endof text|>", "a\u0000b", "!?…—“quoted”"),
+]
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Keys with their values, and tensors."""
+    reader = gguf.GGUFReader(path)
+    keys = {name: field.contents() for name, field in reader.fields.items()}
+    return keys, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def values_of(tensor: Any) -> torch.Tensor:
+    kind = tensor.tensor_type
+    if kind == gguf.GGMLQuantizationType.BF16:
+        data = np.array(tensor.data).view(np.int16)
+        return torch.from_numpy(data).view(torch.bfloat16).float()
+    return torch.from_numpy(np.array(tensor.data)).float()
+
+
+def huggingface_weights(run: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """An export's weights, which are known to be right, under the names of GGUF."""
+    from safetensors.torch import load_file
+
+    export_huggingface(run, folder)
+    weights = load_file(folder / "model.safetensors")
+    architecture = gguf.MODEL_ARCH.QWEN3 if "qk" in run.name else gguf.MODEL_ARCH.LLAMA
+    names = gguf.get_tensor_name_map(architecture, 2)
+    return {names.get_name(name, (".weight",)): weight for name, weight in weights.items()}
+
+
+def as_llama_cpp_permutes(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """What the converter of llama.cpp does to Llama's query and key rows."""
+    rows = weight.reshape(num_heads, 2, weight.shape[0] // num_heads // 2, -1)
+    return rows.swapaxes(1, 2).reshape(weight.shape)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2, "tie_embeddings": True}], ids=str)
+def test_llama_tensors_are_those_of_llama_cpps_converter(
+    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = make_run(**settings)
+    export_gguf(run, tmp_path / "tiny.gguf")
+    _, tensors = read(tmp_path / "tiny.gguf")
+    expected = huggingface_weights(run, tmp_path / "huggingface")
+    assert tensors.keys() == expected.keys()
+    num_kv_heads = settings.get("num_kv_heads", 4)
+    for name, weight in expected.items():
+        if name.endswith("attn_q.weight"):
+            weight = as_llama_cpp_permutes(weight, 4)
+        if name.endswith("attn_k.weight"):
+            weight = as_llama_cpp_permutes(weight, num_kv_heads)
+        assert torch.equal(values_of(tensors[name]), weight), name
+        assert tensors[name].shape.tolist() == list(weight.shape)[::-1], name
+
+
+def test_qwen3_tensors_are_those_of_the_huggingface_export(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run = make_run("qk", qk_norm=True)
+    export_gguf(run, tmp_path / "qk.gguf")
+    keys, tensors = read(tmp_path / "qk.gguf")
+    expected = huggingface_weights(run, tmp_path / "huggingface")
+    assert keys["general.architecture"] == "qwen3" and keys["qwen3.attention.key_length"] == 8
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(values_of(tensors[name]), expected[name]) for name in expected)
+
+
+def test_every_setting_is_told(make_run: MakeRun, tmp_path: Path) -> None:
+    run = make_run(num_kv_heads=2, rope_theta=500.0, norm_eps=1e-3, vocab_size=320)
+    export_gguf(run, tmp_path / "tiny.gguf")
+    keys, _ = read(tmp_path / "tiny.gguf")
+    told = {name.removeprefix("llama."): value for name, value in keys.items() if "llama." in name}
+    assert told.pop("attention.layer_norm_rms_epsilon") == pytest.approx(1e-3)
+    assert told == {
+        "vocab_size": 320,
+        "context_length": 32,
+        "embedding_length": 32,
+        "block_count": 2,
+        "feed_forward_length": 48,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 8,
+        "attention.value_length": 8,
+        "rope.dimension_count": 8,
+        "rope.freq_base": 500.0,
+    }
+    assert keys["general.architecture"] == "llama" and keys["general.name"] == "tiny"
+    assert keys["general.file_type"] == gguf.LlamaFileType.ALL_F32
+
+
+def test_the_tokenizer_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    export_gguf(make_run(vocab_size=304), tmp_path / "tiny.gguf")
+    keys, _ = read(tmp_path / "tiny.gguf")
+    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert (told["model"], told["pre"]) == ("gpt2", "gpt-2")
+    assert len(told["tokens"]) == len(set(told["tokens"])) == 304
+    assert told["tokens"][299] == END
+    assert told["token_type"] == [1] * 299 + [3] + [5] * 4
+    assert len(told["merges"]) == len(tokenizer.merges)
+    spelled = {token: id for id, token in enumerate(told["tokens"])}
+    for merge, (left, right) in zip(told["merges"], tokenizer.merges, strict=True):
+        parts = [tokenizer.vocab[spelled[part]] for part in merge.split(" ")]
+        assert parts == [left, right]
+    assert told["eos_token_id"] == told["bos_token_id"] == told["padding_token_id"] == 299
+    assert not (told["add_bos_token"] or told["add_eos_token"] or told["add_space_prefix"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "file_type"),
+    [("float16", "F16", "MOSTLY_F16"), ("bfloat16", "BF16", "MOSTLY_BF16")],
+)
+def test_half_precision_rounds_matrices_and_keeps_vectors(
+    make_run: MakeRun, tmp_path: Path, dtype: Any, kind: str, file_type: str
+) -> None:
+    run = make_run()
+    export_gguf(run, tmp_path / "whole.gguf")
+    export_gguf(run, tmp_path / "half.gguf", dtype=dtype)
+    whole, (keys, half) = read(tmp_path / "whole.gguf")[1], read(tmp_path / "half.gguf")
+    assert keys["general.file_type"] == gguf.LlamaFileType[file_type]
+    for name, tensor in whole.items():
+        expected, is_vector = values_of(tensor), len(tensor.shape) == 1
+        assert half[name].tensor_type.name == ("F32" if is_vector else kind)
+        if not is_vector:
+            expected = expected.to(getattr(torch, dtype)).float()
+        assert torch.equal(values_of(half[name]), expected), name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("o200k", "gpt-4o"), ("deepseek", "deepseek-v3")],
+)
+def test_patterns_that_llama_cpp_knows_have_its_names(
+    make_run: MakeRun, tmp_path: Path, pattern: str, name: str
+) -> None:
+    tokenizer, _ = train_tokenizer([TEXT.encode()], 280, [END], pattern=find_pattern(pattern))
+    export_gguf(make_run(tokenizer=tokenizer), tmp_path / "tiny.gguf")
+    assert read(tmp_path / "tiny.gguf")[0]["tokenizer.ggml.pre"] == name
+
+
+def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
+    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    def refusal(name: str, made: Tokenizer) -> str:
+        with pytest.raises((TokenizerError, ConfigError)) as raised:
+            export_gguf(make_run(name, tokenizer=made), tmp_path / "out.gguf")
+        assert not (tmp_path / "out.gguf").exists() and not (tmp_path / "out.md").exists()
+        return str(raised.value)
+
+    for place, pattern in enumerate(["cl100k", r"\w+|\W+"]):
+        made, _ = train_tokenizer([TEXT.encode()], 280, [END], pattern=find_pattern(pattern))
+        assert "no pre-tokenizer" in refusal(f"pattern{place}", made)
+    assert "no end of text" in refusal(
+        "endless", Tokenizer(tokenizer.definition.ordinary_tokens(), tokenizer.merges)
+    )
+    single_bytes = {id: bytes([id]) for id in range(256)}
+    assert "without merges" in refusal("bytes", Tokenizer(single_bytes, [], [END]))
+
+
+def test_whole_words_matter_only_where_merges_miss_one(make_run: MakeRun, tmp_path: Path) -> None:
+    def make(words: list[bytes], merges: list[tuple[bytes, bytes]]) -> Tokenizer:
+        tokens = [*(bytes([byte]) for byte in range(256)), *words, END.encode()]
+        special = {END: len(tokens) - 1}
+        return Tokenizer.from_definition(
+            TokenizerDefinition(dict(enumerate(tokens)), merges, special, find_pattern("llama3"))
+        )
+
+    reached = make([b"ab", b"abc"], [(b"a", b"b"), (b"ab", b"c")])
+    export_gguf(make_run("reached", tokenizer=reached), tmp_path / "reached.gguf")
+    missed = make([b"ab", b"bc", b"abc"], [(b"b", b"c"), (b"a", b"b"), (b"ab", b"c")])
+    with pytest.raises(TokenizerError, match=r"takes whole words.*'abc'"):
+        export_gguf(make_run("missed", tokenizer=missed), tmp_path / "missed.gguf")
+
+
+def test_a_folder_gets_file_and_card(make_run: MakeRun, tmp_path: Path) -> None:
+    run, out = make_run(), tmp_path / "out"
+    assert export_gguf(run, out) == ["README.md", "tiny.gguf"]
+    with pytest.raises(ConfigError, match="not empty"):
+        export_gguf(run, out)
+    export_gguf(run, out, force=True, dtype="float16")
+
+
+def test_a_file_gets_its_card_beside_it(make_run: MakeRun, tmp_path: Path) -> None:
+    run, out = make_run(), tmp_path / "models" / "one.gguf"
+    assert export_gguf(run, out) == ["one.gguf", "one.md"]
+    before = out.read_bytes()
+    with pytest.raises(ConfigError, match=r"one.gguf exists.*--force"):
+        export_gguf(run, out, dtype="float16")
+    assert out.read_bytes() == before
+    export_gguf(run, out, dtype="float16", force=True)
+    assert len(out.read_bytes()) < len(before)
+    assert sorted(file.name for file in out.parent.iterdir()) == ["one.gguf", "one.md"]
+
+
+def test_without_the_package_the_extra_is_named(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[gguf\]"):
+        export_gguf(make_run(), tmp_path / "out.gguf")
+
+
+def test_models_that_llama_cannot_say_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="logit_soft_cap is 20"):
+        export_gguf(make_run(logit_soft_cap=20.0), tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}, {"qk_norm": True}], ids=str)
+def test_llama_cpp_continues_as_we_do(
+    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    llama_cpp = pytest.importorskip(
+        "llama_cpp", reason="llama-cpp-python is not installed: llama.cpp itself is not tried"
+    )
+    run, out = make_run(**settings), tmp_path / "tiny.gguf"
+    export_gguf(run, out)
+    exact = llama_cpp.GGML_TYPE_F32
+    theirs = llama_cpp.Llama(
+        str(out), n_ctx=32, n_threads=1, type_k=exact, type_v=exact, logits_all=True, verbose=False
+    )
+    ours = LanguageModel.load(run, device="cpu")
+    prompt = "Ada had a red kite."
+    ids = theirs.tokenize(prompt.encode(), add_bos=False, special=True)
+    assert ids == ours.tokenizer.encode(prompt)
+    for _ in range(12):
+        theirs.reset()
+        theirs.eval(ids)
+        scores = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
+        with torch.no_grad():
+            expected = ours.model(torch.tensor([ids]))[0]
+        torch.testing.assert_close(scores, expected, atol=1e-3, rtol=0)
+        assert int(scores[-1].argmax()) == int(expected[-1].argmax())
+        ids.append(int(expected[-1].argmax()))
+    theirs.close()
+
+
+def test_llama_cpp_cuts_text_as_we_do(
+    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    llama_cpp = pytest.importorskip(
+        "llama_cpp", reason="llama-cpp-python is not installed: llama.cpp itself is not tried"
+    )
+    export_gguf(make_run(), tmp_path / "tiny.gguf")
+    theirs = llama_cpp.Llama(str(tmp_path / "tiny.gguf"), vocab_only=True, verbose=False)
+    for text in HARD_TEXTS:
+        ids = theirs.tokenize(text.encode(), add_bos=False, special=True)
+        assert ids == tokenizer.encode(text), text
+    theirs.close()

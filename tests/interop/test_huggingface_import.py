@@ -1,0 +1,180 @@
+"""Checkpoints that the real transformers wrote become runs that compute the same."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.files import hash_file
+from groundup.generation import LanguageModel
+from groundup.interop import export_huggingface, import_huggingface
+from groundup.tokenizer import Tokenizer
+from groundup.training.run_folder import RunFolder
+
+transformers = pytest.importorskip("transformers")
+
+MakeRun = Callable[..., Path]
+MakeCheckpoint = Callable[..., Path]
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    value = {**json.loads(path.read_text("utf-8")), **changes}
+    path.write_text(json.dumps(value), "utf-8")
+
+
+def load_theirs(folder: Path) -> Any:
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, local_files_only=True, dtype=torch.float32
+    )
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    "family", ["llama", "llama, tied", "llama, padded", "llama, theta", "qwen3", "mistral"]
+)
+def test_logits_and_greedy_text_agree(
+    make_checkpoint: MakeCheckpoint, runs: Path, family: str
+) -> None:
+    folder = make_checkpoint(family)
+    ours = LanguageModel.load(import_huggingface(folder, "taken", runs_folder=runs), device="cpu")
+    theirs = load_theirs(folder)
+    prompt = "Ada had a red kite"
+    ids = torch.tensor([ours.tokenizer.encode(prompt)])
+    with torch.no_grad():
+        assert float((theirs(ids).logits - ours.model(ids)).abs().max()) < 1e-4
+    chosen = theirs.generate(ids, max_new_tokens=20, do_sample=False)[0, ids.shape[1] :].tolist()
+    text = ours.tokenizer.decode([id for id in chosen if id < 299])
+    expected = ours.generate(prompt, max_tokens=20, temperature=0)
+    assert text.rstrip("\ufffd") == expected.rstrip("\ufffd")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened(
+    make_checkpoint: MakeCheckpoint, runs: Path, dtype: torch.dtype
+) -> None:
+    folder = make_checkpoint(dtype=dtype)
+    ours = LanguageModel.load(import_huggingface(folder, "taken", runs_folder=runs), device="cpu")
+    assert {one.dtype for one in ours.model.parameters()} == {torch.float32}
+    ids = torch.tensor([list(range(20, 40))])
+    with torch.no_grad():
+        assert float((load_theirs(folder)(ids).logits - ours.model(ids)).abs().max()) < 1e-4
+
+
+def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+    folder = make_checkpoint()
+    whole = import_huggingface(folder, "whole", runs_folder=runs)
+    (folder / "model.safetensors").unlink()
+    make_checkpoint(save={"max_shard_size": "20KB"})
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    sharded = import_huggingface(folder, "sharded", runs_folder=runs)
+    one, many = (CheckpointFolder(run / "checkpoints").newest() for run in (whole, sharded))
+    assert hash_file(one.path / "model.safetensors") == hash_file(many.path / "model.safetensors")
+
+
+@pytest.mark.parametrize("settings", [{}, {"qk_norm": True}, {"tie_embeddings": True}], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_round_trip_gives_the_same_bytes(
+    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any], dtype: Any
+) -> None:
+    export_huggingface(make_run(**settings), tmp_path / "first", dtype=dtype)
+    run = import_huggingface(tmp_path / "first", "back", runs_folder=tmp_path / "runs")
+    export_huggingface(run, tmp_path / "second", dtype=dtype)
+    for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
+        first, second = tmp_path / "first" / name, tmp_path / "second" / name
+        assert first.read_bytes() == second.read_bytes(), name
+
+
+def test_ids_of_special_tokens_survive(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    folder = make_checkpoint()
+    change_json(folder / "generation_config.json", eos_token_id=[299, 5], pad_token_id=7)
+    run = import_huggingface(folder, "taken", runs_folder=tmp_path / "runs")
+    export_huggingface(run, tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    assert told == {"eos_token_id": [299, 5], "pad_token_id": 7}
+
+
+def test_a_tokenizer_that_adds_a_beginning_is_named(
+    make_checkpoint: MakeCheckpoint, runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_checkpoint()
+    single = [{"SpecialToken": {"id": "<|endoftext|>"}}, {"Sequence": {"id": "A"}}]
+    template = {"type": "TemplateProcessing", "single": single}
+    processor = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]}
+    change_json(folder / "tokenizer.json", post_processor=processor)
+    with caplog.at_level(logging.WARNING, "groundup"):
+        import_huggingface(folder, "taken", runs_folder=runs)
+    assert "puts <|endoftext|> before every text" in caplog.text
+
+
+def test_another_end_of_text_is_named(
+    make_checkpoint: MakeCheckpoint,
+    tokenizer: Tokenizer,
+    runs: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = make_checkpoint()
+    ordinary = tokenizer.definition.ordinary_tokens()
+    Tokenizer(ordinary, tokenizer.merges, ["<|end|>"]).save(
+        folder / "tokenizer.json", "huggingface"
+    )
+    with caplog.at_level(logging.WARNING, "groundup"):
+        import_huggingface(folder, "taken", runs_folder=runs)
+    assert "ends its texts with <|end|>" in caplog.text
+
+
+def test_an_imported_run_can_be_trained_on(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, runs: Path
+) -> None:
+    from groundup.config import load_settings
+    from groundup.data.prepare import prepare
+    from groundup.training import train
+    from groundup.training.config import RunConfig
+
+    run = import_huggingface(make_checkpoint(), "taken", runs_folder=runs)
+    text = tmp_path / "text.txt"
+    text.write_text("Ada had a red kite. " * 200, "utf-8")
+    prepare([text], Tokenizer.load(run / "tokenizer.json"), tmp_path / "shards")
+    changes = {"data.shards": str(tmp_path / "shards"), "num_steps": 2, "batch_size": 2}
+    changes |= {"device": "cpu", "optimizer.learning_rate": 1e-3, "schedule.warmup_steps": 1}
+    train(load_settings(RunConfig, run / "config.yaml", changes), resume=True, allow_changes=True)
+    assert CheckpointFolder(run / "checkpoints").steps() == [0, 2]
+
+
+def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+    folder = make_checkpoint()
+    environment = RunFolder(
+        import_huggingface(folder, "taken", runs_folder=runs)
+    ).read_environment()
+    imported = environment["imported"]
+    assert imported["architecture"] == "LlamaForCausalLM" and imported["folder"] == "checkpoint"
+    assert imported["files"] == {
+        name: hash_file(folder / name)
+        for name in ("config.json", "model.safetensors", "tokenizer.json")
+    }
+
+
+def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(
+    make_checkpoint: MakeCheckpoint, runs: Path
+) -> None:
+    folder = make_checkpoint()
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    import_huggingface(folder, "taken", runs_folder=runs)
+
+
+def test_importing_leaves_the_random_numbers_alone(
+    make_checkpoint: MakeCheckpoint, runs: Path
+) -> None:
+    folder = make_checkpoint()
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    import_huggingface(folder, "taken", runs_folder=runs)
+    assert torch.equal(torch.rand(3), expected)

@@ -1,0 +1,135 @@
+"""Settings to config.json and back: the same model, or a refusal that names the setting."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.errors import CheckpointError
+from groundup.interop.llama import to_config_json
+from groundup.interop.llama_import import read_config_json
+from groundup.model import ModelConfig
+
+transformers = pytest.importorskip("transformers")
+
+PLACE = Path("config.json")
+SHAPE = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+LLAMA = {**SHAPE, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_kv_heads": 2, "d_ff": 100, "rope_theta": 5e5, "norm_eps": 1e-6},
+        {"tie_embeddings": True},
+        {"qk_norm": True, "num_kv_heads": 1},
+    ],
+)
+def test_settings_come_back_as_they_went(settings: dict[str, Any]) -> None:
+    config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, **settings)
+    found, _ = read_config_json(to_config_json(config, "float32"), PLACE)
+    assert found == config.model_copy(update={"d_ff": config.feed_forward_dim})
+
+
+def test_what_is_written_is_what_transformers_reads(tmp_path: Path) -> None:
+    config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, rope_theta=77.0, norm_eps=1e-4)
+    value = to_config_json(config, "bfloat16")
+    (tmp_path / "config.json").write_text(json.dumps(value), "utf-8")
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path, local_files_only=True)
+    assert theirs.rope_parameters == {"rope_type": "default", "rope_theta": 77.0}
+    assert (theirs.rms_norm_eps, theirs.head_dim) == (1e-4, 8)
+    assert str(theirs.dtype) == "torch.bfloat16"
+
+
+@pytest.mark.parametrize("name", ["LlamaConfig", "Qwen3Config", "MistralConfig"])
+def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
+    """A shape at which the library's defaults for heads are possible ones."""
+    kind = getattr(transformers, name)
+    shape = {**SHAPE, "hidden_size": 4096, "num_attention_heads": 32}
+    theirs = kind(**shape)
+    silent = {**shape, "model_type": kind.model_type, "sliding_window": None}
+    ours, _ = read_config_json(silent, PLACE)
+    assert ours.key_value_heads == theirs.num_key_value_heads
+    assert ours.norm_eps == theirs.rms_norm_eps
+    assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+    assert ours.d_head == theirs.head_dim
+    assert ours.tie_embeddings == theirs.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"architectures": None, "model_type": "mixtral"}, "mixtral"),
+        ({"architectures": [["x"]]}, "architecture"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.*linear"),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_scaling.*llama3"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"sliding_window": 64}, "sliding_window"),
+        ({"architectures": ["MistralForCausalLM"]}, "sliding_window is 4096"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types.*sliding"),
+        ({"layer_types": 3}, "layer_types is 3"),
+        ({"head_dim": 32}, "head_dim is 32"),
+        ({"architectures": ["Qwen3ForCausalLM"]}, "head_dim is 128"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two'"),
+        ({"num_attention_heads": 0}, "num_heads is 0"),
+        ({"num_key_value_heads": 3}, "num_kv_heads"),
+        ({"rms_norm_eps": "small"}, "norm_eps"),
+        ({"rope_theta": None}, "rope_theta"),
+    ],
+)
+def test_what_would_change_the_numbers_is_refused_by_name(
+    changes: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(CheckpointError, match=name):
+        read_config_json({**LLAMA, **changes}, PLACE)
+
+
+@pytest.mark.parametrize("key", SHAPE)
+def test_a_missing_size_is_named(key: str) -> None:
+    value = {name: number for name, number in LLAMA.items() if name != key}
+    with pytest.raises(CheckpointError, match=f"{key} is missing in config.json"):
+        read_config_json(value, PLACE)
+
+
+def test_fewer_positions_may_be_kept_but_not_more() -> None:
+    assert read_config_json(LLAMA, PLACE, context_length=16)[0].context_length == 16
+    with pytest.raises(CheckpointError, match="256 is more than the 128"):
+        read_config_json(LLAMA, PLACE, context_length=256)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 200) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=4,
+)
+KEYS = st.sampled_from(
+    [
+        *LLAMA,
+        *("num_key_value_heads", "head_dim", "hidden_act", "attention_bias", "rms_norm_eps"),
+        *("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"),
+        *("sliding_window", "use_sliding_window", "layer_types", "tie_word_embeddings"),
+    ]
+)
+
+
+@given(changes=st.dictionaries(KEYS, JSON, max_size=3))
+def test_whatever_a_file_says_is_settings_or_a_refusal(changes: dict[str, Any]) -> None:
+    with contextlib.suppress(CheckpointError):
+        read_config_json({**LLAMA, **changes}, PLACE)

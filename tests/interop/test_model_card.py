@@ -1,0 +1,147 @@
+"""The card beside an export tells the figures, settings and lineage of its run."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.data.check import content_id
+from groundup.data.prepare import prepare
+from groundup.data.shard_index import read_index
+from groundup.files import hash_file
+from groundup.interop import export_gguf, export_huggingface, import_huggingface
+from groundup.tokenizer import Tokenizer
+
+MakeRun = Callable[..., Path]
+
+
+def export(run: Path, **options: Any) -> str:
+    out = run.parent.parent / "out"
+    export_huggingface(run, out, force=True, **options)
+    return (out / "README.md").read_text("utf-8")
+
+
+def rows(card: str) -> dict[str, str]:
+    cells = [line.strip("|").split("|") for line in card.splitlines() if line.startswith("| ")]
+    return {name.strip(): value.strip() for name, value in cells}
+
+
+def test_it_opens_with_what_hubs_read(make_run: MakeRun) -> None:
+    _, head, text = export(make_run()).split("---\n", 2)
+    told = yaml.safe_load(head)
+    assert told["library_name"] == "transformers" and told["tags"] == ["groundup", "llama"]
+    assert text.startswith("\n# tiny\n")
+
+
+def test_figures_are_those_of_the_checkpoint(make_run: MakeRun) -> None:
+    told = rows(export(make_run()))
+    assert told["parameters"] == "36,768"
+    assert (told["step"], told["tokens seen"]) == ("7", "448")
+    assert told["training loss"] == "5.1250"
+    assert told["validation loss (step 7)"] == "5.0000"
+    assert told["validation perplexity"] == f"{math.exp(5):.3f}"
+    assert told["validation bits per byte"] == told["best validation bits per byte"] == "3.2500"
+
+
+def test_the_best_may_lie_before_the_last(make_run: MakeRun) -> None:
+    run = make_run()
+    record = {"step": 7, "tokens": 448, "validation_loss": 5.5}
+    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()[:2]
+    (run / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(record)]), "utf-8")
+    told = rows(export(run))
+    assert told["validation loss (step 7)"] == "5.5000"
+    assert told["best validation loss (step 4)"] == "5.2500"
+
+
+def test_a_torn_last_line_is_no_figure(make_run: MakeRun) -> None:
+    run = make_run()
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 7, "validation_loss": 0.0')
+    assert rows(export(run))["validation loss (step 7)"] == "5.0000"
+
+
+def test_values_that_are_no_numbers_are_no_figures(make_run: MakeRun) -> None:
+    run = make_run()
+    lines = [{"step": 7, "validation_loss": None}, {"step": "7"}, {"loss": "high"}, {}]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines), "utf-8")
+    assert not any("loss" in name for name in rows(export(run)))
+
+
+def test_a_run_without_metrics_has_a_card(make_run: MakeRun) -> None:
+    run = make_run()
+    (run / "metrics.jsonl").unlink()
+    (run / "environment.json").unlink()
+    told = rows(export(run))
+    assert told["run"] == "tiny" and "tokens seen" not in told
+
+
+def test_lineage_names_everything_by_content(make_run: MakeRun, tokenizer: Tokenizer) -> None:
+    run = make_run()
+    told = rows(export(run))
+    weights = run / "checkpoints" / "step_000007" / "model.safetensors"
+    assert told["checkpoint weights"] == hash_file(weights)
+    assert told["run settings"] == hash_file(run / "config.yaml")
+    assert told["tokenizer"] == tokenizer.definition.content_id()
+    assert told["model.safetensors"] == hash_file(run.parent.parent / "out" / "model.safetensors")
+    assert (told["trained by groundup"], told["commit"]) == ("0.1.0", "abc")
+
+
+def test_data_sources_are_told_while_the_shards_are_the_same(
+    make_run: MakeRun, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    run, shards = make_run(), tmp_path / "shards"
+    (tmp_path / "stories.txt").write_text("Ada had a red kite. " * 20, "utf-8")
+    prepare([tmp_path / "stories.txt"], tokenizer, shards)
+    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    settings["data"]["shards"] = str(shards)
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    content = content_id(read_index(shards))
+    data = {"content": content, "num_ids": {"train": 123}}
+    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
+    card = export(run)
+    told = rows(card)
+    assert told["shards"] == content and told["ids for train"] == "123"
+    assert told["stories.txt"].startswith("1 documents, 400 bytes")
+    assert str(tmp_path) not in card
+    data["content"] = "sha256:other"
+    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
+    assert "stories.txt" not in rows(export(run))
+
+
+def test_settings_are_told_without_places(make_run: MakeRun, tmp_path: Path) -> None:
+    card = export(make_run())
+    told = yaml.safe_load(card.partition("```yaml\n")[2].partition("```")[0])
+    assert told["model"]["d_model"] == 32 and told["optimizer"]["name"] == "adamw"
+    assert "runs_folder" not in told and str(tmp_path) not in card
+
+
+def test_an_imported_run_has_its_own_lineage(make_run: MakeRun, tmp_path: Path) -> None:
+    export_huggingface(make_run(), tmp_path / "first")
+    run = import_huggingface(tmp_path / "first", "back", runs_folder=tmp_path / "runs")
+    card = export(run)
+    told = rows(card)
+    assert "imported into groundup" in card
+    assert told["imported from"] == "first (LlamaForCausalLM)"
+    weights = tmp_path / "first" / "model.safetensors"
+    assert told["imported model.safetensors"] == hash_file(weights)
+    assert "commit" not in told and "optimizer:" not in card
+
+
+def test_a_gguf_card_names_its_file(make_run: MakeRun, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    export_gguf(make_run(), tmp_path / "one.gguf")
+    card = (tmp_path / "one.md").read_text("utf-8")
+    assert rows(card)["one.gguf"] == hash_file(tmp_path / "one.gguf")
+    assert "llama-cli -m one.gguf" in card
+
+
+def test_values_cannot_break_out_of_the_table(make_run: MakeRun) -> None:
+    run = make_run()
+    environment = {"git_commit": "a|b\n# <b>c</b> `d` [e](f)"}
+    (run / "environment.json").write_text(json.dumps(environment), "utf-8")
+    card = export(run)
+    assert r"| commit | a\|b # \<b\>c\</b\> \`d\` \[e\](f) |" in card.splitlines()

@@ -1,0 +1,135 @@
+"""What a model computes with a cache is what it computes without one."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundup.errors import ConfigError
+from groundup.model import TransformerLM
+from groundup.nn import KVCache, MultiHeadSelfAttention
+
+# Every setting that has a say in attention or in what is around it.
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"norm": "post"},
+    {"norm": "none"},
+    {"positions": "none"},
+    {"qk_norm": True},
+    {"num_kv_heads": 2},
+    {"num_kv_heads": 1, "qk_norm": True},
+    {"tie_embeddings": True},
+    {"logit_soft_cap": 3.0},
+    {"feed_forward": "silu"},
+    {"feed_forward": "gelu"},
+    {"feed_forward": "relu2"},
+    {"num_layers": 0},
+    {"kernels": "reference"},
+    {"kernels": "reference", "num_kv_heads": 2, "qk_norm": True, "norm": "post"},
+]
+
+
+def new_model(**settings: Any) -> TransformerLM:
+    shape = {"vocab_size": 40, "context_length": 12, "d_model": 32, "num_layers": 2, "num_heads": 4}
+    return TransformerLM(**(shape | settings), rope_theta=100.0)
+
+
+def new_cache(model: TransformerLM, num_rows: int, max_seq_len: int = 12) -> KVCache:
+    config = model.config
+    return KVCache(config.num_layers, num_rows, config.key_value_heads, max_seq_len, config.d_head)
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, atol=2e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
+    model = new_model(**settings)
+    ids = torch.randint(40, (3, 12))
+    whole = model(ids)
+    cache = new_cache(model, 3)
+    # A prompt at once, then two tokens, then one by one.
+    bounds = [0, 5, 7, 8, 9, 10, 11, 12]
+    for begin, stop in itertools.pairwise(bounds):
+        positions = torch.arange(begin, stop).expand(3, -1)
+        logits = model(ids[:, begin:stop], positions, cache)
+        assert close(logits, whole[:, begin:stop])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}, {"kernels": "reference"}], ids=str)
+def test_rows_of_different_lengths_share_a_batch(settings: dict[str, Any]) -> None:
+    model = new_model(**settings)
+    texts = [torch.randint(40, (length,)) for length in (9, 2, 5)]
+    cache = new_cache(model, 3)
+    for row, text in enumerate(texts):
+        view = cache.rows(row, row + 1)
+        model(text[None, :-1], torch.arange(len(text) - 1)[None], view)
+    last = torch.stack([text[-1:] for text in texts])
+    positions = torch.tensor([[len(text) - 1] for text in texts])
+    together = model(last, positions, cache)
+    for row, text in enumerate(texts):
+        assert close(together[row, 0], model(text[None])[0, -1])
+
+
+@torch.no_grad()
+def test_what_lies_beyond_a_position_is_not_seen() -> None:
+    model = new_model()
+    ids = torch.randint(40, (1, 6))
+    cache = new_cache(model, 1)
+    # Another, longer text was in the row before.
+    model(torch.randint(40, (1, 12)), torch.arange(12)[None], cache)
+    model(ids[:, :5], torch.arange(5)[None], cache)
+    assert close(model(ids[:, 5:], torch.tensor([[5]]), cache)[0, 0], model(ids)[0, -1])
+
+
+@torch.no_grad()
+def test_a_view_of_the_first_positions_gives_the_same() -> None:
+    model = new_model()
+    ids = torch.randint(40, (2, 4))
+    positions = torch.arange(4).expand(2, -1)
+    cache = new_cache(model, 2)
+    narrow = model(ids, positions, cache.up_to(4))
+    assert close(narrow, model(ids, positions, new_cache(model, 2)))
+    assert cache.up_to(4).max_seq_len == 4 and cache.max_seq_len == 12
+    assert cache.keys[:, :, :, :4].any() and not cache.keys[:, :, :, 4:].any()
+
+
+@torch.no_grad()
+def test_moved_and_copied_rows_keep_their_texts() -> None:
+    model = new_model()
+    cache = new_cache(model, 3)
+    text = torch.randint(40, (7,))
+    model(text[None, :-1], torch.arange(6)[None], cache.rows(2, 3))
+    cache.move(2, 0)
+    cache.copy(0, 1)
+    logits = model(text[-1:].expand(2, 1), torch.full((2, 1), 6), cache.rows(0, 2))
+    for row in range(2):
+        assert close(logits[row, 0], model(text[None])[0, -1])
+
+
+def test_a_cache_is_allocated_once() -> None:
+    cache = KVCache(2, 3, 4, 5, 6, dtype=torch.float64)
+    assert cache.keys.shape == cache.values.shape == (2, 3, 4, 5, 6)
+    assert cache.keys.dtype == torch.float64 and not cache.keys.any()
+    assert cache.num_rows == 3 and cache.max_seq_len == 5
+    view = cache.rows(1, 3).up_to(2)
+    view.layer(1).keys.fill_(1.0)
+    assert cache.keys[1, 1:, :, :2].all() and cache.keys.sum() == 2 * 4 * 2 * 6
+
+
+def test_a_cache_without_positions_is_refused() -> None:
+    attention = MultiHeadSelfAttention(8, 2)
+    cache = KVCache(1, 1, 2, 4, 4)
+    with pytest.raises(ConfigError, match="needs token_positions"):
+        attention(torch.randn(1, 2, 8), cache=cache.layer(0))
+
+
+@pytest.mark.parametrize(("num_rows", "max_seq_len"), [(0, 4), (2, 0)])
+def test_a_cache_of_nothing_is_refused(num_rows: int, max_seq_len: int) -> None:
+    with pytest.raises(ConfigError, match="holds nothing"):
+        KVCache(1, num_rows, 1, max_seq_len, 4)

@@ -1,0 +1,219 @@
+"""A tiny model with random weights, servers of it on real ports, and a real browser."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from groundup.generation import LanguageModel
+from groundup.model import ModelConfig, TransformerLM
+from groundup.serving.launch import Server, make_server
+from groundup.serving.listening import address_to_open, open_socket
+from groundup.serving.settings import ServerSettings
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.reference import train_bpe_reference
+
+END = "<|endoftext|>"
+TEXT = "the cat sat on the mat. the café is open, and 雨 falls on it — naïve 🙂 cats. " * 3
+
+
+class Running:
+    """A server that answers at `url`."""
+
+    def __init__(self, url: str, server: Server) -> None:
+        self.url = url
+        self.port = int(url.rpartition(":")[2])
+        self.scheduler = server.scheduler
+        self.connections = server.server_state.connections
+
+    def wait_until_idle(self) -> None:
+        self.wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """A condition that must come true; the limit is there for a test that fails."""
+        for _ in range(1000):
+            if condition():
+                return
+            time.sleep(0.01)
+        raise AssertionError("it never came true")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products gain nothing from threads, and machines that test are busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def language_model() -> LanguageModel:
+    """Writes noise, half characters among it, which is what a server must be able to bear."""
+    vocab, merges = train_bpe_reference(TEXT, 290, [END])
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=304, context_length=64, d_model=16, num_layers=1, num_heads=2, d_ff=32
+    )
+    model = TransformerLM.from_config(config)
+    # Likelihoods far from even, so that choices differ.
+    with torch.no_grad():
+        model.output_weight.mul_(8)
+    return LanguageModel(model.eval(), Tokenizer(vocab, merges, [END]), step=7)
+
+
+@pytest.fixture(scope="session")
+def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`with start(max_rows=2) as running:` serves the model with those settings."""
+    runs_folder = tmp_path_factory.mktemp("runs")
+
+    @contextlib.contextmanager
+    def serving(**values: Any) -> Iterator[Running]:
+        defaults = {"model_name": "tiny", "port": 0, "runs_folder": runs_folder, "max_rows": 8}
+        settings = ServerSettings.model_validate({**defaults, **values})
+        started = threading.Event()
+        with open_socket(settings) as listener:
+            server = make_server(language_model, settings, started.set)
+            thread = threading.Thread(target=server.run, args=([listener],))
+            thread.start()
+            try:
+                assert started.wait(30), "the server did not start"
+                yield Running(address_to_open(listener), server)
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def running(start: Any) -> Iterator[Running]:
+    """One server for all tests that leave it as it was."""
+    with start() as server:
+        yield server
+
+
+class Browser:
+    """Headless Chromium, with the few moves the tests of the pages make."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        # A page of which only the fragment changes would not be loaded again.
+        self.driver.get("about:blank")
+        self.driver.get(url)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def find(self, selector: str) -> Any:
+        """The first element that can be seen; waits for it."""
+        return self.wait(
+            lambda: next((one for one in self.all(selector) if one.is_displayed()), None)
+        )
+
+    def script(self, source: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(source, *arguments)
+
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        """A condition that must come true; the limit is there for a test that fails."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        for _ in range(1000):
+            # The page may draw anew between two looks at it.
+            with contextlib.suppress(StaleElementReferenceException):
+                if found := condition():
+                    return found
+            time.sleep(0.01)
+        raise AssertionError("it never came true")
+
+    def press(self, *keys: str, control: bool = False) -> None:
+        """Keys to whatever has the focus."""
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        actions = ActionChains(self.driver, duration=0)
+        if control:
+            actions.key_down(Keys.CONTROL)
+        for key in keys:
+            actions.send_keys(getattr(Keys, key, key))
+        if control:
+            actions.key_up(Keys.CONTROL)
+        actions.perform()
+
+    def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def take_complaints(self) -> list[str]:
+        """What the console has said since the last call; an answer that refuses is no complaint."""
+        lines = [entry["message"] for entry in self.driver.get_log("browser")]
+        return [line for line in lines if "the server responded with a status of 4" not in line]
+
+    def take_requested_hosts(self) -> set[str]:
+        """The hosts that were asked for anything since the last call."""
+        messages = [json.loads(one["message"]) for one in self.driver.get_log("performance")]
+        urls = [
+            message["message"]["params"]["request"]["url"]
+            for message in messages
+            if message["message"]["method"] == "Network.requestWillBeSent"
+        ]
+        return {
+            urlsplit(url).netloc for url in urls if urlsplit(url).scheme not in {"data", "blob"}
+        }
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests; without one they are skipped."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    program, driver_program = _find_chromium()
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(driver_program))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """The browser, on a desktop's screen; whatever a test does, its console must stay silent."""
+    chromium.resize(1280, 900)
+    chromium.take_complaints()
+    chromium.take_requested_hosts()
+    yield chromium
+    chromium.script("sessionStorage.clear(); localStorage.clear()")
+    assert chromium.take_complaints() == []
+    chromium.driver.get("about:blank")
+
+
+def _find_chromium() -> tuple[str, str]:
+    """Chromium and its driver, installed from the system's packages where that is allowed."""
+    with open(Path(tempfile.gettempdir()) / "groundup-chromium.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = shutil.which("chromium"), shutil.which("chromedriver")
+        if None in found and os.geteuid() == 0 and shutil.which("apt-get"):
+            for words in ("update", "install -y --no-install-recommends chromium chromium-driver"):
+                subprocess.run(["apt-get", "-qq", *words.split()], capture_output=True, check=False)
+            found = shutil.which("chromium"), shutil.which("chromedriver")
+    if found[0] is None or found[1] is None:
+        pytest.skip("no Chromium: install chromium and chromium-driver to test the pages")
+    return found[0], found[1]

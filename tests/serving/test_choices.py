@@ -1,0 +1,118 @@
+"""The text of a choice: laws about pieces, offsets and stop strings, for any ids."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from groundup.generation import LanguageModel
+from groundup.generation.request import NewToken
+from groundup.serving.choices import ChoiceWriter, Entry, Piece, TokenSpelling, finite
+from groundup.tokenizer import Tokenizer
+
+IDS = st.lists(st.integers(0, 303), max_size=40)
+STOPS = st.lists(st.sampled_from(["a", "the", " c", "é", "雨 f", "t.", "\ufffd"]), max_size=3)
+
+
+def write(
+    tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str], **options: Any
+) -> tuple[ChoiceWriter, list[Piece]]:
+    writer = ChoiceWriter(tokenizer, stop, **options)
+    pieces: list[Piece] = []
+    for number, id in enumerate(ids, start=1):
+        reason: Any = "length" if number == len(ids) else None
+        pieces += writer.push(NewToken(id, -1.0, (), reason))
+        if writer.is_done():
+            break
+    return writer, pieces
+
+
+def cut(tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str]) -> str:
+    """The text that should come out: whole characters, up to the first stop string."""
+    text = tokenizer.decode_stream().push(*(id for id in ids if id < tokenizer.vocab_size))
+    return text[: min((text.find(s) for s in stop if s in text), default=len(text))]
+
+
+@hypothesis.given(ids=IDS, stop=STOPS, wants_entries=st.booleans())
+def test_pieces_join_to_the_text_before_the_stop_string(
+    language_model: LanguageModel, ids: list[int], stop: list[str], wants_entries: bool
+) -> None:
+    tokenizer = language_model.tokenizer
+    writer, pieces = write(tokenizer, ids, stop, with_entries=wants_entries)
+    expected = cut(tokenizer, ids, stop)
+    assert "".join(piece.text for piece in pieces) == expected
+    if ids:
+        found = any(s in cut(tokenizer, ids, []) for s in stop)
+        assert writer.finish_reason == ("stop" if found else "length")
+        assert writer.num_tokens <= len(ids)
+
+
+@hypothesis.given(ids=IDS, stop=STOPS)
+def test_entries_are_the_tokens_of_the_text_with_their_places(
+    language_model: LanguageModel, ids: list[int], stop: list[str]
+) -> None:
+    tokenizer = language_model.tokenizer
+    writer, pieces = write(tokenizer, ids, stop, with_entries=True, echo="echo")
+    entries = [piece.entry for piece in pieces if piece.entry is not None]
+    assert len(entries) == len(pieces)
+    assert [entry.id for entry in entries] == ids[: len(entries)]
+    if writer.finish_reason == "length":
+        assert len(entries) == len(ids)
+    # Each piece stands where its entry says, in a text that begins with what is echoed.
+    place = 4
+    for piece in pieces:
+        assert piece.entry is not None
+        assert piece.entry.begin <= place <= piece.entry.end
+        place += len(piece.text)
+
+
+def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
+    language_model: LanguageModel,
+) -> None:
+    tokenizer = language_model.tokenizer
+    writer = ChoiceWriter(tokenizer, ["cab"], with_entries=True)
+    shown = []
+    for text in ("x", "c", "a", "t"):
+        (id,) = tokenizer.encode(text)
+        shown.append("|".join(piece.text for piece in writer.push(NewToken(id, -1.0, (), None))))
+    assert shown == ["x", "", "", "c|a|t"]
+
+
+def test_the_end_of_the_document_is_no_token_of_the_text(language_model: LanguageModel) -> None:
+    tokenizer = language_model.tokenizer
+    writer = ChoiceWriter(tokenizer, ["never"], with_entries=True)
+    (id,) = tokenizer.encode("n")
+    assert writer.push(NewToken(id, -1.0, (), None)) == []
+    end_id = language_model.end_id
+    assert end_id is not None
+    (piece,) = writer.push(NewToken(end_id, -1.0, (), "stop"))
+    assert piece.text == "n" and writer.num_tokens == 1 and writer.finish_reason == "stop"
+
+
+def test_tokens_that_are_no_text_are_spelled_by_their_bytes(language_model: LanguageModel) -> None:
+    spelling = TokenSpelling(language_model.tokenizer)
+    assert spelling[ord("a")] == "a"
+    assert spelling[0xE9] == "bytes:\\xe9"
+    assert spelling[303] == "<id 303>"
+
+
+def test_the_likeliest_include_the_chosen_and_lose_none(language_model: LanguageModel) -> None:
+    spelling = TokenSpelling(language_model.tokenizer)
+    named, ids = spelling.likeliest(Entry(97, -3.0, ((98, -1.0), (0xE9, float("-inf"))), 0, 1))
+    assert named == {"b": -1.0, "bytes:\\xe9": -9999.0, "a": -3.0} and ids == [98, 0xE9, 97]
+    named, ids = spelling.likeliest(Entry(97, -3.0, ((97, -3.0),), 0, 1))
+    assert named == {"a": -3.0} and ids == [97]
+
+
+def test_two_ids_of_one_text_are_both_named() -> None:
+    tokenizer = Tokenizer({**{n: bytes([n]) for n in range(256)}, 256: b"ab"}, [(b"a", b"b")])
+    tokenizer.definition.vocab[257] = b"ab"
+    named, ids = TokenSpelling(tokenizer).likeliest(Entry(257, -1.0, ((256, -2.0),), 0, 2))
+    assert named == {"ab": -2.0, "<id 257>": -1.0} and ids == [256, 257]
+
+
+@pytest.mark.parametrize(("value", "kept"), [(-1.5, -1.5), (float("-inf"), -9999.0), (0.0, 0.0)])
+def test_log_probabilities_are_numbers_that_json_has(value: float, kept: float) -> None:
+    assert finite(value) == kept

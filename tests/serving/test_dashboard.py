@@ -1,0 +1,526 @@
+"""The runs API: what training writes is what it tells, and no folder or name upsets it."""
+
+import contextlib
+import http.client
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.config import load_settings, save_yaml
+from groundup.errors import MissingExtraError
+from groundup.files import append_json_line, write_json_atomic
+from groundup.planner.parameters import count_parameters
+from groundup.serving.dashboard import plotly_script_path, router_for_runs
+from groundup.serving.loss_spikes import SpikeDetector
+from groundup.serving.thinning import thin
+from groundup.training.config import RunConfig
+from groundup.training.run_folder import RunFolder
+
+LONG_AGO = 1_000_000_000
+SECRET = "the-secret-of-another-folder"
+
+Client = TestClient | httpx.Client
+
+
+@pytest.fixture
+def runs_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def client(runs_folder: Path) -> TestClient:
+    app = FastAPI()
+    app.include_router(router_for_runs(runs_folder))
+    return TestClient(app)
+
+
+def make_run(runs_folder: Path, name: str = "one", **changes: Any) -> RunFolder:
+    """A run folder as `train` leaves it before the first step."""
+    folder = RunFolder(runs_folder / name)
+    folder.path.mkdir()
+    config = load_settings(RunConfig, None, {"num_steps": 100, **changes})
+    write_json_atomic(
+        folder.environment_file, {"device": "cpu", "started": "2026-01-02T03:04:05+00:00"}
+    )
+    save_yaml(folder.config_file, config)
+    return folder
+
+
+def add_line(folder: RunFolder, step: int, **figures: Any) -> None:
+    record = {"step": step, "wall_seconds": step * 0.5, "tokens": step * 64, **figures}
+    append_json_line(folder.metrics_file, record)
+
+
+def add_log(folder: RunFolder, text: str) -> None:
+    with open(folder.log_file, "a", encoding="utf-8") as file:
+        file.write(f"2026-01-02 03:04:05,678 {text}\n")
+
+
+def make_old(folder: RunFolder) -> None:
+    for path in folder.path.iterdir():
+        os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def metrics(client: Client, name: str = "one", **query: Any) -> Any:
+    answer = client.get(f"/api/runs/{urllib.parse.quote(name, safe='')}/metrics", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def details(client: Client, name: str = "one") -> Any:
+    answer = client.get(f"/api/runs/{urllib.parse.quote(name, safe='')}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def names(client: Client) -> list[str]:
+    return [run["name"] for run in client.get("/api/runs").json()["runs"]]
+
+
+def test_the_list_tells_the_newest_figures(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=5.0)
+    add_line(folder, 2, loss=4.0, validation_loss=4.5)
+    add_line(folder, 3, loss=3.0)
+    (run,) = client.get("/api/runs").json()["runs"]
+    expected = {"step": 3, "num_steps": 100, "tokens": 192, "loss": 3.0, "validation_loss": 4.5}
+    assert expected.items() <= run.items()
+    assert run["num_parameters"] == sum(count_parameters(RunConfig().model).values())
+    assert run["status"] == "running"
+
+
+def test_the_list_finds_a_validation_far_back(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder, num_steps=5000)
+    line = json.dumps({"step": 1, "loss": 2.0, "padding": "x" * 300})
+    first = json.dumps({"step": 0, "validation_loss": 7.5})
+    folder.metrics_file.write_text(f"{first}\n" + f"{line}\n" * 2000, "utf-8")
+    (run,) = client.get("/api/runs").json()["runs"]
+    assert (run["validation_loss"], run["loss"]) == (7.5, 2.0)
+
+
+def test_runs_come_in_the_order_of_their_beginning(client: Client, runs_folder: Path) -> None:
+    for year, name in ((2021, "b"), (2023, "c"), (2022, "a")):
+        folder = make_run(runs_folder, name)
+        write_json_atomic(folder.environment_file, {"started": f"{year}-01-01T00:00:00+00:00"})
+    assert names(client) == ["c", "a", "b"]
+
+
+def test_settings_are_flat_and_samples_have_their_prompts(
+    client: Client, runs_folder: Path
+) -> None:
+    folder = make_run(runs_folder, **{"model.d_model": 192, "samples.prompts": ["Once", "A cat"]})
+    add_line(folder, 5, samples=[" upon", " sat"])
+    run = details(client)
+    assert run["settings"]["model.d_model"] == 192
+    assert run["environment"]["device"] == "cpu"
+    assert run["samples"] == [
+        {"step": 5, "prompt": "Once", "text": " upon"},
+        {"step": 5, "prompt": "A cat", "text": " sat"},
+    ]
+
+
+def test_only_new_lines_are_given_and_a_torn_one_is_left_for_the_next_call(
+    client: Client, runs_folder: Path
+) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=5.0)
+    first = metrics(client)
+    assert [line["step"] for line in first["lines"]] == [1]
+    with open(folder.metrics_file, "a") as file:
+        file.write('{"step": 2, "lo')
+        file.flush()
+        torn = metrics(client, after=first["next"], version=first["version"])
+        assert (torn["lines"], torn["next"]) == ([], 1)
+        file.write('ss": 4.0}\n')
+    whole = metrics(client, after=torn["next"], version=torn["version"])
+    assert (whole["lines"], whole["next"]) == ([{"step": 2, "loss": 4.0}], 2)
+    assert not whole["restarted"]
+
+
+def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
+    client: Client, runs_folder: Path
+) -> None:
+    folder = make_run(runs_folder)
+    for step in range(1, 6):
+        add_line(folder, step, loss=float(step))
+    before = metrics(client)
+    folder.cut_metrics(last_step=2)
+    for step in range(3, 9):
+        add_line(folder, step, loss=100.0)
+    # As many lines and more are there again, so the number alone would not tell.
+    after = metrics(client, after=before["next"], version=before["version"])
+    assert after["restarted"]
+    assert [line["loss"] for line in after["lines"]] == [1.0, 2.0] + [100.0] * 6
+
+
+def test_a_shorter_file_is_told_from_its_beginning(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=1.0)
+    answer = metrics(client, after=7)
+    assert answer["restarted"]
+    assert len(answer["lines"]) == answer["next"] == 1
+
+
+def test_a_deleted_run_is_gone_from_all_answers(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=1.0)
+    assert metrics(client)["next"] == 1
+    shutil.rmtree(folder.path)
+    assert client.get("/api/runs/one/metrics?after=1").status_code == 404
+    assert client.get("/api/runs/one").status_code == 404
+    assert names(client) == []
+    add_line(make_run(runs_folder), 9, loss=3.0)
+    assert [line["step"] for line in metrics(client)["lines"]] == [9]
+
+
+@pytest.mark.parametrize("kept", ["config.yaml", "metrics.jsonl", "environment.json"])
+def test_a_folder_with_one_file_alone_is_shown(
+    client: Client, runs_folder: Path, kept: str
+) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=1.0)
+    for path in folder.path.iterdir():
+        if path.name != kept:
+            path.unlink()
+    assert names(client) == ["one"]
+    assert details(client)["name"] == "one"
+    assert metrics(client)["next"] == (1 if kept == "metrics.jsonl" else 0)
+
+
+def test_there_may_be_no_runs_and_no_runs_folder(tmp_path: Path) -> None:
+    app = FastAPI()
+    app.include_router(router_for_runs(tmp_path / "nothing"))
+    assert TestClient(app).get("/api/runs").json()["runs"] == []
+
+
+BOMB = b"a: &a {x: 1}\n" + b"".join(
+    b"%c: &%c {%s}\n" % (i, i, b", ".join(b"k%d: *%c" % (j, i - 1) for j in range(9)))
+    for i in range(ord("b"), ord("k"))
+)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\xff\xfe", b"- a list", b"a: &a [*a]", b"x: [1, 2", b"[" * 9999, BOMB]
+)
+def test_damaged_small_files_are_as_good_as_missing(
+    client: Client, runs_folder: Path, content: bytes
+) -> None:
+    folder = make_run(runs_folder)
+    folder.config_file.write_bytes(content)
+    folder.environment_file.write_bytes(content)
+    assert names(client) == ["one"]
+    assert details(client)["environment"] == {}
+
+
+def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    lines = [
+        '{"step": 1, "loss": NaN, "gradient_norm": Infinity, "mfu": 1e999}',
+        '{"step": 2, "loss": true, "tokens": null, "deep": {"a": [1]}}',
+        f'{{"step": 3, "loss": 1{"0" * 400}, "samples": ["\\ud800", 7, null]}}',
+        '{"step": "four", "loss": "low", "skipped": true, "reason": {"x": "\\udfff"}}',
+        "[" * 100_000,
+        "no json at all",
+        "17",
+        "",
+        '{"step": 5, "loss": 2.5, "samples": "not a list"}',
+    ]
+    folder.metrics_file.write_text("\n".join(lines) + "\n", "utf-8")
+    answer = metrics(client)
+    assert answer["lines"][-1] == {"step": 5, "loss": 2.5}
+    assert len(answer["lines"]) == 5
+    health = details(client)["health"]
+    assert (health["num_damaged_lines"], health["num_skipped"]) == (3, 1)
+    assert client.get("/api/runs").json()["runs"][0]["loss"] == 2.5
+
+
+ODD_NAMES = [
+    "a b", "grün 🙂", "100%", "%2e%2e", "a#b?c&d=e", "<img src=x onerror=alert(1)>", "back\\slash",
+    "two\nlines", "quote'\"", "dots..", "-rf", "a;b|c", "C:", "x" * 200,
+]  # fmt: skip
+
+
+def test_odd_names_are_only_names(start: Any, runs_folder: Path) -> None:
+    for name in ODD_NAMES:
+        add_line(make_run(runs_folder, name), 1, loss=1.0)
+    make_run(runs_folder, ".hidden")
+    with start(runs_folder=runs_folder) as running, httpx.Client(base_url=running.url) as client:
+        assert sorted(names(client)) == sorted(ODD_NAMES)
+        for name in ODD_NAMES:
+            assert details(client, name)["name"] == name
+            assert metrics(client, name)["next"] == 1
+
+
+def test_a_name_that_is_no_text_is_left_out(client: Client, runs_folder: Path) -> None:
+    os.mkdir(os.fsencode(runs_folder) + b"/\xff\xfe")
+    (Path(os.fsdecode(os.fsencode(runs_folder) + b"/\xff\xfe")) / "config.yaml").touch()
+    make_run(runs_folder)
+    assert names(client) == ["one"]
+
+
+PATH_TRICKS = [
+    "..", "../secret", "%2e%2e", "%2e%2e%2fsecret", "..%2fsecret", "..%5csecret", ".", "./one",
+    "one/../../secret", "one%2f..%2f..%2fsecret", "%2fetc%2fpasswd", "/etc/passwd",
+    "//etc/passwd", "one%00", "%00", "one%2f", "%c0%ae%c0%ae", "..%252fsecret", "~", "%ff",
+    "%ed%a0%80", "link", "x" * 5000,
+]  # fmt: skip
+
+
+def test_no_path_trick_leads_out_of_the_runs_folder(
+    start: Any, tmp_path: Path, runs_folder: Path
+) -> None:
+    add_line(make_run(runs_folder), 1, loss=1.0)
+    secret = make_run(tmp_path, "secret")
+    add_line(secret, 1, samples=[SECRET])
+    add_log(secret, f"ERROR {SECRET}")
+    (runs_folder / "link").symlink_to(secret.path)
+    with start(runs_folder=runs_folder) as running:
+        for trick in PATH_TRICKS:
+            for tail in ("", "/metrics", "/metrics?after=0"):
+                connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+                # As it stands: a client library would tidy the path up first.
+                connection.putrequest("GET", f"/api/runs/{trick}{tail}")
+                connection.endheaders()
+                answer = connection.getresponse()
+                body = answer.read().decode()
+                connection.close()
+                assert answer.status == 404, (trick, tail, body)
+                assert SECRET not in body
+                assert str(tmp_path) not in body
+        with httpx.Client(base_url=running.url) as client:
+            assert names(client) == ["one"]
+
+
+def test_links_and_pipes_in_a_run_folder_are_not_followed(
+    client: Client, tmp_path: Path, runs_folder: Path
+) -> None:
+    secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
+    add_line(secret, 1, samples=[SECRET])
+    add_log(secret, f"ERROR {SECRET}")
+    write_json_atomic(secret.environment_file, {"device": SECRET})
+    linked = runs_folder / "linked"
+    linked.mkdir()
+    for path in secret.path.iterdir():
+        (linked / path.name).symlink_to(path)
+    pipes = runs_folder / "pipes"
+    pipes.mkdir()
+    for path in secret.path.iterdir():
+        os.mkfifo(pipes / path.name)
+    for name in ("linked", "pipes"):
+        assert metrics(client, name)["lines"] == []
+        answer = client.get(f"/api/runs/{name}")
+        assert answer.status_code == 200
+        assert SECRET not in answer.text
+    assert SECRET not in client.get("/api/runs").text
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "after=1e3", "limit=1", "limit=1e9"])
+def test_a_bad_query_is_refused(client: Client, runs_folder: Path, query: str) -> None:
+    make_run(runs_folder)
+    assert 400 <= client.get(f"/api/runs/one/metrics?{query}").status_code < 500
+
+
+def test_an_unknown_run_is_answered_in_the_shape_of_all_errors(client: Client) -> None:
+    answer = client.get("/api/runs/none")
+    assert answer.status_code == 404
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def claim(folder: RunFolder) -> Any:
+    return folder.claim(resume=True)
+
+
+def say_nothing(folder: RunFolder) -> None:
+    add_log(folder, "INFO step 3/100  loss 2.0")
+
+
+def say_stopped(folder: RunFolder) -> None:
+    add_log(folder, "INFO stopped after step 3 of 100 and saved in runs/one; go on with --resume")
+
+
+def say_error(folder: RunFolder) -> None:
+    add_log(folder, "ERROR GroundupError: out of memory on cpu")
+
+
+@pytest.mark.parametrize(
+    ("last_word", "is_claimed", "is_old", "state"),
+    [
+        (say_nothing, True, False, "running"),
+        (say_nothing, True, True, "stalled"),
+        (say_nothing, False, False, "running"),
+        (say_nothing, False, True, "failed"),
+        (say_stopped, False, False, "stopped"),
+        (say_stopped, True, False, "running"),
+        (say_error, False, False, "failed"),
+        (say_error, True, False, "running"),
+    ],
+)
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")
+def test_the_state_follows_from_lock_log_and_silence(
+    client: Client,
+    runs_folder: Path,
+    last_word: Callable[[RunFolder], None],
+    is_claimed: bool,
+    is_old: bool,
+    state: str,
+) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 3, loss=2.0)
+    last_word(folder)
+    if is_old:
+        make_old(folder)
+    with claim(folder) if is_claimed else contextlib.nullcontext():
+        run = details(client)
+        (listed,) = client.get("/api/runs").json()["runs"]
+    assert run["status"] == listed["status"] == state
+    assert run["message"] == listed["message"]
+    if (last_word, is_claimed) == (say_error, False):
+        assert "out of memory" in run["message"]
+
+
+def test_a_look_never_keeps_a_trainer_out(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    with claim(folder):
+        pass
+    details(client)
+    with claim(folder):
+        assert details(client)["status"] == "running"
+
+
+def test_a_run_with_all_its_steps_is_finished(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder, num_steps=3)
+    add_line(folder, 3, loss=2.0)
+    make_old(folder)
+    assert details(client)["status"] == "finished"
+
+
+def test_skipped_steps_are_told_with_their_reason(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    add_line(folder, 1, loss=2.0)
+    add_line(folder, 2, loss=math.nan, skipped=True, reason="the loss is nan", batch_starts=[1])
+    health = details(client)["health"]
+    assert (health["num_skipped"], health["num_spikes"]) == (1, 0)
+    assert health["skipped"] == [{"step": 2, "reason": "the loss is nan"}]
+    assert metrics(client)["lines"][1] == {
+        "step": 2, "wall_seconds": 1.0, "tokens": 128, "skipped": True, "reason": "the loss is nan"
+    }  # fmt: skip
+
+
+def test_checkpoints_are_listed_as_they_were_saved(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    saved = CheckpointFolder(folder.checkpoints, keep_last=None)
+    for step, loss in ((10, 2.0), (20, 1.5), (30, 1.75), (40, None)):
+        saved.save(step, {"weight": torch.zeros(3)}, {}, {}, loss)
+    (folder.checkpoints / ".step_000050.writing-0123456789ab").mkdir()
+    listed = details(client)["health"]["checkpoints"]
+    assert [entry["step"] for entry in listed] == [40, 30, 20, 10]
+    assert [entry["validation_loss"] for entry in listed] == [None, 1.75, 1.5, 2.0]
+    assert [entry["step"] for entry in listed if entry["is_best"]] == [20]
+    files = (folder.checkpoints / "step_000010").iterdir()
+    assert listed[-1]["num_bytes"] == sum(path.stat().st_size for path in files)
+
+
+def losses_of_a_run(num_lines: int) -> list[float]:
+    random_ = random.Random(0)
+    return [1 + 7 * math.exp(-i / 300) + random_.gauss(0, 0.05) for i in range(num_lines)]
+
+
+def test_a_spike_is_found_and_noise_is_none() -> None:
+    losses = losses_of_a_run(20_000)
+    calm, shaken = SpikeDetector(), SpikeDetector()
+    for step, loss in enumerate(losses):
+        calm.add(step, loss)
+        shaken.add(step, loss + 3 * (step in (5000, 5001, 12_000)))
+    assert calm.num_spikes == 0
+    assert shaken.num_spikes == 2
+    assert [spike.step for spike in shaken.spikes] in ([5000, 12_000], [5001, 12_000])
+    assert shaken.spikes[1].expected == pytest.approx(1, abs=0.2)
+
+
+def test_a_new_plateau_is_one_spike_and_then_the_course() -> None:
+    detector = SpikeDetector()
+    for step in range(400):
+        detector.add(step, 1.0 if step < 200 else 3.0)
+    assert detector.num_spikes == 1
+
+
+def test_a_long_run_is_thinned_and_keeps_its_extremes(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder, num_steps=30_000)
+    losses = losses_of_a_run(30_000)
+    losses[17_123], losses[25_001] = 40.0, -3.0
+    with open(folder.metrics_file, "w") as file:
+        for step, loss in enumerate(losses, start=1):
+            line = {"step": step, "tokens": step, "loss": loss, "mfu": 0.5, "learning_rate": 0.1}
+            if step == 123:
+                line |= {"loss": None, "skipped": True, "reason": "nan"}
+            if step % 10_000 == 0:
+                line["validation_loss"] = loss
+            file.write(json.dumps(line) + "\n")
+    answer = metrics(client, limit=1000)
+    steps = {line["step"] for line in answer["lines"]}
+    assert len(steps) == len(answer["lines"]) <= 1200
+    assert {1, 123, 10_000, 17_124, 20_000, 25_002, 30_000} <= steps
+    assert answer["next"] == 30_000
+    add_line(folder, 30_001, loss=1.0)
+    more = metrics(client, limit=1000, after=answer["next"], version=answer["version"])
+    assert [line["step"] for line in more["lines"]] == [30_001]
+    assert len(metrics(client)["lines"]) == 30_001
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=400),
+    st.integers(0, 300),
+    st.integers(10, 120),
+)
+def test_thinning_keeps_ends_extremes_and_order(
+    values: list[float], first: int, limit: int
+) -> None:
+    columns = {"loss": array("d", values), "step": array("d", range(len(values)))}
+    kept = thin(columns, first, len(values), limit)
+    assert kept == sorted(set(kept))
+    present = [i for i in range(first, len(values)) if not math.isnan(values[i])]
+    if len(values) - first <= limit:
+        assert kept == list(range(first, len(values)))
+    else:
+        assert len(kept) <= limit + 4
+        assert {first, len(values) - 1} <= set(kept)
+    if present:
+        finite = [values[i] for i in kept if not math.isnan(values[i])]
+        assert max(finite) == max(values[i] for i in present)
+        assert min(finite) == min(values[i] for i in present)
+
+
+def test_plotly_is_found_in_its_package() -> None:
+    assert plotly_script_path().stat().st_size > 100_000
+
+
+def test_a_missing_plotly_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[serve\]"):
+        plotly_script_path()
+
+
+def test_the_runs_api_costs_no_torch() -> None:
+    script = "import sys, groundup.serving.dashboard; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,325 @@
+"""Clients that mean no good, or have gone: the server answers the others as if nothing were."""
+
+import contextlib
+import functools
+import http.client
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+# Reading the certificates of the world takes longer than a test.
+get = functools.partial(httpx.get, verify=False)
+post = functools.partial(httpx.post, verify=False)
+stream = functools.partial(httpx.stream, verify=False)
+
+# The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
+LONG = {"prompt": "a", "max_tokens": 4096, "past_context": "slide", "temperature": 0}
+
+
+def is_well(running: Any) -> bool:
+    body = {"prompt": "the cat", "max_tokens": 5}
+    answer = post(f"{running.url}/v1/completions", json=body, timeout=10)
+    return answer.status_code == 200
+
+
+def counted(running: Any, name: str) -> int:
+    page = get(f"{running.url}/metrics").text
+    found = re.search(rf"^groundup_{name} (\d+)$", page, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def send_request(port: int, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request has been sent and nothing was read yet."""
+    data = json.dumps(body).encode()
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%s" % (len(data), data)
+    )
+    return client
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_row(start: Any, stream: bool) -> None:
+    with start(max_rows=1, max_queue=1) as running:
+        with send_request(running.port, {**LONG, "stream": stream}) as client:
+            running.wait_for(lambda: running.scheduler.num_running == 1)
+            if stream:
+                assert client.recv(20).startswith(b"HTTP/1.1 200")
+        running.wait_until_idle()
+        assert 0 < counted(running, "generated_tokens_total") < 4096
+        assert counted(running, "cancelled_texts_total") == 1
+        assert is_well(running)
+
+
+def test_a_client_that_leaves_the_queue_frees_its_place(start: Any) -> None:
+    with start(max_rows=1, max_queue=1) as running, send_request(running.port, LONG):
+        running.wait_for(lambda: running.scheduler.num_running == 1)
+        with send_request(running.port, LONG):
+            running.wait_for(lambda: running.scheduler.num_waiting == 1)
+        running.wait_for(lambda: running.scheduler.num_waiting == 0)
+
+
+def test_a_full_queue_answers_429_with_a_time(start: Any) -> None:
+    with start(max_rows=1, max_queue=1) as running:
+        waiting = [send_request(running.port, LONG) for _ in range(2)]
+        running.wait_for(lambda: running.scheduler.num_running + running.scheduler.num_waiting == 2)
+        for stream in (True, False):
+            body = {"prompt": "a", "stream": stream}
+            answer = post(f"{running.url}/v1/completions", json=body)
+            assert answer.status_code == 429
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert answer.json()["error"]["code"] == "queue_full"
+            assert answer.json()["error"]["type"] == "rate_limit_error"
+        for client in waiting:
+            client.close()
+        running.wait_until_idle()
+        assert is_well(running)
+
+
+def test_a_request_for_more_than_there_will_ever_be_is_no_429(start: Any) -> None:
+    with start(max_rows=1, max_queue=1) as running:
+        answer = post(f"{running.url}/v1/completions", json={"prompt": "a", "n": 3})
+        assert answer.status_code == 400
+
+
+def test_a_body_that_is_announced_as_too_large_is_not_read(running: Any) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port)
+    connection.putrequest("POST", "/v1/completions")
+    connection.putheader("content-type", "application/json")
+    connection.putheader("content-length", str(100_000_000))
+    connection.endheaders()
+    # Not one byte of the body is sent: the answer does not wait for it.
+    answer = connection.getresponse()
+    assert answer.status == 413 and answer.getheader("connection") == "close"
+    assert json.loads(answer.read())["error"]["code"] == "body_too_large"
+    connection.close()
+    assert is_well(running)
+
+
+def test_a_body_a_little_too_large_gets_its_answer(running: Any) -> None:
+    for size in (1_100_000, 3_000_000):
+        answer = post(f"{running.url}/v1/completions", json={"prompt": "a" * size})
+        assert answer.status_code == 413
+        assert answer.json()["error"]["message"].startswith("the body is larger than 1000000 bytes")
+
+
+def test_a_hundred_megabytes_in_chunks_are_cut_off(running: Any) -> None:
+    client = socket.create_connection(("127.0.0.1", running.port))
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
+    )
+    answer: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                answer.append(data)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    num_sent = 0
+    piece = b"10000\r\n" + b"a" * 0x10000 + b"\r\n"
+    with pytest.raises(OSError):
+        while num_sent < 100_000_000:
+            client.sendall(piece)
+            num_sent += 0x10000
+    reader.join(10)
+    assert b"".join(answer).startswith(b"HTTP/1.1 413")
+    assert num_sent < 50_000_000
+    client.close()
+    assert is_well(running)
+
+
+def test_a_largest_allowed_body_is_read(running: Any) -> None:
+    # It is refused for its length in tokens, so it was read.
+    answer = post(f"{running.url}/v1/completions", json={"prompt": "a" * 999_000})
+    assert answer.status_code == 400 and "context" in answer.json()["error"]["message"]
+
+
+@pytest.fixture
+def slow_clients() -> Iterator[list[socket.socket]]:
+    clients: list[socket.socket] = []
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def test_hundreds_of_slow_clients_keep_nobody_out(
+    start: Any, slow_clients: list[socket.socket]
+) -> None:
+    with start(max_connections=100) as running:
+        beginnings = [
+            b"",
+            b"G",
+            b"GET /health HTTP/1.1\r\nhost: loc",
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n"
+            b"content-type: application/json\r\n\r\n{",
+        ]
+        for number in range(400):
+            client = socket.create_connection(("127.0.0.1", running.port))
+            client.sendall(beginnings[number % len(beginnings)])
+            slow_clients.append(client)
+            if number % 100 == 99:
+                assert is_well(running)
+        for client in slow_clients[-50:]:
+            client.sendall(b"x")
+        assert is_well(running)
+
+
+def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
+    with start(request_seconds=0.3) as running:
+        for beginning in (
+            b"GET / HT",
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-type: application/json\r\ncontent-length: 9\r\n\r\n{",
+        ):
+            with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+                client.sendall(beginning)
+                answer = b"".join(iter(lambda: client.recv(1000), b""))
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b"request_timeout" in answer
+        # One that is whole may take as long as it takes.
+        answer = post(f"{running.url}/v1/completions", json={**LONG, "max_tokens": 1500})
+        assert answer.json()["usage"]["completion_tokens"] == 1500
+
+
+def test_a_byte_now_and_then_on_an_idle_connection_does_not_keep_it(start: Any) -> None:
+    with (
+        start(request_seconds=0.3) as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=10) as client,
+    ):
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        client.sendall(b"G")
+        rest = b"".join(iter(lambda: client.recv(1000), b""))
+        assert b"HTTP/1.1 408" in rest
+
+
+def test_a_client_that_does_not_read_is_cut_off(start: Any) -> None:
+    with start(stalled_write_seconds=0.3, max_rows=8) as running, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", running.port))
+        body = json.dumps({**LONG, "stream": True, "logprobs": 20, "n": 8}).encode()
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n"
+            b"content-type: application/json\r\n\r\n%s" % (len(body), body)
+        )
+        running.wait_for(lambda: running.scheduler.num_running == 8)
+        running.wait_for(lambda: not running.connections)
+        running.wait_until_idle()
+        assert counted(running, "cancelled_texts_total") == 8
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET " + b"/a" * 40_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_gets_400(running: Any, data: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+        client.sendall(data)
+        assert b" 4" in client.recv(1000)[:12]
+    assert is_well(running)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../settings.py",
+        "/static/%2e%2e/settings.py",
+        "/static/..%2fsettings.py",
+        "/api/runs/..%2f..%2fetc",
+        "/api/runs/%2e%2e",
+        "/v1/models/../../health",
+        "/v1/models/%00",
+        "//etc/passwd",
+    ],
+)
+def test_tricks_with_paths_lead_nowhere(running: Any, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    assert answer.status in (400, 404)
+    assert b"import" not in answer.read()
+    connection.close()
+
+
+def test_a_websocket_is_turned_away(running: Any) -> None:
+    headers = {
+        "connection": "upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-version": "13",
+    }
+    answer = get(f"{running.url}/v1/completions", headers=headers)
+    assert answer.status_code == 405
+    assert is_well(running)
+
+
+def test_requests_one_behind_the_other_are_all_answered(running: Any) -> None:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
+        answer = b""
+        while answer.count(b"HTTP/1.1 200") < 20 or not answer.endswith(b"}"):
+            answer += client.recv(65536)
+
+
+def test_an_error_inside_is_told_to_the_log_alone(
+    start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from groundup.generation.engine import Engine
+
+    with start() as running:
+        step = Engine.step
+
+        def break_once(engine: Engine) -> Any:
+            monkeypatch.setattr(Engine, "step", step)
+            raise RuntimeError("secret of the house")
+
+        for stream in (True, False):
+            monkeypatch.setattr(Engine, "step", break_once)
+            body = {"prompt": "a", "stream": stream}
+            answer = post(f"{running.url}/v1/completions", json=body)
+            assert answer.status_code == 500
+            assert answer.json()["error"]["code"] == "internal_error"
+            assert "secret" not in answer.text
+            assert is_well(running)
+    assert "secret of the house" in caplog.text
+
+
+def test_an_error_in_the_middle_of_a_stream_is_an_event(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from groundup.generation.engine import Engine
+
+    step = Engine.step
+    with start() as running:
+        with stream(
+            "POST", f"{running.url}/v1/completions", json={**LONG, "stream": True}
+        ) as answer:
+            events = answer.iter_lines()
+            assert "text_completion" in next(events)
+
+            def fail(engine: Engine) -> Any:
+                raise RuntimeError("secret of the house")
+
+            monkeypatch.setattr(Engine, "step", fail)
+            last = [line for line in events if line][-1]
+        monkeypatch.setattr(Engine, "step", step)
+        assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
+        assert is_well(running)

@@ -1,0 +1,255 @@
+"""`groundup serve` as a process with real signals, and what it says of a wrong command line."""
+
+import functools
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.cli.serve import Arguments, run
+from groundup.errors import CheckpointError, ConfigError, MissingExtraError
+from groundup.generation import LanguageModel
+from groundup.serving.listening import address_to_open, open_socket, raise_file_limit
+from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_token
+
+# Reading the certificates of the world takes longer than a test.
+get = functools.partial(httpx.get, verify=False)
+post = functools.partial(httpx.post, verify=False)
+
+TOKEN = "sesame-open-the-door-0123456789"
+# The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
+LONG = {"prompt": "a", "max_tokens": 1500, "past_context": "slide", "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def run_folder(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "tiny"
+    folder.mkdir()
+    settings = {"model": language_model.model.config.model_dump(mode="json")}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    language_model.tokenizer.save(folder / "tokenizer.json")
+    state = language_model.model.state_dict()
+    checkpoints = CheckpointFolder(folder / "checkpoints")
+    checkpoints.save(7, state, {"state": {}, "param_groups": []}, {}, 1.0)
+    return folder
+
+
+class Process:
+    """A server in a process of its own; `url` is what it printed."""
+
+    def __init__(self, folder: Path, *flags: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "groundup", "serve", str(folder), "--port", "0", *flags]
+        self.process = subprocess.Popen(
+            [*command, "--device", "cpu"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        self.url = self.line.split()[-1] if self.line else ""
+
+    def end(self) -> tuple[int, str]:
+        _, stderr = self.process.communicate(timeout=30)
+        return self.process.returncode, stderr
+
+
+@pytest.fixture
+def launch(run_folder: Path) -> Iterator[Callable[..., Process]]:
+    launched: list[Process] = []
+
+    def start(*flags: str, **environment: str) -> Process:
+        launched.append(Process(run_folder, *flags, **environment))
+        return launched[-1]
+
+    yield start
+    for server in launched:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.communicate()
+
+
+def ask_in_background(url: str, answers: list[Any], num_requests: int) -> list[threading.Thread]:
+    def ask() -> None:
+        answers.append(post(f"{url}/v1/completions", json=LONG, timeout=60).json())
+
+    threads = [threading.Thread(target=ask) for _ in range(num_requests)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def wait_for_load(url: str, num_requests: int) -> None:
+    for _ in range(1000):
+        health = get(f"{url}/health").json()
+        if health["running"] + health["waiting"] == num_requests:
+            return
+    raise AssertionError("the requests never arrived")
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
+    launch: Callable[..., Process],
+) -> None:
+    server = launch("--max-rows", "1")
+    assert server.line == f"serving tiny, step 7, at {server.url}\n"
+    answers: list[Any] = []
+    threads = ask_in_background(server.url, answers, 3)
+    wait_for_load(server.url, 3)
+    # A connection that asks nothing, and one in the middle of its request, hold nobody up.
+    idle, slow = connect(server.url), connect(server.url)
+    slow.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n")
+    server.process.send_signal(signal.SIGTERM)
+    refused = None
+    while refused is None or refused.status_code == 200:
+        refused = post(
+            f"{server.url}/v1/completions", json={"prompt": "a", "max_tokens": 1}, timeout=60
+        )
+    assert refused.status_code == 503 and "stopping" in refused.text
+    for thread in threads:
+        thread.join()
+    assert [answer["usage"]["completion_tokens"] for answer in answers] == [1500] * 3
+    status, stderr = server.end()
+    assert status == 0
+    assert stderr.startswith("warning: SIGTERM: ") and "come to their end" in stderr
+    assert len(stderr.splitlines()) == 1
+    idle.close()
+    slow.close()
+
+
+def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:
+    server = launch("--max-rows", "1", **{TOKEN_VARIABLE: TOKEN})
+    assert get(f"{server.url}/v1/models").status_code == 401
+    data = json.dumps({**LONG, "max_tokens": 4096}).encode()
+    with connect(server.url) as client:
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n"
+            b"authorization: Bearer %s\r\ncontent-type: application/json\r\n\r\n%s"
+            % (len(data), TOKEN.encode(), data)
+        )
+        wait_for_load(server.url, 1)
+        server.process.send_signal(signal.SIGINT)
+        while get(f"{server.url}/health").json()["status"] != "stopping":
+            pass
+        server.process.send_signal(signal.SIGINT)
+        status, stderr = server.end()
+    assert status == -signal.SIGINT
+    assert TOKEN not in stderr and "Traceback" not in stderr
+
+
+def test_a_port_in_use_is_said_with_advice(run_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"port {port} of 127.0.0.1 is in use: .*--port 0"):
+            run(Arguments(str(run_folder), port=port))
+
+
+def test_other_machines_are_not_let_in_without_a_token(run_folder: Path) -> None:
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(ConfigError, match="no token to keep strangers out"):
+            run(Arguments(str(run_folder), host=host, port=0))
+
+
+def test_with_a_token_other_machines_may_be_let_in() -> None:
+    settings = ServerSettings(host="0.0.0.0", port=0, token=TOKEN)
+    with open_socket(settings) as listener:
+        port = listener.getsockname()[1]
+        assert address_to_open(listener) == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 70])
+def test_a_host_that_is_not_here_is_said(host: str) -> None:
+    with pytest.raises(ConfigError, match="--host"):
+        open_socket(ServerSettings(host=host, port=0, token=TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"run": "nothing"}, ConfigError, "there is no run nothing"),
+        ({"run": "../../etc"}, ConfigError, "no run"),
+        ({"checkpoint": "last"}, ConfigError, "neither newest nor best"),
+        ({"checkpoint": "8"}, CheckpointError, "8"),
+        ({"port": 70000}, ConfigError, "port is 70000"),
+        ({"port": -1}, ConfigError, "port is -1"),
+        ({"max_rows": 0}, ConfigError, "max_rows is 0"),
+        ({"max_queue": -1}, ConfigError, "max_queue is -1"),
+        ({"device": "cuda:99"}, ConfigError, "cuda"),
+    ],
+)
+def test_a_wrong_command_line_is_one_error(
+    run_folder: Path, change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        run(Arguments(**{"run": str(run_folder), "port": 0, **change}))
+
+
+def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(run_folder, tmp_path / "young")
+    shutil.rmtree(tmp_path / "young" / "checkpoints")
+    with pytest.raises(CheckpointError, match="no checkpoint yet"):
+        run(Arguments(str(tmp_path / "young"), port=0))
+
+
+def test_missing_packages_name_the_extra(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'groundup\[serve\]'"):
+        run(Arguments(str(run_folder)))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "short", "has a space in its midst", "ümläute-ümläute-ümläute"]
+)
+def test_a_token_that_protects_nothing_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="16 or more") as caught:
+        read_token(tmp_path / "token")
+    assert not text or text not in str(caught.value)
+
+
+def test_a_token_comes_from_its_file_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert read_token(None) is None
+    monkeypatch.setenv(TOKEN_VARIABLE, f" {TOKEN}\n")
+    found = read_token(None)
+    assert found is not None and found.get_secret_value() == TOKEN
+    (tmp_path / "token").write_text("another-token-of-this-house\n", encoding="utf-8")
+    found = read_token(tmp_path / "token")
+    assert found is not None and found.get_secret_value() == "another-token-of-this-house"
+    with pytest.raises(FileNotFoundError):
+        read_token(tmp_path / "none")
+
+
+def test_connections_stay_below_the_limit_of_files() -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        raised = raise_file_limit(10**9)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert soft == min(before[1], 65536) and raised == soft - 128
+        assert raise_file_limit(100) == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -1,0 +1,247 @@
+"""The real `openai` client against a real port: it must not notice that we are somebody else."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import torch
+
+from groundup.generation import LanguageModel
+
+
+@pytest.fixture(scope="module")
+def client(running: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def stream_text(client: openai.OpenAI, **arguments: Any) -> tuple[str, list[Any]]:
+    chunks = list(client.completions.create(model="tiny", stream=True, **arguments))
+    return "".join(c.choices[0].text for c in chunks if c.choices), chunks
+
+
+def test_the_model_is_listed_and_found(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "tiny" and model.owned_by == "groundup"
+    assert client.models.retrieve("tiny").id == "tiny"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-4")
+
+
+def test_a_completion_is_the_text_the_library_writes(
+    client: openai.OpenAI, language_model: LanguageModel
+) -> None:
+    for seed in range(3):
+        answer = client.completions.create(
+            model="tiny", prompt="the cat", max_tokens=30, seed=seed, temperature=0.8, top_p=0.9
+        )
+        expected = language_model.generate(
+            "the cat", max_tokens=30, seed=seed, temperature=0.8, top_p=0.9
+        )
+        assert answer.object == "text_completion" and answer.model == "tiny"
+        assert answer.choices[0].text == expected
+
+
+def test_a_stream_joins_to_the_same_text_and_ends_with_its_reason(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the cat", "max_tokens": 30, "seed": 5}
+    whole = client.completions.create(model="tiny", **arguments)
+    text, chunks = stream_text(client, **arguments)
+    assert text == whole.choices[0].text
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks]
+    assert reasons[-1] == whole.choices[0].finish_reason == "length"
+    assert set(reasons[:-1]) <= {None}
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_usage_counts_ids(client: openai.OpenAI, language_model: LanguageModel) -> None:
+    num_prompt = len(language_model.tokenizer.encode("the cat"))
+    arguments: dict[str, Any] = {"prompt": "the cat", "max_tokens": 9, "seed": 3, "n": 2}
+    usage = client.completions.create(model="tiny", **arguments).usage
+    assert usage is not None
+    assert usage.prompt_tokens == num_prompt
+    assert usage.completion_tokens == 18 and usage.total_tokens == num_prompt + 18
+    options = {"stream_options": {"include_usage": True}}
+    *others, last = client.completions.create(model="tiny", stream=True, **arguments, **options)
+    assert last.choices == [] and last.usage == usage
+    assert all(chunk.usage is None for chunk in others)
+
+
+def test_choices_differ_and_the_first_is_the_one_alone(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the", "max_tokens": 20, "seed": 11}
+    alone = client.completions.create(model="tiny", **arguments).choices[0].text
+    many = client.completions.create(model="tiny", n=4, **arguments)
+    assert [choice.index for choice in many.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in many.choices]
+    assert texts[0] == alone and len(set(texts)) == 4
+    assert texts[:2] == [
+        c.text for c in client.completions.create(model="tiny", n=2, **arguments).choices
+    ]
+
+
+def test_choices_of_a_stream_are_told_apart_by_their_index(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the", "max_tokens": 20, "seed": 11, "n": 3}
+    whole = client.completions.create(model="tiny", **arguments)
+    texts, reasons = ["", "", ""], ["", "", ""]
+    for chunk in client.completions.create(model="tiny", stream=True, **arguments):
+        (choice,) = chunk.choices
+        texts[choice.index] += choice.text
+        reasons[choice.index] += choice.finish_reason or ""
+    assert texts == [choice.text for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+
+
+def test_several_prompts_are_answered_in_order(client: openai.OpenAI) -> None:
+    prompts = ["the cat", "café", "on"]
+    arguments: dict[str, Any] = {"max_tokens": 10, "seed": 2, "n": 2}
+    together = client.completions.create(model="tiny", prompt=prompts, **arguments)
+    assert [choice.index for choice in together.choices] == list(range(6))
+    for number, prompt in enumerate(prompts):
+        alone = client.completions.create(model="tiny", prompt=prompt, **arguments)
+        assert [c.text for c in alone.choices] == [
+            c.text for c in together.choices[2 * number : 2 * number + 2]
+        ]
+
+
+def test_ids_are_a_prompt_too(client: openai.OpenAI, language_model: LanguageModel) -> None:
+    ids = language_model.tokenizer.encode("the cat")
+    arguments: dict[str, Any] = {"max_tokens": 10, "seed": 2}
+    by_text = client.completions.create(model="tiny", prompt="the cat", **arguments)
+    by_ids = client.completions.create(model="tiny", prompt=[ids, ids], **arguments)
+    assert [c.text for c in by_ids.choices] == [by_text.choices[0].text] * 2
+
+
+def test_no_prompt_begins_a_document(client: openai.OpenAI, language_model: LanguageModel) -> None:
+    answer = client.completions.create(model="tiny", prompt="", max_tokens=10, seed=1)
+    assert answer.choices[0].text == language_model.generate("", max_tokens=10, seed=1)
+
+
+def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the cat", "max_tokens": 50, "seed": 5}
+    whole = client.completions.create(model="tiny", **arguments).choices[0].text
+    for stop in (whole[9:12], [whole[20:22], whole[6:9]], "never to be seen"):
+        strings = [stop] if isinstance(stop, str) else stop
+        expected = whole[: min((whole.find(s) for s in strings if s in whole), default=None)]
+        answer = client.completions.create(model="tiny", stop=stop, **arguments).choices[0]
+        assert answer.text == expected
+        assert answer.finish_reason == ("stop" if expected != whole else "length")
+        text, _ = stream_text(client, stop=stop, **arguments)
+        assert text == expected
+
+
+def test_echo_begins_with_the_prompt(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the café", "max_tokens": 8, "seed": 5, "echo": True}
+    answer = client.completions.create(model="tiny", **arguments).choices[0].text
+    assert answer.startswith("the café") and len(answer) > 8
+    assert stream_text(client, **arguments)[0] == answer
+
+
+def test_logprobs_tell_of_each_token(client: openai.OpenAI, language_model: LanguageModel) -> None:
+    arguments: dict[str, Any] = {"prompt": "the cat", "max_tokens": 40, "seed": 1, "logprobs": 3}
+    choice = client.completions.create(model="tiny", **arguments).choices[0]
+    found: Any = choice.logprobs
+    assert len(found.tokens) == 40
+    ids = language_model.tokenizer.encode("the cat") + found.token_ids
+    scores = language_model.model(torch.tensor([ids])).log_softmax(-1)[0]
+    for number, value in enumerate(found.token_logprobs):
+        row = scores[len(ids) - 40 + number - 1]
+        assert value == pytest.approx(row[found.token_ids[number]].item(), abs=1e-4)
+        top = found.top_logprobs[number]
+        assert sorted(top.values(), reverse=True)[:3] == pytest.approx(
+            row.topk(3).values.tolist(), abs=1e-4
+        )
+        assert len(top) in (3, 4) and len(found.top_ids[number]) == len(top)
+        assert value in top.values()
+        # Offsets point at the token's own text, where it is a text.
+        token, offset = found.tokens[number], found.text_offset[number]
+        if not token.startswith(("bytes:", "<id ")) and "\ufffd" not in choice.text:
+            assert choice.text[offset:].startswith(token)
+    assert language_model.tokenizer.decode(
+        [id for id in found.token_ids if id < language_model.tokenizer.vocab_size]
+    ).startswith(choice.text)
+
+
+def test_a_stream_with_logprobs_has_one_chunk_a_token(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": "the cat", "max_tokens": 40, "seed": 1, "logprobs": 2}
+    whole: Any = client.completions.create(model="tiny", **arguments).choices[0]
+    text, chunks = stream_text(client, **arguments)
+    assert text == whole.text
+    parts = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [len(part.tokens) for part in parts] == [1] * 40
+    for name in ("tokens", "token_logprobs", "text_offset", "token_ids", "top_ids"):
+        joined = [value for part in parts for value in getattr(part, name)]
+        assert joined == getattr(whole.logprobs, name)
+
+
+def test_echo_with_logprobs_scores_the_prompt(
+    client: openai.OpenAI, language_model: LanguageModel
+) -> None:
+    ids = language_model.tokenizer.encode("the café is")
+    for max_tokens in (0, 3):
+        choice: Any = client.completions.create(
+            model="tiny", prompt="the café is", max_tokens=max_tokens, echo=True, logprobs=1
+        ).choices[0]
+        found = choice.logprobs
+        assert found.token_ids[: len(ids)] == ids and len(found.tokens) == len(ids) + max_tokens
+        scores = language_model.model(torch.tensor([ids])).log_softmax(-1)[0]
+        expected = [scores[place, id].item() for place, id in enumerate(ids[1:])]
+        assert found.token_logprobs[0] is None and found.top_logprobs[0] is None
+        assert found.token_logprobs[1 : len(ids)] == pytest.approx(expected, abs=1e-4)
+        assert choice.text.startswith("the café is")
+        assert choice.finish_reason == "length"
+
+
+def test_a_stream_never_shows_half_a_character(client: openai.OpenAI) -> None:
+    # Bytes that are no text become U+FFFD, but only where the whole text has them too.
+    for seed in range(5):
+        arguments: dict[str, Any] = {"prompt": "café", "max_tokens": 60, "seed": seed}
+        whole = client.completions.create(model="tiny", **arguments).choices[0].text
+        assert stream_text(client, **arguments)[0] == whole
+
+
+def test_mistakes_raise_the_clients_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="temperature is -1") as caught:
+        client.completions.create(model="tiny", prompt="a", temperature=-1)
+    assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4'") as missing:
+        client.completions.create(model="gpt-4", prompt="a")
+    assert missing.value.code == "model_not_found"
+
+
+def test_past_context_slides_when_asked(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="context of 64"):
+        client.completions.create(model="tiny", prompt="a", max_tokens=100)
+    answer = client.completions.create(
+        model="tiny", prompt="a" * 500, max_tokens=100, seed=1, extra_body={"past_context": "slide"}
+    )
+    assert answer.usage is not None and answer.usage.completion_tokens == 100
+
+
+def test_many_clients_at_once_get_what_each_would_alone(
+    running: Any, client: openai.OpenAI, language_model: LanguageModel
+) -> None:
+    async def ask_all() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{running.url}/v1", api_key="none") as many:
+            answers = await asyncio.gather(
+                *(
+                    many.completions.create(
+                        model="tiny",
+                        prompt=["a", "the cat", "on"][seed % 3],
+                        seed=seed,
+                        max_tokens=10 + seed,
+                        temperature=0.5 + seed % 2,
+                    )
+                    for seed in range(24)
+                )
+            )
+            return [answer.choices[0].text for answer in answers]
+
+    for seed, text in enumerate(asyncio.run(ask_all())):
+        assert text == language_model.generate(
+            ["a", "the cat", "on"][seed % 3],
+            max_tokens=10 + seed,
+            seed=seed,
+            temperature=0.5 + seed % 2,
+        )

@@ -1,0 +1,58 @@
+"""The files of the pages: all that is referred to is served, and nothing else is."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from groundup.serving.pages import STATIC_FOLDER, find_static_files
+
+SOURCES = sorted(
+    path for path in STATIC_FOLDER.iterdir() if path.suffix in {".html", ".js", ".css"}
+)
+
+
+@pytest.mark.parametrize("path", ["/", "/runs"])
+def test_a_page_is_html_that_holds_no_script_or_style_of_its_own(running: Any, path: str) -> None:
+    answer = httpx.get(running.url + path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert re.findall(r"<script(?![^>]*\bsrc=)", answer.text) == []
+    assert re.findall(r"<style|\sstyle=|\son\w+=", answer.text) == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_whatever_a_file_refers_to_is_served_here(source: Any) -> None:
+    text = source.read_text(encoding="utf-8")
+    files = find_static_files()
+    names = re.findall(r'["(]/static/([\w.-]+)', text) + re.findall(r'from "\./([\w.-]+)"', text)
+    assert [name for name in names if name not in files] == []
+    addresses = re.findall(r"(?:https?:)?//[\w.-]+\.[a-z]{2,}/?\S*", text)
+    assert [address for address in addresses if "www.w3.org" not in address] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_no_file_makes_markup_of_text(source: Any) -> None:
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
+    assert re.findall(banned, source.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("name", ["..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "none.js", ""])
+def test_a_name_that_is_no_file_of_a_page_is_not_found(running: Any, name: str) -> None:
+    answer = httpx.get(f"{running.url}/static/{name}")
+    assert answer.status_code == 404
+    assert "error" in answer.json()
+
+
+def test_an_unchanged_file_is_not_sent_again(running: Any) -> None:
+    first = httpx.get(f"{running.url}/static/shell.css")
+    assert first.headers["cache-control"] == "no-cache"
+    again = httpx.get(first.url, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_the_plots_are_drawn_by_the_installed_plotly(running: Any) -> None:
+    with httpx.stream("GET", f"{running.url}/static/plotly.min.js") as answer:
+        assert answer.status_code == 200
+        assert int(answer.headers["content-length"]) > 1_000_000

@@ -1,0 +1,348 @@
+"""The scheduler with an engine that takes a step only when a test lets it."""
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Literal
+
+import pytest
+
+from groundup.errors import ConfigError
+from groundup.generation.request import GenerationRequest, NewToken
+from groundup.generation.sampling import Sampler
+from groundup.serving.metrics_page import Metrics
+from groundup.serving.scheduler import Scheduler
+from groundup.serving.tickets import (
+    EngineFailedError,
+    NotTakingRequestsError,
+    QueueFullError,
+    Ticket,
+)
+
+
+class SteppedEngine:
+    """Writes the ids 1, 2, 3 … for every request. `allow(n)` lets it take n steps."""
+
+    def __init__(self) -> None:
+        self.handles = itertools.count(100)
+        self.rows: dict[int, tuple[GenerationRequest, int]] = {}
+        self.allowed = threading.Semaphore(0)
+        self.history: list[list[int]] = []
+        self.added: list[GenerationRequest] = []
+        self.threads: set[int] = set()
+        self.error: Exception | None = None
+
+    def allow(self, num_steps: int) -> None:
+        self.allowed.release(num_steps)
+
+    def add(self, request: GenerationRequest) -> int:
+        if request.prompt_ids == (666,):
+            raise ConfigError("the prompt is wicked")
+        if request.prompt_ids == (667,):
+            raise RuntimeError("a bug")
+        self.added.append(request)
+        handle = next(self.handles)
+        self.rows[handle] = (request, 0)
+        return handle
+
+    def remove(self, handle: int) -> None:
+        del self.rows[handle]
+
+    def step(self) -> list[tuple[int, NewToken]]:
+        self.allowed.acquire()
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        self.history.append([request.seed for request, _ in self.rows.values()])
+        new = []
+        for handle, (request, count) in list(self.rows.items()):
+            reason: Literal["length"] | None = "length" if count + 1 == request.max_tokens else None
+            token = NewToken(
+                id=count + 1, log_probability=None, alternatives=(), finish_reason=reason
+            )
+            new.append((handle, token))
+            self.rows[handle] = (request, count + 1)
+            if reason:
+                del self.rows[handle]
+        return new
+
+
+def ask(seed: int, max_tokens: int = 3, prompt: tuple[int, ...] = (1,)) -> GenerationRequest:
+    return GenerationRequest(prompt, max_tokens, Sampler(), seed=seed)
+
+
+async def read(ticket: Ticket) -> list[list[int]]:
+    """The ids of every row, to their ends."""
+    ids: list[list[int]] = [[] for _ in ticket.rows]
+    num_left = len(ids)
+    while num_left:
+        for event in await ticket.next_events():
+            if event.error is not None:
+                raise event.error
+            assert event.token is not None
+            ids[event.index].append(event.token.id)
+            num_left -= event.token.finish_reason is not None
+    return ids
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came true")
+
+
+def play(
+    scene: Callable[[Scheduler, SteppedEngine], Coroutine[Any, Any, None]],
+    max_rows: int = 2,
+    max_queue: int = 4,
+    make: Callable[[], SteppedEngine] | None = None,
+) -> Metrics:
+    """Run a scene with a scheduler that works, and stop that whatever happens."""
+    engines: list[SteppedEngine] = []
+    metrics = Metrics()
+
+    def make_engine() -> SteppedEngine:
+        engines.append(make() if make and engines else SteppedEngine())
+        return engines[-1]
+
+    async def run() -> None:
+        scheduler = Scheduler(make_engine, max_rows, max_queue, metrics)
+        scheduler.start()
+        try:
+            await asyncio.wait_for(scene(scheduler, engines[0]), 20)
+        finally:
+            for engine in engines:
+                engine.allow(10_000)
+            scheduler.stop()
+
+    asyncio.run(run())
+    return metrics
+
+
+def test_every_request_gets_its_tokens_in_order() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        engine.allow(100)
+        assert await read(scheduler.submit([ask(1, 3), ask(2, 5)])) == [[1, 2, 3], [1, 2, 3, 4, 5]]
+        assert len(engine.threads) == 1 and threading.get_ident() not in engine.threads
+
+    play(scene)
+
+
+def test_requests_join_and_leave_between_steps() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        first = scheduler.submit([ask(1, 4)])
+        engine.allow(1)
+        await first.next_events()
+        second = scheduler.submit([ask(2, 2)])
+        third = scheduler.submit([ask(3, 2)])
+        await until(lambda: scheduler.num_running == 1 and scheduler.num_waiting == 2)
+        engine.allow(100)
+        await asyncio.gather(read(first), read(second), read(third))
+        # The step that was under way when they came is the first alone; then there is room for
+        # one, and the third takes the place of whoever ends first.
+        assert engine.history in (
+            [[1], [1], [1, 2], [1, 2], [3], [3]],
+            [[1], [1, 2], [1, 2], [1, 3], [3]],
+        )
+        assert scheduler.num_running == scheduler.num_waiting == 0
+
+    play(scene)
+
+
+def test_a_client_that_leaves_frees_its_row_before_the_next_step() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        gone, stays = scheduler.submit([ask(1, 50)]), scheduler.submit([ask(2, 4)])
+        engine.allow(1)
+        await gone.next_events()
+        scheduler.cancel(gone.rows)
+        engine.allow(100)
+        assert await read(stays) == [[1, 2, 3, 4]]
+        # One step may have begun before the client left.
+        assert all(1 not in seeds for seeds in engine.history[2:])
+        assert len(engine.history) < 10
+        await until(lambda: scheduler.num_running == 0)
+
+    play(scene)
+
+
+def test_a_waiting_request_that_is_cancelled_never_begins() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        running = scheduler.submit([ask(1), ask(2)])
+        waiting = scheduler.submit([ask(3)])
+        await until(lambda: scheduler.num_running == 2)
+        assert scheduler.num_waiting == 1
+        scheduler.cancel(waiting.rows)
+        assert scheduler.num_waiting == 0
+        engine.allow(100)
+        await read(running)
+        assert [request.seed for request in engine.added] == [1, 2]
+
+    play(scene)
+
+
+def test_a_full_queue_refuses_all_of_a_request() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        kept = scheduler.submit([ask(seed) for seed in range(5)])
+        with pytest.raises(QueueFullError):
+            scheduler.submit([ask(8), ask(9)])
+        last = scheduler.submit([ask(7)])
+        with pytest.raises(QueueFullError):
+            scheduler.submit([ask(8)])
+        engine.allow(100)
+        await asyncio.gather(read(kept), read(last))
+        assert sorted(request.seed for request in engine.added) == [0, 1, 2, 3, 4, 7]
+
+    play(scene, max_rows=2, max_queue=4)
+
+
+def test_no_queue_means_as_many_as_there_are_rows() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        two = scheduler.submit([ask(1), ask(2)])
+        with pytest.raises(QueueFullError):
+            scheduler.submit([ask(3)])
+        engine.allow(100)
+        await read(two)
+        assert await read(scheduler.submit([ask(3)])) == [[1, 2, 3]]
+
+    play(scene, max_rows=2, max_queue=0)
+
+
+def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        ticket = scheduler.submit([ask(1, 40), ask(2, 11)])
+        engine.allow(1)
+        await ticket.next_events()
+        scheduler._seconds_per_step = 0.5
+        with pytest.raises(QueueFullError) as caught:
+            scheduler.submit([ask(3)])
+        assert caught.value.retry_seconds == pytest.approx(10 * 0.5)
+        with pytest.raises(QueueFullError) as caught:
+            scheduler.submit([ask(3), ask(4)])
+        assert caught.value.retry_seconds == pytest.approx(39 * 0.5)
+
+    play(scene, max_rows=2, max_queue=0)
+
+
+@pytest.mark.parametrize(("prompt", "error"), [(666, ConfigError), (667, EngineFailedError)])
+def test_a_request_that_cannot_begin_fails_alone(prompt: int, error: type[Exception]) -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        good = scheduler.submit([ask(1)])
+        bad = scheduler.submit([ask(2, prompt=(prompt,))])
+        engine.allow(100)
+        with pytest.raises(error):
+            await read(bad)
+        assert await read(good) == [[1, 2, 3]]
+        assert scheduler.status == "ok" and scheduler.num_running == 0
+
+    play(scene)
+
+
+def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
+    made: list[SteppedEngine] = []
+
+    def make() -> SteppedEngine:
+        made.append(SteppedEngine())
+        return made[-1]
+
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        inside = scheduler.submit([ask(1), ask(2)])
+        waiting = scheduler.submit([ask(3)])
+        await until(lambda: scheduler.num_running == 2)
+        engine.error = RuntimeError("out of memory")
+        engine.allow(1)
+        with pytest.raises(EngineFailedError):
+            await read(inside)
+        # The handles are given out anew: who leaves late must not take another one along.
+        await until(lambda: scheduler.num_running == 1)
+        scheduler.cancel(inside.rows)
+        made[0].allow(100)
+        assert await read(waiting) == [[1, 2, 3]]
+        assert scheduler.status == "ok" and len(made) == 1
+
+    metrics = play(scene, make=make)
+    page = metrics.page(num_waiting=0, num_running=0, max_rows=1)
+    assert "groundup_engine_failures_total 1" in page
+
+
+def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
+    def make() -> SteppedEngine:
+        raise RuntimeError("the device is lost")
+
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        inside, waiting = scheduler.submit([ask(1), ask(2)]), scheduler.submit([ask(3)])
+        await until(lambda: scheduler.num_running == 2)
+        engine.error = RuntimeError("a bug")
+        engine.allow(1)
+        for ticket in (inside, waiting):
+            with pytest.raises(EngineFailedError):
+                await read(ticket)
+        assert scheduler.status == "failed"
+        with pytest.raises(NotTakingRequestsError):
+            scheduler.submit([ask(4)])
+
+    play(scene, make=make)
+
+
+def test_after_refuse_new_what_is_there_comes_to_its_end() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
+        scheduler.refuse_new()
+        assert scheduler.status == "stopping"
+        with pytest.raises(NotTakingRequestsError):
+            scheduler.submit([ask(9)])
+        engine.allow(100)
+        await scheduler.wait_until_idle()
+        for ticket in tickets:
+            assert await read(ticket) == [[1, 2, 3]]
+
+    play(scene)
+
+
+def test_stopping_tells_whoever_still_waits() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
+        await until(lambda: scheduler.num_running == 2)
+        stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
+        engine.allow(1)
+        await stopping
+        for ticket in tickets:
+            with pytest.raises(NotTakingRequestsError):
+                await read(ticket)
+
+    play(scene)
+
+
+def test_a_call_runs_in_the_engines_thread_between_steps() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        engine.allow(100)
+        work: Awaitable[int] = scheduler.between_steps(threading.get_ident)
+        await read(scheduler.submit([ask(1)]))
+        assert {await work} == engine.threads
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await scheduler.between_steps(fail)
+        await until(lambda: scheduler.num_waiting == 0)
+
+    play(scene)
+
+
+def test_long_prompts_are_read_over_several_steps() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        short = scheduler.submit([ask(0, 10)])
+        await until(lambda: scheduler.num_running == 1)
+        prompts = [tuple(range(2500)) for _ in range(4)]
+        tickets = [scheduler.submit([ask(n + 1, 10, prompt)]) for n, prompt in enumerate(prompts)]
+        shared = scheduler.submit([ask(10 + n, 10, prompts[0]) for n in range(3)])
+        engine.allow(100)
+        await asyncio.gather(*map(read, (short, *tickets, shared)))
+        joined = [len(seeds) for seeds in engine.history[:6]]
+        # One long prompt a step, since two are too much; but a shared one is read only once.
+        assert joined == [1, 2, 3, 4, 5, 8]
+
+    play(scene, max_rows=8, max_queue=8)
