@@ -1,7 +1,8 @@
 """How fast does `groundup serve` answer 1, 16 and 64 clients, and does it lose any of them?
 
 The server is a process, the clients are another; every client streams one answer after the other
-over a connection it keeps. Each text must be whole and equal to the one its seed gives alone.
+over a connection it keeps. Each text must be whole, and those that are compared (all, or as many as
+a machine can write again in reasonable time) must be equal to what their seeds give alone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _PERCENTILES = (50, 90, 99)
 # More than that is not measured, so that a slow machine ends today: answers for each client.
 _MOST_ANSWERS = 8
 _STARTUP_SECONDS = 300
+# Texts of a row that are written again, one at a time.
+_MOST_COMPARED = 128
 
 
 class Shape(NamedTuple):
@@ -102,7 +105,8 @@ def main() -> int:
         "conditions": (
             "random weights; streamed answers at temperature 1, each client one after the other; "
             "clients in one process of their own on the same machine; time to first token includes "
-            "reading the prompt; texts compared with those of the same seeds alone"
+            "reading the prompt; num_compared texts, evenly spaced by seed if not all, compared "
+            "with those of the same seeds written one at a time by the library"
         ),
         "hardware": describe_hardware(device),
         "versions": describe_versions(["groundup", "torch", "fastapi", "uvicorn"]),
@@ -132,16 +136,19 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
                 "seconds": seconds,
             }
             load = _run_self("--load", json.dumps(job))
-            rows = {"run": str(run), "device": device, "max_tokens": shape.max_tokens}
             answers = [Answer(**answer) for answer in load["answers"]]
-            # A part of them is written again alone, one text at a time.
-            checked = sorted(answers, key=lambda answer: answer.seed)[:: max(1, len(answers) // 32)]
-            rows["seeds"] = [answer.seed for answer in checked]
         finally:
             server.send_signal(signal.SIGTERM)
             status = server.wait(timeout=60)
+        compared = _spread(sorted(answers, key=lambda answer: answer.seed), _MOST_COMPARED)
+        rows = {
+            "run": str(run),
+            "device": device,
+            "max_tokens": shape.max_tokens,
+            "seeds": [answer.seed for answer in compared],
+        }
         expected = _run_self("--expect", json.dumps(rows))["texts"]
-    different = [a for a, text in zip(checked, expected, strict=True) if a.text != text]
+    different = [a for a, text in zip(compared, expected, strict=True) if a.text != text]
     lost = [answer for answer in answers if not answer.is_whole]
     return {
         "name": f"{shape.name}.{num_clients}_clients",
@@ -151,9 +158,10 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         "num_answers": len(answers),
         "num_errors": load["num_errors"],
         "num_lost": len(lost) + load["num_errors"],
-        "num_compared": len(checked),
+        "num_compared": len(compared),
         "num_different": len(different),
         "clean_end": status == 0,
+        "clients_cpu_share": load["cpu_seconds"] / load["seconds"],
         "tokens_per_second": sum(a.num_tokens for a in answers) / load["seconds"],
         "requests_per_second": len(answers) / load["seconds"],
         "first_token_seconds": _percentiles([a.first_seconds for a in answers]),
@@ -166,6 +174,12 @@ def _measure(shape: Shape, num_clients: int, device: str, seconds: float) -> Jso
         ),
         "whole_seconds": _percentiles([a.whole_seconds for a in answers]),
     }
+
+
+def _spread(answers: list[Answer], most: int) -> list[Answer]:
+    """All of them, or `most` at even distances."""
+    count = min(most, len(answers))
+    return [answers[place * len(answers) // count] for place in range(count)]
 
 
 def _percentiles(values: Sequence[float]) -> Json:
@@ -230,7 +244,7 @@ async def _load(job_text: str) -> Json:
     host, port = job["url"].removeprefix("http://").split(":")
     # What is compiled or captured on first use is no part of the answer.
     await _Client(host, int(port)).ask(0, min(8, job["max_tokens"]))
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     parts = await asyncio.gather(
         *(
             _keep_asking(host, int(port), client, job, begin)
@@ -238,10 +252,11 @@ async def _load(job_text: str) -> Json:
         ),
         return_exceptions=True,
     )
-    seconds = time.perf_counter() - begin
+    seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu_begin
     answers = [answer for part in parts if isinstance(part, list) for answer in part]
     return {
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "num_errors": sum(not isinstance(part, list) for part in parts),
         "answers": [answer._asdict() for answer in answers],
     }
@@ -258,36 +273,53 @@ async def _keep_asking(host: str, port: int, number: int, job: Json, begin: floa
     return answers
 
 
-class _Client:
-    """As little of HTTP as it takes, so that the clients' own work does not show in the figures."""
+class _Client(asyncio.Protocol):
+    """As little of HTTP as it takes, so that the clients' own work does not show in the figures:
+    while an answer comes its bytes are only put together."""
+
+    _end = b"\r\n0\r\n\r\n"
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._data = bytearray()
+        self._first: float | None = None
+        self._whole: asyncio.Future[float] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        assert self._whole is not None
+        if not self._data and not data.startswith(b"HTTP/1.1 200"):
+            self._fail(RuntimeError(data.decode("latin-1").splitlines()[0]))
+            return
+        self._data += data
+        if self._first is None and b"data: " in data:
+            self._first = time.perf_counter()
+        if self._data.endswith(self._end) and not self._whole.done():
+            self._whole.set_result(time.perf_counter())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc or ConnectionError("the server closed the connection"))
+
+    def _fail(self, error: Exception) -> None:
+        if self._whole is not None and not self._whole.done():
+            self._whole.set_exception(error)
 
     async def ask(self, seed: int, max_tokens: int) -> Answer:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._port)
-        reader, writer = self._streams
+        loop = asyncio.get_running_loop()
+        if self._transport is None:
+            self._transport, _ = await loop.create_connection(lambda: self, self._host, self._port)
         body = {"prompt": _PROMPT, "max_tokens": max_tokens, "seed": seed, "stream": True}
         data = json.dumps({**body, "stream_options": {"include_usage": True}}).encode()
+        self._data.clear()
+        self._first, self._whole = None, loop.create_future()
         begin = time.perf_counter()
-        writer.write(
+        self._transport.write(
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n"
             b"content-type: application/json\r\n\r\n%s" % (len(data), data)
         )
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"HTTP/1.1 200"):
-            raise RuntimeError(head.decode("latin-1").splitlines()[0])
-        first = None
-        events = b""
-        while size := int(await reader.readline(), 16):
-            if first is None:
-                first = time.perf_counter() - begin
-            events += (await reader.readexactly(size + 2))[:-2]
-        await reader.readline()
-        whole = time.perf_counter() - begin
-        lines = [line[6:] for line in events.split(b"\n\n") if line]
+        whole = await self._whole - begin
+        first = whole if self._first is None else self._first - begin
+        lines = _data_lines(bytes(self._data))
         chunks = [json.loads(line) for line in lines if line != b"[DONE]"]
         choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
         num_tokens = chunks[-1]["usage"]["completion_tokens"]
@@ -298,16 +330,29 @@ class _Client:
             lines[-1] == b"[DONE]"
             and choices[-1]["finish_reason"] == "length"
             and num_tokens == max_tokens,
-            whole if first is None else first,
+            first,
             whole,
         )
 
 
+def _data_lines(answer: bytes) -> list[bytes]:
+    """What the events of an answer in chunks hold."""
+    rest = answer.partition(b"\r\n\r\n")[2]
+    events: list[bytes] = []
+    while True:
+        head, _, rest = rest.partition(b"\r\n")
+        size = int(head, 16)
+        if size == 0:
+            return [event[6:] for event in b"".join(events).split(b"\n\n") if event]
+        events.append(rest[:size])
+        rest = rest[size + 2 :]
+
+
 def _expected_texts(rows: Json) -> Json:
     """The same seeds, each alone, by the library."""
-    from groundup.generation import LanguageModel
+    from groundup.cli.generate import load_to_write
 
-    language_model = LanguageModel.load(rows["run"], device=rows["device"])
+    language_model = load_to_write(Path(rows["run"]), "newest", rows["device"], "auto")
     texts = [
         language_model.generate(_PROMPT, max_tokens=rows["max_tokens"], seed=seed)
         for seed in rows["seeds"]
@@ -322,7 +367,8 @@ def _print_row(row: Json) -> None:
     )
     print(
         f"{row['name']}: {short(row['tokens_per_second'])} tokens/s, {row['num_answers']} answers, "
-        f"{row['num_lost']} lost, {row['num_different']} of {row['num_compared']} differ; "
+        f"{row['num_lost']} lost, {row['num_different']} of {row['num_compared']} compared differ, "
+        f"clients used {100 * row['clients_cpu_share']:.0f} % of a core; "
         f"ms at p50/p90/p99: first token {first}, token {token}, whole {whole}",
         flush=True,
     )

@@ -1,12 +1,14 @@
 """The whole story through the command line: text, vocabulary, shards, a run that is killed and
-goes on to the same bits, its figures, and text again."""
+goes on to the same bits, its figures, and text again: generated, served and written elsewhere."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -16,6 +18,7 @@ from groundup.generation import LanguageModel
 from groundup.tokenizer import Tokenizer
 from groundup.training.comparison import compare_runs
 
+PROMPT = "Once upon a time"
 SETTINGS = {
     "num_steps": 300,
     "batch_size": 4,
@@ -89,7 +92,40 @@ def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str
 
     language_model = LanguageModel.load("runs/parted")
     assert language_model.tokenizer.id == Tokenizer.load("tokenizer.json").id
-    text = language_model.generate("Once upon a time", max_tokens=30, temperature=0.8, seed=1)
-    assert text and text == LanguageModel.load("runs/whole").generate(
-        "Once upon a time", max_tokens=30, temperature=0.8, seed=1
+    text = language_model.generate(PROMPT, max_tokens=20, temperature=0.8, seed=1)
+    flags = f"--max-tokens 20 --temperature 0.8 --seed 1 --device cpu --prompt '{PROMPT}'"
+    for run in ("parted", "whole"):
+        assert groundup(capsys, "generate", run, *shlex.split(flags)) == f"{PROMPT}{text}\n"
+    assert served_text(max_tokens=20, temperature=0.8, seed=1) == text
+
+    groundup(capsys, "export", "parted", "--to", "huggingface", "elsewhere")
+    assert greedy_text_of_transformers("elsewhere", max_tokens=20) == language_model.generate(
+        PROMPT, max_tokens=20, temperature=0
     )
+
+
+def served_text(**request: float) -> str:
+    """What the run writes when it is asked over a port, by a server that then ends."""
+    words = command_line("serve", "parted", "--port", "0", "--device", "cpu")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().split()[-1]
+            body = json.dumps({"prompt": PROMPT, **request}).encode()
+            headers = {"Content-Type": "application/json"}
+            with urlopen(Request(f"{url}/v1/completions", body, headers)) as answer:
+                text = json.load(answer)["choices"][0]["text"]
+        finally:
+            server.terminate()
+    assert isinstance(text, str)
+    return text
+
+
+def greedy_text_of_transformers(folder: str, max_tokens: int) -> str:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = tokenizer(PROMPT, return_tensors="pt").input_ids
+    written = model.generate(ids, max_new_tokens=max_tokens, do_sample=False)
+    return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))

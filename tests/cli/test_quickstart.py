@@ -1,12 +1,16 @@
 """`groundup quickstart`: every step is taken, told and, the second time, kept."""
 
+import json
 import os
 import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 import torch
@@ -20,6 +24,7 @@ from groundup.config import load_settings
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
 from groundup.model.config import PRESETS, ModelConfig
+from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.training.config import RunConfig
 
@@ -60,16 +65,48 @@ def test_it_goes_from_nothing_to_stories(capsys: pytest.CaptureFixture[str]) -> 
 def test_its_commands_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     page = run(capsys, *SMALL)
     commands = [shlex.split(line)[1:] for line in re.findall(r"\$ (groundup .*)", page)]
-    done, offered = commands[:7], commands[7:]
-    assert [words[0] for words in done[-3:]] == ["tokenizer", "train", "evaluate"]
+    done, offered = commands[:8], commands[8:]
+    assert [words[0] for words in done[-4:]] == ["tokenizer", "train", "evaluate", "generate"]
+    assert [words[0] for words in offered[:3]] == ["serve", "generate", "export"]
     shutil.rmtree(RUN)
     for words in done:
         # The shards are up to date only while the tokenizer is the same: training is exact.
         assert main(words) == 0, words
+    told = re.search(r"1\.\n(.*?)\n +2\.", page, re.DOTALL)
+    assert told and told[1].split() == capsys.readouterr().out.splitlines()[-1].split()
+    for words in offered[1:3]:
+        assert main(words) == 0, words
+    assert Path("quickstart/exports/stories/config.json").is_file()
     for words in offered[:-1]:
         name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
         flags = known_flags(import_module(VERBS[name].module).Arguments, f"groundup {name}")
         assert {word for word in words if word.startswith("--")} <= set(flags)
+
+
+def test_it_names_the_server_and_where_it_answers(
+    capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    page = run(capsys, *SMALL)
+    command, address = re.findall(r"\$ groundup (serve .*)\n +then open (http://[\d.:]+\d)", page)[
+        0
+    ]
+    settings = ServerSettings(model_name="stories", runs_folder=RUN.parent)
+    assert address == f"http://{settings.host}:{settings.port}"
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "groundup", *shlex.split(command), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            assert said.startswith("serving stories, step 2, at http://127.0.0.1:")
+            url = said.split()[-1]
+            assert json.load(urlopen(f"{url}/health"))["status"] == "ok"
+            assert [one["name"] for one in json.load(urlopen(f"{url}/api/runs"))["runs"]] == [
+                "stories"
+            ]
+        finally:
+            server.terminate()
+    assert server.returncode in (0, -signal.SIGTERM)
 
 
 def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> None:

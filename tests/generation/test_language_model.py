@@ -240,3 +240,13 @@ def test_settings_that_do_not_fit_are_told(run: Path, d_model: int, complaint: s
 def test_an_unknown_step_names_those_there_are(run: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint of step 40: there is 10, 20, 30"):
         LanguageModel.load(run, 40)
+
+
+def test_damaged_weights_are_told_and_leave_no_trace() -> None:
+    language_model = LanguageModel(new_model(), byte_tokenizer())
+    with torch.no_grad():
+        language_model.model.token_embedding.weight[ord("x")] = torch.nan
+    sound = language_model.generate_many(["abc", "d"], max_tokens=4, seed=5)
+    with pytest.raises(CheckpointError, match="not finite"):
+        language_model.generate_many(["d", "abcxdefgh"], max_tokens=4)
+    assert language_model.generate_many(["abc", "d"], max_tokens=4, seed=5) == sound

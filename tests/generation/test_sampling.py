@@ -191,6 +191,32 @@ def test_a_tiny_temperature_does_not_overflow() -> None:
     assert Sampler.of(temperature=1e-30).choose(logits, numbers()) == 0
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-320, 1e-50, 1e-38, 1e-6, 1, 1e50, 1e300])
+@pytest.mark.parametrize("penalty", [5e-324, 1e-300, 1e-38, 1.0, 1e38, 1e300, 10**308])
+@pytest.mark.parametrize(("top_k", "top_p", "min_p"), [(10**30, 1e-320, 5e-324), (3, 0.9, 1.0)])
+def test_no_value_that_is_allowed_leads_out_of_the_vocabulary(
+    temperature: float, penalty: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    sampler = Sampler.of(temperature, top_k, top_p, min_p, penalty)
+    rows = torch.tensor([[3.0, 0.0, -5.0, 2.0], [-1.0, -2.0, -3e9, -1.0], [0.0, 0.0, 0.0, 1e9]])
+    for seen in (torch.tensor([True, True, True, False]), torch.ones(4, dtype=torch.bool)):
+        drawn = sampler.draw(rows, numbers(3), seen.expand(3, 4))
+        assert all(0 <= id < 4 for id in drawn.tolist())
+
+
+def test_a_temperature_too_small_to_divide_by_is_greedy() -> None:
+    assert Temperature(1e-50) == Temperature(0)
+    logits = torch.tensor([1.0, 2.0, 2.0])
+    for sampler in (Sampler.of(1e-320, top_p=0.5), Sampler((TopK(2), Temperature(1e-50)))):
+        assert sampler.choose(logits, torch.tensor(0.99)) == 1
+
+
+def test_a_temperature_too_large_to_compute_with_is_even() -> None:
+    sampler = Sampler((TopK(2), Temperature(1e300)))
+    drawn = {int(sampler.choose(log_of(0.1, 0.7, 0.2), numbers(seed=seed))) for seed in range(20)}
+    assert drawn == {1, 2}
+
+
 def test_a_draw_is_where_its_number_falls_in_id_order() -> None:
     logits = log_of(0.25, 0.5, 0.0, 0.25).expand(6, 4)
     places = torch.tensor([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2**-32], dtype=torch.float64)
@@ -277,6 +303,7 @@ def test_samplers_are_values() -> None:
         (Temperature, -0.1),
         (Temperature, math.nan),
         (Temperature, math.inf),
+        (Temperature, 10**400),
         (TopK, 0),
         (TopK, -1),
         (TopK, 2.5),

@@ -5,6 +5,7 @@ import functools
 import http.client
 import json
 import re
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
+
+from groundup.generation import LanguageModel
 
 # Reading the certificates of the world takes longer than a test.
 get = functools.partial(httpx.get, verify=False)
@@ -153,10 +157,14 @@ def slow_clients() -> Iterator[list[socket.socket]]:
         client.close()
 
 
-def test_hundreds_of_slow_clients_keep_nobody_out(
-    start: Any, slow_clients: list[socket.socket]
+@pytest.mark.parametrize("max_connections", [100, 2048])
+def test_a_thousand_slow_clients_keep_nobody_out(
+    start: Any, slow_clients: list[socket.socket], max_connections: int
 ) -> None:
-    with start(max_connections=100) as running:
+    with start(max_connections=max_connections) as running:
+        # The server has raised the limit as far as it goes; both ends of a connection are here.
+        if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2400:
+            pytest.skip("this system does not let a process open 2,400 files")
         beginnings = [
             b"",
             b"G",
@@ -164,15 +172,17 @@ def test_hundreds_of_slow_clients_keep_nobody_out(
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n"
             b"content-type: application/json\r\n\r\n{",
         ]
-        for number in range(400):
+        for number in range(1000):
             client = socket.create_connection(("127.0.0.1", running.port))
             client.sendall(beginnings[number % len(beginnings)])
             slow_clients.append(client)
-            if number % 100 == 99:
+            if number % 200 == 199:
                 assert is_well(running)
+        assert len(running.connections) <= max_connections
         for client in slow_clients[-50:]:
             client.sendall(b"x")
         assert is_well(running)
+        assert get(f"{running.url}/health").json()["status"] == "ok"
 
 
 def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
@@ -233,8 +243,72 @@ def test_a_client_that_does_not_read_is_cut_off(start: Any) -> None:
 def test_what_is_no_http_gets_400(running: Any, data: bytes) -> None:
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
         client.sendall(data)
-        assert b" 4" in client.recv(1000)[:12]
+        head, _, body = client.recv(1000).partition(b"\r\n\r\n")
+    assert b" 4" in head[:12]
+    assert json.loads(body)["error"]["type"] in ("invalid_request_error", "permission_error")
     assert is_well(running)
+
+
+def read_to_end(running: Any, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+        client.sendall(data)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def request_of(body: bytes, version: str = "1.1", *headers: str) -> bytes:
+    lines = [
+        f"POST /v1/completions HTTP/{version}",
+        "host: localhost",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 400_000, b'{"max_tokens": ' + b"9" * 5000 + b"}", b'{"prompt": "\xff"}']
+)
+def test_json_that_cannot_be_read_is_told_so(running: Any, body: bytes) -> None:
+    answer = read_to_end(running, request_of(body, "1.1", "connection: close"))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"the body cannot be read as JSON" in answer
+
+
+def test_a_connection_goes_on_after_errors_and_streams(running: Any) -> None:
+    short = json.dumps({"prompt": "a", "max_tokens": 3, "stream": True}).encode()
+    answer = read_to_end(
+        running,
+        request_of(b"{bad")
+        + request_of(b'{"temperature": -1}')
+        + request_of(short)
+        + b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        + request_of(short)
+        + request_of(short, "1.1", "connection: close"),
+    )
+    statuses = [int(found) for found in re.findall(rb"HTTP/1.1 (\d+)", answer)]
+    assert statuses == [400, 400, 200, 404, 200, 200]
+    assert answer.count(b"data: [DONE]\n\n\r\n0\r\n\r\n") == 3
+
+
+def test_an_old_client_gets_its_stream_without_chunks(running: Any) -> None:
+    body = json.dumps({"prompt": "a", "max_tokens": 3, "stream": True}).encode()
+    head, _, events = read_to_end(running, request_of(body, "1.0")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"chunked" not in head
+    assert all(line.startswith(b"data: ") for line in events.split(b"\n\n") if line)
+    assert events.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_head_is_a_get_without_its_body(running: Any) -> None:
+    for path, status in (("/health", 200), ("/", 200), ("/v1/completions", 405), ("/no", 404)):
+        connection = http.client.HTTPConnection("127.0.0.1", running.port)
+        connection.request("HEAD", path)
+        answer = connection.getresponse()
+        assert answer.status == status and answer.read() == b""
+        # What follows on the same connection is not taken for the body.
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read())["status"] == "ok"
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -323,3 +397,39 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event(
         monkeypatch.setattr(Engine, "step", step)
         assert json.loads(last.removeprefix("data: "))["error"]["code"] == "internal_error"
         assert is_well(running)
+
+
+@pytest.mark.parametrize("stream_it", [True, False])
+def test_a_text_with_damaged_scores_fails_alone(
+    start: Any,
+    language_model: LanguageModel,
+    caplog: pytest.LogCaptureFixture,
+    stream_it: bool,
+) -> None:
+    weight = language_model.model.token_embedding.weight
+    bad = language_model.tokenizer.encode("雨")[-1]
+    kept = weight[bad].clone()
+    try:
+        with torch.no_grad():
+            weight[bad] = torch.nan
+        with start(max_rows=4) as running:
+            with stream(
+                "POST", f"{running.url}/v1/completions", json={**LONG, "stream": True}
+            ) as other:
+                events = other.iter_lines()
+                assert "text_completion" in next(events)
+                body = {"prompt": "雨", "n": 2, "stream": stream_it, "logprobs": 2}
+                answer = post(f"{running.url}/v1/completions", json=body)
+                assert answer.status_code == 500
+                assert answer.json()["error"]["code"] == "internal_error"
+                assert "finite" not in answer.text
+                body = {"prompt": "a雨a", "echo": True, "logprobs": 2, "stream": stream_it}
+                assert post(f"{running.url}/v1/completions", json=body).status_code == 500
+                assert "text_completion" in next(line for line in events if line)
+                assert counted(running, "engine_failures_total") == 0
+            running.wait_until_idle()
+            assert is_well(running)
+    finally:
+        with torch.no_grad():
+            weight[bad] = kept
+    assert "not finite" in caplog.text

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 import yaml
 
 from groundup.checkpoint import CheckpointFolder
@@ -199,6 +200,19 @@ def test_a_wrong_command_line_is_one_error(
 ) -> None:
     with pytest.raises(error, match=words):
         run(Arguments(**{"run": str(run_folder), "port": 0, **change}))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
+)
+def test_the_model_is_served_in_the_precision_asked_for(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch, precision: Any, dtype: torch.dtype
+) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr("groundup.serving.launch.serve", lambda *given: served.append(given[0]))
+    run(Arguments(str(run_folder), port=0, device="cpu", precision=precision))
+    assert served[0].model.output_weight.dtype == dtype
 
 
 def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) -> None:

@@ -24,6 +24,15 @@ from groundup.training.run_folder import RunFolder
 END = "<|endoftext|>"
 STORIES = END.join(f"The cat number {i} sat on mat {i % 7} and slept." for i in range(400))
 
+# Has its packages loaded and waits for the end of its input, so that nobody waits for them later.
+TRAINER = """
+import sys
+import groundup.cli.train, groundup.training, torch
+from groundup.cli.main import main
+sys.stdin.read()
+sys.exit(main(sys.argv[1:]))
+"""
+
 TABS = ["curves", "samples", "settings", "health"]
 
 MakeRun = Callable[..., RunFolder]
@@ -84,6 +93,11 @@ def look(browser: Any, page: Any, query: str = "") -> None:
     browser.wait(lambda: browser.find("h1").text == "Runs")
 
 
+def return_to(browser: Any) -> None:
+    """Come back from another tab: the page looks at once for what is new."""
+    browser.script("document.dispatchEvent(new Event('visibilitychange'))")
+
+
 def curve(browser: Any, name: str, plot: str = "loss") -> list[float]:
     """The horizontal places of a run's main curve as plotly has drawn it; none yet: empty."""
     found = browser.script(
@@ -104,11 +118,7 @@ def chosen(browser: Any) -> list[str]:
 def test_a_run_is_seen_to_train_and_to_stop(
     browser: Any, page: Any, runs_folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "stories.txt").write_text(STORIES, "utf-8")
-    vocab, merges = train_bpe_reference(STORIES[:3000], 280, [END])
-    tokenizer = Tokenizer(vocab, merges, [END])
-    tokenizer.save(tmp_path / "tokenizer.json")
-    prepare([tmp_path / "stories.txt"], tokenizer, tmp_path / "shards", validation_fraction=0.1)
+    command = [sys.executable, "-c", TRAINER, "train"]
     flags = f"""
         --name seen --runs-folder {runs_folder} --num-steps 100000 --batch-size 2 --device cpu
         --num-threads 1 --model.vocab-size 280 --model.context-length 16 --model.d-model 16
@@ -117,13 +127,22 @@ def test_a_run_is_seen_to_train_and_to_stop(
         --samples.max-tokens 8 --checkpoints.every-steps 0
         --data.shards {tmp_path / "shards"} --data.tokenizer {tmp_path / "tokenizer.json"}
     """
-    look(browser, page)
-    assert "groundup quickstart" in browser.find("#no-runs").text
-    command = [sys.executable, "-m", "groundup", "train", *flags.split()]
     trainer = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        [*command, *flags.split()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
+    (tmp_path / "stories.txt").write_text(STORIES, "utf-8")
+    vocab, merges = train_bpe_reference(STORIES[:3000], 280, [END])
+    tokenizer = Tokenizer(vocab, merges, [END])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    prepare([tmp_path / "stories.txt"], tokenizer, tmp_path / "shards", validation_fraction=0.1)
     try:
+        look(browser, page)
+        assert "groundup quickstart" in browser.find("#no-runs").text
+        assert trainer.stdin is not None
+        trainer.stdin.close()
         metrics_file = runs_folder / "seen" / "metrics.jsonl"
         wait_long(browser, lambda: metrics_file.exists() or trainer.poll() is not None)
         # Nobody touches the page: the run appears by itself, is chosen, and its curve grows.
@@ -136,6 +155,7 @@ def test_a_run_is_seen_to_train_and_to_stop(
         wait_long(browser, lambda: "validation" in browser.find("#plot-loss-summary").text)
         trainer.send_signal(signal.SIGTERM)
         assert trainer.wait(60) == 128 + signal.SIGTERM
+        return_to(browser)
         wait_long(browser, lambda: "stopped" in browser.find(".overview-head").text)
         last_step = json.loads(metrics_file.read_text("utf-8").splitlines()[-1])["step"]
         wait_long(browser, lambda: curve(browser, "seen")[-1] == last_step)
@@ -262,6 +282,7 @@ def test_a_resumed_run_is_drawn_anew(browser: Any, page: Any, make_run: MakeRun)
     folder.cut_metrics(last_step=10)
     for step in (11, 13):
         add_line(folder, step)
+    return_to(browser)
     browser.wait(lambda: curve(browser, "one") == [*range(1, 12), 13])
 
 
@@ -273,6 +294,7 @@ def test_a_run_deleted_while_looked_at_is_said_to_be_gone(
     look(browser, page, "?run=doomed&run=other")
     browser.wait(lambda: curve(browser, "doomed"))
     shutil.rmtree(folder.path)
+    return_to(browser)
     browser.wait(lambda: "doomed" in browser.find("#problem").text)
     browser.wait(lambda: not curve(browser, "doomed") and curve(browser, "other"))
     assert chosen(browser) == ["other"]
@@ -364,6 +386,7 @@ def test_a_server_that_is_gone_is_said_to_be(browser: Any, start: Any, tmp_path:
     with start(runs_folder=tmp_path) as running:
         look(browser, running)
         browser.find("#no-runs")
+    return_to(browser)
     browser.wait(lambda: "does not answer" in browser.find("#problem").text)
     complaints = browser.take_complaints()
     assert all("ERR_CONNECTION" in line or "ERR_EMPTY" in line for line in complaints)

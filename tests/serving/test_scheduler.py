@@ -16,7 +16,9 @@ from groundup.serving.scheduler import Scheduler
 from groundup.serving.tickets import (
     EngineFailedError,
     NotTakingRequestsError,
+    Outbox,
     QueueFullError,
+    Row,
     Ticket,
 )
 
@@ -81,9 +83,13 @@ async def read(ticket: Ticket) -> list[list[int]]:
             if event.error is not None:
                 raise event.error
             assert event.token is not None
-            ids[event.index].append(event.token.id)
+            ids[event.place].append(event.token.id)
             num_left -= event.token.finish_reason is not None
     return ids
+
+
+async def next_ids(ticket: Ticket) -> list[int]:
+    return [event.token.id for event in await ticket.next_events() if event.token is not None]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -346,3 +352,42 @@ def test_long_prompts_are_read_over_several_steps() -> None:
         assert joined == [1, 2, 3, 4, 5, 8]
 
     play(scene, max_rows=8, max_queue=8)
+
+
+@pytest.mark.parametrize("patience_seconds", [0.0, 1e9])
+def test_tokens_wait_for_each_other_but_not_for_long(
+    patience_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", patience_seconds)
+
+    async def scene() -> None:
+        outbox, ticket = Outbox(), Ticket()
+        row = Row(ticket, 0, ask(1))
+        outbox.put(row, NewToken(1, None, (), None))
+        outbox.send_if_due()
+        assert await next_ids(ticket) == [1]
+        outbox.put(row, NewToken(2, None, (), None), is_urgent=False)
+        outbox.send_if_due()
+        if patience_seconds:
+            outbox.put(row, NewToken(3, None, (), "length"))
+            outbox.send_if_due()
+        assert await next_ids(ticket) == ([2, 3] if patience_seconds else [2])
+
+    asyncio.run(scene())
+
+
+def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", 1e9)
+
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        first = scheduler.submit([ask(1, 5)])
+        engine.allow(2)
+        await until(lambda: len(engine.history) == 2)
+        assert await next_ids(first) == [1]
+        scheduler.submit([ask(2)])
+        # One more step may be under way already; the newcomer joins after it.
+        engine.allow(1)
+        assert (await next_ids(first))[0] == 2
+        engine.allow(4)
+
+    play(scene)

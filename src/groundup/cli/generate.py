@@ -16,6 +16,8 @@ from groundup.errors import ConfigError
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel, TextPiece
 
+Precision = Literal["auto", "float32", "bfloat16"]
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -66,7 +68,7 @@ class Arguments:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Precision = "auto"
     """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
 
     json: bool = False
@@ -90,7 +92,9 @@ def run(arguments: Arguments) -> None:
     )
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
-    language_model = _load(folder, arguments)
+    language_model = load_to_write(
+        folder, arguments.checkpoint, arguments.device, arguments.precision
+    )
     texts = [
         _Text(prompt, sample, arguments.seed + sample)
         for prompt in prompts
@@ -130,7 +134,8 @@ def _read_prompts(arguments: Arguments) -> list[str]:
         raise ConfigError("give either --prompt or --prompts, not both")
     from groundup.cli.tokenizer_encode import read_text
 
-    lines = read_text(arguments.prompts).splitlines()
+    # Not splitlines: a prompt may hold Unicode's other line ends.
+    lines = read_text(arguments.prompts).replace("\r\n", "\n").split("\n")
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         place = "standard input" if arguments.prompts == "-" else arguments.prompts
@@ -138,7 +143,10 @@ def _read_prompts(arguments: Arguments) -> list[str]:
     return prompts
 
 
-def _load(folder: Path, arguments: Arguments) -> "LanguageModel":
+def load_to_write(
+    folder: Path, checkpoint: str, device: str, precision: Precision
+) -> "LanguageModel":
+    """The model of a run on the device and in the precision that the flags ask for."""
     import torch
 
     from groundup.cli.evaluate import parse_checkpoint
@@ -148,13 +156,13 @@ def _load(folder: Path, arguments: Arguments) -> "LanguageModel":
     from groundup.training.config import RunConfig
     from groundup.training.execution import settle
 
-    asked = {"device": arguments.device, "precision": arguments.precision}
+    asked = {"device": device, "precision": precision}
     settled = settle(load_settings(RunConfig, overrides=asked))
     if settled.device == "cpu":
         keep_freed_memory()
     return LanguageModel.load(
         folder,
-        parse_checkpoint(arguments.checkpoint),
+        parse_checkpoint(checkpoint),
         device=settled.device,
         dtype=torch.bfloat16 if settled.precision == "bfloat16" else None,
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.cli.generate import Precision, load_to_write
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.errors import MissingExtraError
 
@@ -44,6 +45,9 @@ class Arguments:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
+    precision: Precision = "auto"
+    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
+
     runs_folder: Path = RUNS_FOLDER
     """The runs whose curves the pages show."""
 
@@ -54,19 +58,18 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.runs import find_run
 
     _check_extra()
-    checkpoint = parse_checkpoint(arguments.checkpoint)
+    # Before anything is loaded, so that a mistake is told at once.
+    parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
     settings = _make_settings(arguments, folder.resolve().name)
     from groundup.serving.listening import address_to_open, open_socket
 
     with open_socket(settings) as listener:
-        from groundup.generation import LanguageModel
         from groundup.serving.launch import serve
-        from groundup.training.execution import settle
-        from groundup.training.run_folder import RunFolder
 
-        config = RunFolder(folder).read_config().model_copy(update={"device": arguments.device})
-        language_model = LanguageModel.load(folder, checkpoint, device=settle(config).device)
+        language_model = load_to_write(
+            folder, arguments.checkpoint, arguments.device, arguments.precision
+        )
 
         def announce() -> None:
             address = address_to_open(listener)

@@ -44,6 +44,14 @@ class RowState(NamedTuple):
     seed: int
     settings: DrawSettings
 
+    def whole_numbers(self) -> tuple[int, ...]:
+        """As `draw` has them in its columns."""
+        key = int(stream_key(self.seed, STREAM).view(np.int64)[0])
+        return self.id, self.position, self.num_new, key, self.settings.top_k
+
+    def floats(self) -> tuple[float, ...]:
+        return self.settings.temperature, self.settings.top_p, self.settings.log_min_p
+
 
 class Ticket:
     """A step under way; `read` waits for its ids."""
@@ -112,7 +120,8 @@ class CudaDecoder:
     def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
         x = self.prefill_many([(row, ids)])
         logits = torch.empty(1, self.vocab_size, device=self.device)
-        self._to_logits(x[-1:].contiguous(), logits)
+        last = x[-1:].contiguous()
+        self._to_logits(last, last.to(self._output.dtype), logits)
         return logits[0]
 
     @torch.inference_mode()
@@ -148,15 +157,8 @@ class CudaDecoder:
     @torch.inference_mode()
     def set_rows(self, rows: Sequence[RowState]) -> None:
         """Begin the next step from these; without it, it begins where the last one ended."""
-        whole = torch.tensor(
-            [
-                (row.id, row.position, row.num_new, _signed(row.seed), row.settings.top_k)
-                for row in rows
-            ]
-        )
-        floats = torch.tensor(
-            [(row.settings.temperature, row.settings.top_p, row.settings.log_min_p) for row in rows]
-        )
+        whole = torch.tensor([row.whole_numbers() for row in rows])
+        floats = torch.tensor([row.floats() for row in rows])
         self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
         self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
 
@@ -202,7 +204,9 @@ class CudaDecoder:
     def _step(self, n: int, draws: bool) -> None:
         work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
-        self._to_logits(self._through_blocks(work, ids, positions), self._logits[:n])
+        self._through_blocks(work, ids, positions)
+        # Nothing needs what attention mixed any more, so its place is free for the norm.
+        self._to_logits(work.x, work.mixed, self._logits[:n])
         if draws:
             draw(
                 self._logits[:n],
@@ -221,9 +225,9 @@ class CudaDecoder:
             layer.advance(work, positions, places)
         return work.x
 
-    def _to_logits(self, x: Tensor, logits: Tensor) -> None:
-        token_rows.normed_product(
-            x, self._final_gain, self._eps, self._output, logits, self._soft_cap
+    def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
+        token_rows.to_logits(
+            x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap
         )
 
 
@@ -274,8 +278,3 @@ class _Work:
         part.x, part.mixed = self.x[:n], self.mixed[:n]
         part.packed, part.gated = self.packed[:n], self.gated[:n]
         return part
-
-
-def _signed(seed: int) -> int:
-    """The random key of a seed as the 64 bits of a signed number."""
-    return int(stream_key(seed, STREAM).view(np.int64)[0])

@@ -124,11 +124,19 @@ class ModelDecoder:
             hidden = self.model.hidden(batch, positions.to(self.device)[:, None], cache)
             return self.model.logits(hidden[:, -1]).float()
 
+    @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
         self.cache.move(source, target)
 
+    @torch.inference_mode()
     def copy(self, source: int, target: int) -> None:
         self.cache.copy(source, target)
+
+    @torch.inference_mode()
+    def forget(self, row: int) -> None:
+        """Let nothing remain of a row's text."""
+        for part in (self.cache.keys, self.cache.values):
+            part[:, row].zero_()
 
 
 def choose_decoder(model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> Decoder:

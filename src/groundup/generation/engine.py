@@ -13,10 +13,10 @@ from torch import Tensor
 
 from groundup.errors import ConfigError
 from groundup.generation.choosing import HostChooser, device_chooser
-from groundup.generation.decoder import Decoder, choose_decoder
+from groundup.generation.decoder import Decoder, ModelDecoder, choose_decoder
 from groundup.generation.prompts import Row, read_prompts
 from groundup.generation.request import FinishReason, GenerationRequest, NewToken
-from groundup.generation.sampling import NO_ID, not_finite
+from groundup.generation.sampling import NO_ID
 from groundup.generation.uniforms import Uniforms
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ class Engine:
         self._device = device_chooser(model)
         self._rows: list[Row] = []
         self._has_changed = False
+        # Steps in which nothing can happen but a stop id, and whether likelihoods are asked for.
+        self._num_quiet_steps = 0
+        self._has_questions = False
         self._handles = itertools.count()
 
     @property
@@ -75,20 +78,27 @@ class Engine:
         """One new id for each running request, with its handle; the finished ones have left."""
         if not self._rows:
             return []
-        self._slide()
-        read_prompts(self.decoder, self._rows)
+        if self._has_changed or self._num_quiet_steps == 0:
+            self._slide()
+            read_prompts(self.decoder, self._rows)
+            self._num_quiet_steps = min(self._steps_until_event(row) for row in self._rows)
+            self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
         chosen, logits = self._choose()
-        if NO_ID in chosen:
-            # Rows stay as they are, while a device that draws has gone on.
-            self._has_changed = True
-            raise not_finite()
-        likelihoods = self._likelihoods(logits, chosen)
+        likelihoods = self._likelihoods(logits, chosen) if self._has_questions else {}
+        self._num_quiet_steps -= 1
         new: list[tuple[int, NewToken]] = []
         finished = []
         for place, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
             row.ids.append(id)
             row.num_new += 1
-            reason = self._finish_reason(row)
+            reason: FinishReason | None = None
+            if id == NO_ID:
+                reason = "error"
+                self._forget(place)
+            elif id in row.request.stop_ids:
+                reason = "stop"
+            elif self._num_quiet_steps == 0:
+                reason = self._reason_to_finish(row)
             if reason is not None:
                 finished.append(place)
             log_probability, alternatives = likelihoods.get(place, (None, ()))
@@ -125,14 +135,21 @@ class Engine:
                 row.is_waiting, row.holds_prompt = True, False
                 self._has_changed = True
 
-    def _finish_reason(self, row: Row) -> FinishReason | None:
-        request = row.request
-        if row.ids[-1] in request.stop_ids:
-            return "stop"
-        if row.num_new == request.max_tokens:
+    def _steps_until_event(self, row: Row) -> int:
+        """After so many steps a row is full or finished, if no stop id comes before."""
+        num_left = row.request.max_tokens - row.num_new
+        return min(num_left, self.decoder.max_seq_len + 1 - len(row.ids))
+
+    def _reason_to_finish(self, row: Row) -> FinishReason | None:
+        if row.num_new == row.request.max_tokens:
             return "length"
         is_full = len(row.ids) > self.decoder.max_seq_len
-        return "length" if is_full and request.past_context == "stop" else None
+        return "length" if is_full and row.request.past_context == "stop" else None
+
+    def _forget(self, place: int) -> None:
+        """Where masked keys enter a product, what is not finite would spread to the next text."""
+        if isinstance(self.decoder, ModelDecoder):
+            self.decoder.forget(place)
 
     def _leave(self, place: int) -> None:
         last = len(self._rows) - 1
@@ -160,7 +177,7 @@ class Engine:
         wanted = {
             place: row.request.num_alternatives
             for place, row in enumerate(self._rows)
-            if row.request.num_alternatives >= 0
+            if row.request.num_alternatives >= 0 and chosen[place] != NO_ID
         }
         if not wanted:
             return {}

@@ -17,7 +17,7 @@ from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.engine import Engine
 from groundup.generation.request import FinishReason, GenerationRequest, PastContext
-from groundup.generation.sampling import Sampler
+from groundup.generation.sampling import Sampler, not_finite
 from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.model import ModelConfig, TransformerLM
@@ -209,6 +209,8 @@ class LanguageModel:
                 for handle, token in engine.step():
                     place, stream = running[handle]
                     reason = token.finish_reason
+                    if reason == "error":
+                        raise not_finite()
                     text = "" if reason == "stop" else stream.push(token.id)
                     if stream.stopped:
                         reason = "stop"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from groundup.data.counter_random import check_seed
 from groundup.errors import ConfigError, did_you_mean
 from groundup.generation.sampling import Sampler
 
 PastContext = Literal["stop", "slide"]
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "error"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class GenerationRequest:
             )
 
 
-@dataclass(frozen=True)
-class NewToken:
+class NewToken(NamedTuple):
     """One new id; its log-probability and the likeliest ids' are the model's own, before any rule.
 
     `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
-    ids (and no part of the text), "length" where it was the last that may come.
+    ids (and no part of the text), "length" where it was the last that may come, "error" where the
+    model's scores were not finite, so that there is no id (NO_ID stands in its place).
     """
 
     id: int

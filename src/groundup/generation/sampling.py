@@ -7,6 +7,7 @@ one number in [0, 1), so that it hangs on nothing but the logits and that number
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,11 @@ from groundup.generation.selection import keep_best, keep_mass
 
 # Stands for an id where the scores were not finite.
 NO_ID = -1
+# Beyond these the text is the same, but float32, in which rules compute, would overflow. Below the
+# least temperature it cannot tell the scores of equals from those of all others.
+_LEAST_TEMPERATURE = 1e-6
+_MOST = 1e30
+_MOST_IDS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,10 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divides the logits by `temperature`: below 1 bolder, above 1 more even, 0 greedy."""
+    """Divides the logits by `temperature`: below 1 bolder, above 1 more even, 0 greedy.
+
+    One below a millionth is 0.
+    """
 
     temperature: float
 
@@ -40,6 +49,8 @@ class Temperature:
             raise ConfigError(
                 f"the temperature is {self.temperature}; it must be 0 (greedy) or more"
             )
+        is_tiny = self.temperature < _LEAST_TEMPERATURE
+        _settle(self, "temperature", 0.0 if is_tiny else min(float(self.temperature), _MOST))
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
         if self.temperature == 0:
@@ -59,6 +70,7 @@ class TopK:
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or self.k < 1:
             raise ConfigError(f"top-k is {self.k}; it must be a whole number, 1 or more")
+        _settle(self, "k", min(self.k, _MOST_IDS))
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
         if self.k >= logits.shape[-1]:
@@ -112,6 +124,7 @@ class RepetitionPenalty:
     def __post_init__(self) -> None:
         if not (_is_number(self.penalty) and self.penalty > 0):
             raise ConfigError(f"the repetition penalty is {self.penalty}; it must be more than 0")
+        _settle(self, "penalty", min(max(float(self.penalty), 1 / _MOST), _MOST))
 
     def apply(
         self,
@@ -121,7 +134,9 @@ class RepetitionPenalty:
         if seen is None or self.penalty == 1:
             return logits
         lowered = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        return torch.where(seen, lowered, logits)
+        # An infinite score would leave nothing to draw from.
+        most = torch.finfo(logits.dtype).max
+        return torch.where(seen, lowered.clamp(-most, most), logits)
 
 
 Rule = Greedy | Temperature | TopK | TopP | MinP | RepetitionPenalty
@@ -218,5 +233,12 @@ def _is_greedy(rule: Rule) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # Whole numbers of any length compare, but not all of them are floats.
+    return -sys.float_info.max <= value <= sys.float_info.max
+
+
+def _settle(rule: Rule, name: str, value: float) -> None:
+    """Let a rule that is being made have this value: equal rules then have equal values."""
+    object.__setattr__(rule, name, value)

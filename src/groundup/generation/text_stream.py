@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from groundup.errors import ConfigError
@@ -15,19 +16,21 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        self._vocab_size = tokenizer.vocab_size
-        self._decoder = tokenizer.decode_stream()
+        self._vocab = tokenizer.vocab
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stop = check_stop_strings(stop)
+        self._longest = max(map(len, self._stop), default=1)
         self._held = ""
         self.stopped = False
         """Whether a stop string has come: the text is complete."""
 
     def push(self, id: int) -> str:
         """Take an id and give the text that is certain now, which may be none."""
-        # A vocabulary padded to a round size has ids that stand for nothing.
-        if self.stopped or not 0 <= id < self._vocab_size:
+        if self.stopped:
             return ""
-        return self._release(self._decoder.push(id))
+        # A vocabulary padded to a round size has ids that stand for nothing.
+        piece = self._decoder.decode(self._vocab.get(id, b""))
+        return self._release(piece) if self._stop else piece
 
     def finish(self) -> str:
         """The ids are at their end: give what was held back; half a character is dropped."""
@@ -46,8 +49,7 @@ class TextStream:
 
     def _num_undecided(self, text: str) -> int:
         """How many of the last characters may begin a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1)
-        for length in range(min(longest - 1, len(text)), 0, -1):
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stop):
                 return length
         return 0

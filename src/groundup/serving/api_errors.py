@@ -87,6 +87,11 @@ def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
         message = f"there is no {excerpt(request.url.path)} here"
+    if error.status_code == 400 and message == "There was an error parsing the body":
+        message = (
+            "the body cannot be read as JSON: it must be UTF-8, not nested too deep, and without "
+            "numbers of thousands of digits"
+        )
     if error.status_code == 405:
         message = f"{excerpt(request.url.path)} cannot be asked by {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()

@@ -6,7 +6,6 @@ Pieces join to the whole text; none holds half a character or any part of a stop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from groundup.generation.text_stream import TextStream
@@ -30,8 +29,7 @@ class Entry(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Some more of the text, and the token it stands for where likelihoods are wanted."""
 
     text: str
@@ -44,11 +42,10 @@ class ChoiceWriter:
     def __init__(
         self, tokenizer: Tokenizer, stop: Sequence[str], *, echo: str = "", with_entries: bool
     ) -> None:
-        self._tokenizer = tokenizer
         self._stream = TextStream(tokenizer, stop)
         self._with_entries = with_entries
         # Where tokens begin and end is known from the text before anything is held back.
-        self._decoder = tokenizer.decode_stream()
+        self._all_text = TextStream(tokenizer)
         self._num_decoded = self._num_written = len(echo)
         self._undecided: list[Entry] = []
         self._text = ""
@@ -77,8 +74,7 @@ class ChoiceWriter:
 
     def _entry(self, token: NewToken) -> Entry:
         begin = self._num_decoded
-        if token.id < self._tokenizer.vocab_size:
-            self._num_decoded += len(self._decoder.push(token.id))
+        self._num_decoded += len(self._all_text.push(token.id))
         return Entry(token.id, token.log_probability, token.alternatives, begin, self._num_decoded)
 
     def _release(self) -> list[Piece]:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS = 16
 # Any number, as long as it never changes: texts hang on it.
 _STREAM = 0x5E87
-# Below it float32 cannot tell the scores of equally likely ids from those of all others.
-_LEAST_TEMPERATURE = 1e-6
 
 
 class Prompt(NamedTuple):
@@ -206,10 +204,9 @@ def _check_context(
 
 
 def _make_sampler(body: CompletionRequest, vocab_size: int) -> Sampler:
-    temperature = 1.0 if body.temperature is None else body.temperature
     try:
         return Sampler.of(
-            temperature=temperature if temperature >= _LEAST_TEMPERATURE else 0.0,
+            temperature=1.0 if body.temperature is None else body.temperature,
             top_k=None if body.top_k is None else min(body.top_k, vocab_size),
             top_p=body.top_p,
             min_p=body.min_p,

@@ -110,17 +110,20 @@ class Completions:
         wants_usage: bool,
     ) -> AsyncIterator[bytes]:
         """The stream: pieces as they come, the usage if wanted, and [DONE]."""
+        frame_text = _to_json(frame)[:-1]
         try:
             first = [
-                self._chunk(frame, writing.plan, index, pieces, None)
+                self._chunk(frame_text, writing.plan, index, pieces, None)
                 for index, pieces in enumerate(begin)
                 if pieces
             ]
             if writing.is_done and not news:
                 news = [(index, []) for index in range(len(begin))]
-            yield b"".join([*first, *self._chunks(writing, frame, news)])
+            yield b"".join([*first, *self._chunks(writing, frame_text, news)])
             while not writing.is_done:
-                yield b"".join(self._chunks(writing, frame, await writing.next_pieces()))
+                chunks = self._chunks(writing, frame_text, await writing.next_pieces())
+                if chunks:
+                    yield b"".join(chunks)
         except ApiError as error:
             # The status has been sent; clients know an error inside a stream by this shape.
             yield _event(error.body())
@@ -135,40 +138,38 @@ class Completions:
         yield b"data: [DONE]\n\n"
 
     def _chunks(
-        self, writing: Writing, frame: dict[str, Any], news: list[tuple[int, list[Piece]]]
+        self, writing: Writing, frame_text: str, news: list[tuple[int, list[Piece]]]
     ) -> list[bytes]:
         """One event a token where likelihoods are wanted, else one for all that has come."""
         plan = writing.plan
-        by_choice: dict[int, list[Piece]] = {}
-        for index, pieces in news:
-            by_choice.setdefault(index, []).extend(pieces)
         chunks = []
-        for index, pieces in by_choice.items():
+        for index, pieces in news:
             reason = writing.writers[index].finish_reason
             groups = [[piece] for piece in pieces] if plan.num_alternatives >= 0 else [pieces]
             groups = groups or [[]]
             for number, group in enumerate(groups, start=1):
                 end = reason if number == len(groups) else None
                 if group or end:
-                    chunks.append(self._chunk(frame, plan, index, group, end))
+                    chunks.append(self._chunk(frame_text, plan, index, group, end))
         return chunks
 
     def _chunk(
         self,
-        frame: dict[str, Any],
+        frame_text: str,
         plan: Plan,
         index: int,
         pieces: Sequence[Piece],
         finish_reason: str | None,
     ) -> bytes:
+        text = "".join([piece.text for piece in pieces])
         logprobs = self._logprobs(plan, pieces)
-        choice = {
-            "index": index,
-            "text": "".join(piece.text for piece in pieces),
-            "logprobs": None if logprobs is None else logprobs.model_dump(),
-            "finish_reason": finish_reason,
-        }
-        return _event({**frame, "choices": [choice], "usage": None})
+        likelihoods = "null" if logprobs is None else _to_json(logprobs.model_dump())
+        reason = "null" if finish_reason is None else f'"{finish_reason}"'
+        # Put together by hand: this is done for every token of every client.
+        return (
+            f'data: {frame_text},"choices":[{{"index":{index},"text":{_quote(text)},'
+            f'"logprobs":{likelihoods},"finish_reason":{reason}}}],"usage":null}}\n\n'
+        ).encode()
 
     def _logprobs(self, plan: Plan, pieces: Sequence[Piece]) -> Logprobs | None:
         if plan.num_alternatives < 0:
@@ -208,9 +209,13 @@ class _EventStream(StreamingResponse):
             self._close()
 
 
+# ASCII, because some clients take other line ends of Unicode for the end of an event.
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_quote = json.encoder.encode_basestring_ascii
+
+
 def _event(value: dict[str, Any]) -> bytes:
-    # ASCII, because some clients take other line ends of Unicode for the end of an event.
-    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+    return f"data: {_to_json(value)}\n\n".encode()
 
 
 def _usage(writing: Writing) -> Usage:

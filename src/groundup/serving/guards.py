@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Plotly writes style rules; scripts, connections and everything else come from here alone.
+# Scripts, styles, connections and everything else come from here alone.
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "default-src 'self'; img-src 'self' data: blob:; "
         "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -79,6 +79,9 @@ class Guards:
         except ApiError as error:
             await _refuse(error, receive, send_guarded, self._settings.max_body_bytes)
             return
+        if scope["method"] == "HEAD":
+            # As GET; the protocol below sees to it that no body is sent.
+            scope = {**scope, "method": "GET"}
         started = False
 
         async def send_noting(message: Message) -> None:

@@ -5,15 +5,13 @@ Serves the files of static/ and plotly's own script; what the pages ask for is a
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, Response
 
-from groundup.errors import MissingExtraError
-from groundup.serving.dashboard import router_for_runs
+from groundup.serving.dashboard import plotly_script_path, router_for_runs
 from groundup.serving.tokenizer_view import router_for_tokenizer
 
 if TYPE_CHECKING:
@@ -57,16 +55,8 @@ def router_for_pages(language_model: LanguageModel, runs_folder: Path) -> APIRou
 def find_static_files() -> dict[str, Path]:
     """Every file a page may ask for, by its name under /static/."""
     files = {path.name: path for path in STATIC_FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
-    files["plotly.min.js"] = _find_plotly()
+    files["plotly.min.js"] = plotly_script_path()
     return files
-
-
-def _find_plotly() -> Path:
-    # Found, not imported: the server needs none of plotly's Python.
-    package = importlib.util.find_spec("plotly")
-    if package is None or package.origin is None:
-        raise MissingExtraError("the page of runs", "serve")
-    return Path(package.origin).parent / "package_data" / "plotly.min.js"
 
 
 def _serve(request: Request, path: Path) -> Response:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from groundup.generation.sampling import not_finite
 from groundup.serving.choices import Entry
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ def score_prompt(
         following = batch[0, first + 1 : first + 1 + len(part)]
         log_probabilities = torch.log_softmax(model.logits(part).float(), dim=-1)
         own = log_probabilities.gather(-1, following[:, None])[:, 0].tolist()
+        if any(map(math.isnan, own)):
+            raise not_finite()
         num_best = min(num_alternatives, log_probabilities.shape[-1])
         best = log_probabilities.topk(num_best, dim=-1)
         for value, best_ids, best_values in zip(

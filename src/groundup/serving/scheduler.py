@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from groundup.errors import GroundupError
+from groundup.generation.sampling import not_finite
 from groundup.serving.tickets import (
     EngineFailedError,
     NotTakingRequestsError,
@@ -61,6 +62,7 @@ class Scheduler:
         self._wake = threading.Condition()
         self._waiting: collections.deque[Row] = collections.deque()
         self._running: dict[int, Row] = {}
+        self._outbox = Outbox()
         self._cancelled: list[Row] = []
         self._calls: collections.deque[Callable[[], None]] = collections.deque()
         self._num_admitted = 0
@@ -171,25 +173,25 @@ class Scheduler:
                     break
                 cancelled, self._cancelled = self._cancelled, []
                 calls = list(self._calls)
-            outbox = Outbox()
             has_failed = False
             try:
-                self._work(cancelled, calls, outbox)
+                self._work(cancelled, calls)
             except Exception:
                 _log.exception("the engine failed; it is made anew")
                 has_failed = True
             # Not inside the handler: the error holds on to the engine and its memory.
             if has_failed:
-                self._begin_again(outbox)
-            outbox.send()
+                self._begin_again()
+            if self._running:
+                self._outbox.send_if_due()
+            else:
+                self._outbox.send()
         self._fail_everyone(NotTakingRequestsError("the server stopped"))
 
     def _has_work(self) -> bool:
         return bool(self._waiting or self._running or self._cancelled or self._calls)
 
-    def _work(
-        self, cancelled: Sequence[Row], calls: Sequence[Callable[[], None]], outbox: Outbox
-    ) -> None:
+    def _work(self, cancelled: Sequence[Row], calls: Sequence[Callable[[], None]]) -> None:
         """One turn: rows leave, calls are made, rows join, everyone gets a token."""
         for row in cancelled:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
@@ -200,10 +202,14 @@ class Scheduler:
             call()
             with self._wake:
                 self._calls.popleft()
-        for row in self._admit():
-            self._add(row, outbox)
+        admitted = self._admit()
+        if admitted:
+            # Reading their prompts takes longer than a step.
+            self._outbox.send()
+        for row in admitted:
+            self._add(row)
         if self._running:
-            self._step(outbox)
+            self._step()
 
     def _admit(self) -> list[Row]:
         """As many of those waiting as there are free rows and time to read their prompts."""
@@ -217,11 +223,12 @@ class Scheduler:
                     num_ids += len(prompt)
                 if admitted and num_ids > _PROMPT_IDS_A_STEP:
                     break
-                admitted.append(self._waiting.popleft())
+                # Counted first: whoever looks meanwhile must not find that nothing is left to do.
                 self._num_admitted += 1
+                admitted.append(self._waiting.popleft())
         return admitted
 
-    def _add(self, row: Row, outbox: Outbox) -> None:
+    def _add(self, row: Row) -> None:
         """A request that cannot be begun fails alone."""
         try:
             row.handle = self._engine.add(row.request)
@@ -229,13 +236,13 @@ class Scheduler:
             if not isinstance(error, GroundupError):
                 _log.exception("the engine could not begin a request")
                 error = EngineFailedError()
-            outbox.put(row, error=error)
+            self._outbox.put(row, error=error)
             self._free(row)
             return
         self._running[row.handle] = row
         self._metrics.count_prompt(len(row.request.prompt_ids))
 
-    def _step(self, outbox: Outbox) -> None:
+    def _step(self) -> None:
         if self._last_step is None:
             self._last_step = time.perf_counter()
         tokens = self._engine.step()
@@ -250,8 +257,12 @@ class Scheduler:
             if token.finish_reason is not None:
                 del self._running[handle]
                 self._free(row)
-            if not row.is_cancelled:
-                outbox.put(row, token)
+            if token.finish_reason == "error":
+                _log.error("%s", not_finite())
+                self._outbox.put(row, error=EngineFailedError())
+            elif not row.is_cancelled:
+                is_urgent = row.num_new == 1 or token.finish_reason is not None
+                self._outbox.put(row, token, is_urgent=is_urgent)
         # With the prompts that were read since the last one: so long did a running text wait.
         seconds = now - self._last_step
         self._last_step = now if self._running else None
@@ -265,11 +276,11 @@ class Scheduler:
         with self._wake:
             self._num_admitted -= 1
 
-    def _begin_again(self, outbox: Outbox) -> None:
+    def _begin_again(self) -> None:
         """Fail what was running and put a new engine in the place of the broken one."""
         self._metrics.count_engine_failure()
         for row in list(self._running.values()):
-            outbox.put(row, error=EngineFailedError())
+            self._outbox.put(row, error=EngineFailedError())
             # The new engine may give the same handle to somebody else.
             row.handle = None
         with self._wake:
@@ -286,10 +297,9 @@ class Scheduler:
             self._fail_everyone(EngineFailedError())
 
     def _fail_everyone(self, error: Exception) -> None:
-        outbox = Outbox()
         with self._wake:
             for row in (*self._running.values(), *self._waiting):
-                outbox.put(row, error=error)
+                self._outbox.put(row, error=error)
             self._running.clear()
             self._waiting.clear()
             self._num_admitted = 0
@@ -297,4 +307,4 @@ class Scheduler:
             self._calls.clear()
         for call in calls:
             call()
-        outbox.send()
+        self._outbox.send()

@@ -10,10 +10,14 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from groundup.generation.request import GenerationRequest, NewToken
+
+
+# Nobody reads faster; a step of a small model takes a tenth of it.
+_PATIENCE_SECONDS = 0.01
 
 
 class QueueFullError(Exception):
@@ -45,11 +49,10 @@ class Row:
     is_cancelled: bool = False
 
 
-@dataclass(frozen=True)
-class RowEvent:
+class RowEvent(NamedTuple):
     """A new token of a row, or the error that ended it."""
 
-    index: int
+    place: int
     token: NewToken | None = None
     error: Exception | None = None
 
@@ -64,28 +67,55 @@ class Ticket:
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._events: list[RowEvent] = []
-        self._has_events = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     async def next_events(self) -> list[RowEvent]:
         """Wait for something to happen; all that has happened since the last call."""
-        await self._has_events.wait()
-        self._has_events.clear()
+        if not self._events:
+            self._waiter = self.loop.create_future()
+            await self._waiter
         events, self._events = self._events, []
         return events
 
     def receive(self, events: Sequence[RowEvent]) -> None:
         self._events += events
-        self._has_events.set()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
 
 class Outbox:
-    """The events of one step, handed over by a single call for each event loop."""
+    """The events of a step or of several quick ones, handed over by one call for each event loop.
+
+    Waking a client's task and writing to its socket costs as much for one token as for many, so
+    that tokens wait for each other a little; what begins or ends a text is urgent.
+    """
 
     def __init__(self) -> None:
         self._events: dict[Ticket, list[RowEvent]] = {}
+        self._is_urgent = False
+        self._last_sent = 0.0
 
-    def put(self, row: Row, token: NewToken | None = None, error: Exception | None = None) -> None:
-        self._events.setdefault(row.ticket, []).append(RowEvent(row.index, token, error))
+    def put(
+        self,
+        row: Row,
+        token: NewToken | None = None,
+        error: Exception | None = None,
+        *,
+        is_urgent: bool = True,
+    ) -> None:
+        event = RowEvent(row.index, token, error)
+        events = self._events.get(row.ticket)
+        if events is None:
+            self._events[row.ticket] = [event]
+        else:
+            events.append(event)
+        self._is_urgent |= is_urgent
+
+    def send_if_due(self) -> None:
+        """Hand over what is urgent or has waited for long enough."""
+        if self._is_urgent or time.perf_counter() - self._last_sent >= _PATIENCE_SECONDS:
+            self.send()
 
     def send(self) -> None:
         loops = {ticket.loop for ticket in self._events}
@@ -95,6 +125,8 @@ class Outbox:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_hand_over, part)
         self._events = {}
+        self._is_urgent = False
+        self._last_sent = time.perf_counter()
 
 
 def _hand_over(events: dict[Ticket, list[RowEvent]]) -> None:

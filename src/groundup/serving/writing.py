@@ -58,19 +58,19 @@ class Writing:
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
         """Wait for tokens: which choices have got more text, or have come to their end."""
         assert self._ticket is not None
-        news = []
-        for event in await self._ticket.next_events():
-            writer = self.writers[event.index]
+        news: dict[int, list[Piece]] = {}
+        for index, token, error in await self._ticket.next_events():
+            writer = self.writers[index]
             if writer.is_done():
                 continue
-            if event.token is None:
-                raise as_api_error(event.error or RuntimeError("neither token nor error"))
-            pieces = writer.push(event.token)
-            if writer.is_done() and event.token.finish_reason is None:
+            if token is None:
+                raise as_api_error(error or RuntimeError("neither token nor error"))
+            pieces = writer.push(token)
+            if token.finish_reason is None and writer.is_done():
                 # A stop string has come, of which the engine knows nothing.
-                self._scheduler.cancel([self._ticket.rows[event.index]])
-            news.append((event.index, pieces))
-        return news
+                self._scheduler.cancel([self._ticket.rows[index]])
+            news.setdefault(index, []).extend(pieces)
+        return list(news.items())
 
     async def prompt_pieces(self) -> list[list[Piece]]:
         """What each choice begins with: nothing, or its prompt where that is echoed."""

@@ -1,6 +1,7 @@
 """The second half of the quickstart: a model is trained, measured, and writes three stories."""
 
 import math
+import shlex
 import shutil
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from groundup.cli.quickstart.journal import Journal
 
 BEGINNINGS = ("Once upon a time,", "One rainy morning,", "")
+TEMPERATURE, TOP_P, FIRST_SEED = 0.7, 0.95, 1
+# Where `groundup serve` listens unless it is told otherwise.
+ADDRESS = "http://127.0.0.1:8000"
 
 
 class ModelSteps:
@@ -35,6 +39,7 @@ class ModelSteps:
         )
         self._config_file = arguments.folder / "train.yaml"
         self._run = self._config.run_folder
+        self._export = arguments.folder / "exports" / self._run.name
 
     def train(self) -> int:
         """Train, go on, or find that it is done; the exit status if a signal stopped it."""
@@ -88,27 +93,37 @@ class ModelSteps:
     def write_stories(self) -> None:
         from groundup.generation import LanguageModel
 
-        self._page.head("7  Three stories, written by the model token by token")
+        self._page.head(
+            "7  Three stories, written by the model token by token",
+            self._generate_command(BEGINNINGS[0]),
+        )
         started = time.perf_counter()
-        language_model = LanguageModel.load(self._run)
-        for number, beginning in enumerate(BEGINNINGS, start=1):
-            text = language_model.generate(
-                beginning,
-                max_tokens=self._max_tokens,
-                temperature=0.7,
-                top_p=0.95,
-                seed=number,
-                past_context="slide",
-            )
+        texts = LanguageModel.load(self._run).generate_many(
+            BEGINNINGS,
+            max_tokens=self._max_tokens,
+            temperature=TEMPERATURE,
+            top_p=TOP_P,
+            seed=FIRST_SEED,
+            past_context="slide",
+        )
+        for number, (beginning, text) in enumerate(zip(BEGINNINGS, texts, strict=True), start=1):
             self._page.say(f"{number}.")
             for paragraph in f"{beginning}{text}".split("\n\n"):
                 self._page.say(" ".join(paragraph.split()), style="italic")
-        self._page.say(f"in {show_duration(time.perf_counter() - started)}")
+        self._page.say(f"all at once, in {show_duration(time.perf_counter() - started)}")
 
     def show_what_is_next(self) -> None:
         folder = quote(self._run)
         self._page.head(
+            "Look at it in a browser",
+            f"groundup serve {folder} --runs-folder {quote(self._config.runs_folder)}",
+        )
+        self._page.say(f"then open {ADDRESS}: write with it, see what each token beat, and")
+        self._page.say("how texts become tokens and losses fell; Ctrl-C ends it")
+        self._page.head(
             "What to try next",
+            self._generate_command("The little fox", "--num-samples 4"),
+            f"groundup export {folder} --to huggingface {quote(self._export)}",
             f"groundup evaluate {folder} --checkpoint best",
             f"groundup verify-resume {folder}",
             f"groundup train --config {quote(self._config_file)} --name larger "
@@ -117,6 +132,17 @@ class ModelSteps:
             f"--tokenizer {quote(self._config.data.tokenizer)}",
             "groundup data download tinystories",
             "groundup --help",
+        )
+
+    def _generate_command(self, beginning: str, *flags: str) -> str:
+        """What writes as the quickstart does; for its first beginning, to the letter."""
+        return " ".join(
+            (
+                f"groundup generate {quote(self._run)} --prompt {shlex.quote(beginning)}",
+                f"--max-tokens {self._max_tokens} --temperature {TEMPERATURE} --top-p {TOP_P}",
+                f"--seed {FIRST_SEED} --past-context slide",
+                *flags,
+            )
         )
 
     def _settle_what_was_done(self) -> None:

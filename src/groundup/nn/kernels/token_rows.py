@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# How a product is cut into tiles. Sums run along the depth in steps that must not depend on the
-# number of rows, or rows would feel each other in the last digit: depth and warps are fixed, and
-# never are there 64 rows, where tensor cores of Hopper take another instruction.
+# How a product is cut into tiles. Sums run along the depth in an order that must not depend on the
+# number of rows, or rows would feel each other in the last digit: all but the number of columns is
+# fixed. Sixteen rows are the fewest that tensor cores take.
+_ROWS = 16
 _DEPTH = 128
-_WARPS = 4
 _STAGES = 4
-# Keys looked at together; part of the order of sums, so it never depends on the text.
-_KEYS = 64
+# Multiprocessors of the GPUs this is for, less a few.
+_MOST_PROGRAMS = 128
 
 
 def embed(ids: Tensor, table: Tensor, x: Tensor) -> None:
@@ -36,10 +36,42 @@ def embed(ids: Tensor, table: Tensor, x: Tensor) -> None:
     )
 
 
-def normed_product(
-    x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor, soft_cap: float | None = None
+def to_logits(
+    x: Tensor,
+    gain: Tensor,
+    eps: float,
+    weight: Tensor,
+    normal: Tensor,
+    logits: Tensor,
+    soft_cap: float | None = None,
 ) -> None:
-    """out = norm(x) weightᵀ, soft-capped if a cap is given."""
+    """logits = norm(x) weightᵀ, soft-capped if a cap is given; `normal` is for the norm.
+
+    The vocabulary is so large that reading its weights is all that counts, so many rows go
+    together, and the norm is taken once and not in every tile.
+    """
+    width = x.shape[1]
+    _normalize[(len(x),)](
+        x, gain, normal, eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4
+    )
+    _product[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
+        normal,
+        weight,
+        logits,
+        len(x),
+        len(weight),
+        soft_cap or 0.0,
+        DEPTH=width,
+        ROWS=64,
+        COLUMNS=128,
+        BLOCK=64,
+        num_warps=4,
+        num_stages=4,
+    )
+
+
+def normed_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
+    """out = norm(x) weightᵀ."""
     tiles = _tiles(len(x), len(weight))
     _normed_product[_grid(len(x), len(weight), tiles)](
         x,
@@ -49,9 +81,9 @@ def normed_product(
         len(x),
         len(weight),
         eps,
-        soft_cap or 0.0,
         DEPTH=x.shape[1],
         **tiles,
+        num_warps=2,
     )
 
 
@@ -69,6 +101,7 @@ def gated_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tens
         eps,
         DEPTH=x.shape[1],
         **tiles,
+        num_warps=2,
     )
 
 
@@ -83,6 +116,7 @@ def add_product(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
         len(weight),
         DEPTH=inputs.shape[1],
         **tiles,
+        num_warps=4,
     )
 
 
@@ -140,22 +174,23 @@ def attend(
         d_head**-0.5,
         **sizes,
         STORED=places is not None,
-        BLOCK=_KEYS,
-        num_warps=4,
-        num_stages=2,
+        # Keys looked at together, part of the order of sums as well; measured for both sizes.
+        BLOCK=128 if d_head <= 32 else 256,
+        num_warps=2 if d_head <= 32 else 4,
+        num_stages=1,
     )
 
 
 def _tiles(num_rows: int, num_columns: int) -> dict[str, int]:
-    """Narrow tiles let a small product fill the GPU; wide ones read the rows less often."""
-    rows, columns = (16, 16) if num_rows <= 16 else (32, 32)
-    if num_columns > 8192:
-        columns = 64
+    """The narrowest tiles with which the programs of a product run all at once."""
+    row_tiles = triton.cdiv(num_rows, _ROWS)
+    columns = 16
+    while columns < 64 and triton.cdiv(num_columns, columns) * row_tiles > _MOST_PROGRAMS:
+        columns *= 2
     return {
-        "ROWS": rows,
+        "ROWS": _ROWS,
         "COLUMNS": columns,
         "BLOCK": _DEPTH,
-        "num_warps": _WARPS,
         "num_stages": _STAGES,
     }
 
@@ -190,6 +225,47 @@ def _weights(weight, out_column, column, num_columns, DEPTH: tl.constexpr):
     return tl.load(weight + place, mask=fits, other=0.0)
 
 
+@triton.jit
+def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    fits = column < WIDTH
+    value = tl.load(x + row * WIDTH + column, mask=fits, other=0.0)
+    scale = tl.rsqrt(tl.sum(value * value, axis=0) / WIDTH + eps)
+    value = value * scale * tl.load(gain + column, mask=fits, other=0.0).to(tl.float32)
+    tl.store(normal + row * WIDTH + column, value.to(normal.dtype.element_ty), mask=fits)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _product(
+    inputs,
+    weight,
+    out,
+    num_rows,
+    num_columns,
+    soft_cap,
+    DEPTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for start in range(0, DEPTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
+        value = tl.load(inputs + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
+        tile = _weights(weight, out_column, column, num_columns, DEPTH)
+        total = tl.dot(value, tile, total)
+    if soft_cap > 0:
+        # tanh(y) = 1 - 2 / (e^(2y) + 1).
+        total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
+    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
+    place = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+    tl.store(out + place, total, mask=fits)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _normed_product(
     x,
@@ -199,7 +275,6 @@ def _normed_product(
     num_rows,
     num_columns,
     eps,
-    soft_cap,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -217,11 +292,8 @@ def _normed_product(
         tile = _weights(weight, out_column, column, num_columns, DEPTH)
         total = tl.dot(value.to(tile.dtype), tile, total)
     total *= tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
-    if soft_cap > 0:
-        # tanh(y) = 1 - 2 / (e^(2y) + 1).
-        total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    place = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+    place = row[:, None] * num_columns + out_column[None, :]
     tl.store(out + place, total.to(out.dtype.element_ty), mask=fits)
 
 

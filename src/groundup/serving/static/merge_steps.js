@@ -1,9 +1,7 @@
 // One pre-token in full: its tokens with ids and bytes, and each merge from bytes to tokens.
 
 import { element } from "./shell.js";
-import { hexBytes, visibleText } from "./token_text.js";
-
-const decoder = new TextDecoder("utf-8", { fatal: true });
+import { hexBytes, visibleBytes, visibleText } from "./token_text.js";
 
 /** The pre-token's place, tokens and merge steps in order; `chosen` is the place of one token. */
 export function buildPreTokenDetail(preToken, chosen) {
@@ -30,7 +28,7 @@ function buildTokenTable(tokens, chosen) {
     element(
       "tr",
       place === chosen ? { ariaCurrent: "true" } : {},
-      cell("mono", visibleText(token.text)),
+      cell("mono", visibleBytes(token.bytes)),
       cell("mono", String(token.id)),
       cell("mono", hexBytes(token.bytes)),
     ),
@@ -53,7 +51,7 @@ function buildSteps(preToken) {
     const before = symbols;
     symbols = merge.symbols;
     const place = symbols.findIndex((symbol, index) => symbol.length !== before[index].length);
-    const pair = `${symbolText(merge.left)} + ${symbolText(merge.right)}`;
+    const pair = `${visibleBytes(merge.left)} + ${visibleBytes(merge.right)}`;
     return buildStep(`merge ${merge.rank + 1}`, pair, symbols, place);
   });
   return element("ol", { className: "merge-steps" }, start, ...steps);
@@ -82,17 +80,8 @@ function buildStep(name, pair, symbols, mergedPlace) {
       { className: "symbols mono" },
       ...symbols.map((symbol, place) => {
         const tag = place === mergedPlace ? "mark" : "span";
-        return element(tag, { className: "symbol" }, symbolText(symbol));
+        return element(tag, { className: "symbol" }, visibleBytes(symbol));
       }),
     ),
   );
-}
-
-// Bytes that are half a character have no text of their own: they are shown as numbers.
-function symbolText(bytes) {
-  try {
-    return visibleText(decoder.decode(new Uint8Array(bytes)));
-  } catch {
-    return hexBytes(bytes);
-  }
 }

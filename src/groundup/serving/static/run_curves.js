@@ -68,7 +68,7 @@ export function layoutOf(plot, view, scale, revision) {
   return {
     autosize: true,
     height: plot.isLarge ? 380 : 210,
-    margin: { l: 44, r: 10, t: 8, b: 38 },
+    margin: { l: 44, r: 22, t: 8, b: 38 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: muted },

@@ -29,7 +29,7 @@ function card({ run, slot, details }, store) {
     ["Progress", `${formatStep(run.step ?? 0)}${run.num_steps ? ` of ${formatStep(run.num_steps)}` : ""} steps`],
     left !== null && ["Left", formatDuration(left)],
     ["Peak memory", formatBytes(health.memory_bytes)],
-    details.environment.device && ["Device", String(details.environment.device)],
+    details.environment.device && ["Device", String(details.environment.device), "wide"],
   ].filter(Boolean);
   return element(
     "section",
@@ -53,8 +53,8 @@ function card({ run, slot, details }, store) {
   );
 }
 
-function fact([name, value]) {
-  return element("div", {}, element("dt", {}, name), element("dd", {}, value));
+function fact([name, value, className = ""]) {
+  return element("div", { className }, element("dt", {}, name), element("dd", {}, value));
 }
 
 function check(number, goodWords, thing, badWords, list = null) {

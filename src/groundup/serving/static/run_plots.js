@@ -32,7 +32,6 @@ const PLOTS = [
     title: "Learning rate",
     figure: "learning_rate",
     format: formatFigure,
-    hasLog: true,
     tickformat: ".2~g",
   },
 ];

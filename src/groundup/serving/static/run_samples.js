@@ -75,7 +75,8 @@ function card({ run, slot, lines, details }, step) {
   const newest = earlier.filter((sample) => sample.step === earlier.at(-1).step);
   const title = element("h2", { className: "sample-title" }, swatch(slot), element("span", {}, run.name));
   if (newest.length === 0) {
-    const hint = element("p", { className: "hint" }, "Nothing written by then.");
+    const words = details?.samples.length === 0 ? "This run wrote no samples." : "Nothing written by then.";
+    const hint = element("p", { className: "hint" }, words);
     return element("section", { className: "card sample-card" }, title, hint);
   }
   const loss = lines.findLast((line) => line.step <= newest[0].step && isNumber(line.loss))?.loss;

@@ -1,6 +1,7 @@
 // Showing tokens: white space made visible for the eye, and put in words for the ear.
 
 const NAMED = { " ": "␣", "\n": "↵", "\t": "⇥" };
+const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 // How the server spells a token that is no whole character: bytes:\xf0\x9f
 const SPELLED_BYTES = /^bytes:((?:\\x[0-9a-f]{2})+)$/;
 
@@ -23,6 +24,15 @@ export function spokenText(text) {
 /** In the running text a token keeps its spaces; line breaks show a sign before they break. */
 export function flowingText(text) {
   return readable(text).replaceAll("\n", "↵\n");
+}
+
+/** [32, 105, 116] -> "␣it"; half a character has no text of its own and is shown as numbers. */
+export function visibleBytes(bytes) {
+  try {
+    return visibleText(decoder.decode(new Uint8Array(bytes)));
+  } catch {
+    return `⟨${hexBytes(bytes).replaceAll(" ", "·")}⟩`;
+  }
 }
 
 /** [240, 159] -> "f0 9f" */

@@ -3,7 +3,7 @@
 import { buildPreTokenDetail } from "./merge_steps.js";
 import { RovingList } from "./roving.js";
 import { element, formatCount, readProblem, request } from "./shell.js";
-import { hexBytes, spokenText, visibleText } from "./token_text.js";
+import { hexBytes, spokenText, visibleBytes } from "./token_text.js";
 
 const EXAMPLE =
   "Once upon a time, a little tokenizer met a 🐢 and couldn't stop counting to 1024.";
@@ -85,7 +85,7 @@ function buildChip(token, place, index, hue) {
       ariaLabel: `${spokenText(token.text)}, id ${token.id}, bytes ${bytes}`,
       dataset: { place, index, hue },
     },
-    element("span", { className: "chip-text" }, visibleText(token.text)),
+    element("span", { className: "chip-text" }, visibleBytes(token.bytes)),
     element("span", { className: "chip-id" }, String(token.id)),
     element("span", { className: "chip-bytes" }, bytes),
   );
