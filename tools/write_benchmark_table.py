@@ -59,12 +59,36 @@ def put_section(readme: str, section: str) -> str:
 
 
 def _render(result: Json) -> str:
+    if "num_clients" in result["rows"][0]:
+        return _render_serving(result)
     lines = [
         "| measured | groundup | others (ours is so many times better) | target |",
         "| --- | --- | --- | --- |",
     ]
     lines += [_line(row) for row in result["rows"] if row["headline"]]
     return "\n".join([result["question"], "", *lines, "", _conditions(result), ""])
+
+
+def _render_serving(result: Json) -> str:
+    """A server has no rivals here, but clients: how much they get, and how long they wait."""
+    waits = {
+        "first_token_seconds": "first token",
+        "token_seconds": "token",
+        "whole_seconds": "answer",
+    }
+    titles = ["clients", "groundup", *(f"{what}, ms at p50 / p90 / p99" for what in waits.values())]
+    lines = [f"| {' | '.join([*titles, 'lost'])} |", f"| {' | '.join(['---'] * 6)} |"]
+    for row in result["rows"]:
+        shape = f"{row['shape']['num_layers']} layers of {row['shape']['d_model']}"
+        cells = [
+            f"{row['num_clients']}, {shape}",
+            f"**{_quantity(row['tokens_per_second'], 'tokens/s')}**",
+        ]
+        for name in waits:
+            cells.append(" / ".join(_short(1e3 * seconds) for seconds in row[name].values()))
+        lines.append(f"| {' | '.join([*cells, str(row['num_lost'])])} |")
+    given = f"{result['date']}, {_machine(result['hardware'])}; {result['conditions']}."
+    return "\n".join([result["question"], "", *lines, "", given, ""])
 
 
 def _line(row: Json) -> str:

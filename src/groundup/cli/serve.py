@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from groundup.cli.generate import Precision, load_to_write
-from groundup.cli.runs import RUNS_FOLDER
 from groundup.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ class Arguments:
     precision: Precision = "auto"
     """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
 
-    runs_folder: Path = RUNS_FOLDER
-    """The runs whose curves the pages show."""
+    runs_folder: Path | None = None
+    """The runs whose curves the pages show; the folder that the run is in if not given."""
 
 
 def run(arguments: Arguments) -> None:
@@ -61,7 +60,7 @@ def run(arguments: Arguments) -> None:
     # Before anything is loaded, so that a mistake is told at once.
     parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
-    settings = _make_settings(arguments, folder.resolve().name)
+    settings = _make_settings(arguments, folder.resolve())
     from groundup.serving.listening import address_to_open, open_socket
 
     with open_socket(settings) as listener:
@@ -79,17 +78,17 @@ def run(arguments: Arguments) -> None:
         serve(language_model, settings, listener, announce)
 
 
-def _make_settings(arguments: Arguments, name: str) -> "ServerSettings":
+def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
     from groundup.config import load_settings
     from groundup.serving.settings import ServerSettings, read_token
 
     values = {
-        "model_name": name,
+        "model_name": folder.name,
         "host": arguments.host,
         "port": arguments.port,
         "max_rows": arguments.max_rows,
         "max_queue": arguments.max_queue,
-        "runs_folder": arguments.runs_folder,
+        "runs_folder": arguments.runs_folder or folder.parent,
         "token": read_token(arguments.token_file),
     }
     return load_settings(ServerSettings, overrides=values)

@@ -26,7 +26,8 @@ from groundup.generation.cuda_drawing import (
 )
 from groundup.generation.uniforms import STREAM
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
-from groundup.nn.kernels import token_rows
+from groundup.nn.kernels import row_products
+from groundup.nn.kernels.row_attention import attend
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -220,13 +221,13 @@ class CudaDecoder:
     def _through_blocks(
         self, work: _Work, ids: Tensor, positions: Tensor, places: Tensor | None = None
     ) -> Tensor:
-        token_rows.embed(ids, self._table, work.x)
+        row_products.embed(ids, self._table, work.x)
         for layer in self._layers:
             layer.advance(work, positions, places)
         return work.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
-        token_rows.to_logits(
+        row_products.to_logits(
             x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap
         )
 
@@ -252,15 +253,15 @@ class _Layer:
         self._eps = block.attention_norm.eps
 
     def advance(self, work: _Work, positions: Tensor, places: Tensor | None) -> None:
-        token_rows.normed_product(
+        row_products.normed_product(
             work.x, self._attention_gain, self._eps, self.packed_weight, work.packed
         )
-        token_rows.attend(
-            work.packed, self._keys, self._values, positions, places, self._tables, work.mixed
+        attend(work.packed, self._keys, self._values, positions, places, self._tables, work.mixed)
+        row_products.add_product(work.mixed, self._output, work.x)
+        row_products.gated_product(
+            work.x, self._feed_forward_gain, self._eps, self.gates, work.gated
         )
-        token_rows.add_product(work.mixed, self._output, work.x)
-        token_rows.gated_product(work.x, self._feed_forward_gain, self._eps, self.gates, work.gated)
-        token_rows.add_product(work.gated, self._down, work.x)
+        row_products.add_product(work.gated, self._down, work.x)
 
 
 class _Work:

@@ -116,7 +116,7 @@ class ModelSteps:
         folder = quote(self._run)
         self._page.head(
             "Look at it in a browser",
-            f"groundup serve {folder} --runs-folder {quote(self._config.runs_folder)}",
+            f"groundup serve {folder}",
         )
         self._page.say(f"then open {ADDRESS}: write with it, see what each token beat, and")
         self._page.say("how texts become tokens and losses fell; Ctrl-C ends it")
