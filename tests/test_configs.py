@@ -11,11 +11,13 @@ from groundup.training.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))
+# tests/experiments/test_spec.py loads and plans these.
+SWEEP_CONFIGS = sorted((CONFIGS / "sweep").glob("*.yaml"))
 
 
 def test_every_settings_file_is_of_a_known_kind() -> None:
     files = {path for path in CONFIGS.rglob("*") if path.is_file()}
-    assert files == set(TRAIN_CONFIGS) and TRAIN_CONFIGS
+    assert files == {*TRAIN_CONFIGS, *SWEEP_CONFIGS} and TRAIN_CONFIGS
 
 
 @pytest.mark.parametrize("path", TRAIN_CONFIGS, ids=lambda path: path.stem)

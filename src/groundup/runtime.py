@@ -47,6 +47,11 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def peak_memory_bytes() -> int:
     """The most resident memory this process has had so far.
 

@@ -2,8 +2,15 @@
 
 import pytest
 
-from groundup.planner import find_accelerator, peak_flops_per_second
-from groundup.planner.hardware import ACCELERATORS
+from groundup.errors import ConfigError
+from groundup.planner import (
+    describe_cpu,
+    find_accelerator,
+    get_accelerator,
+    peak_flops_per_second,
+)
+from groundup.planner.hardware import ACCELERATORS, device_kind, fastest_precision
+from groundup.planner.prices import PRICES
 
 
 @pytest.mark.parametrize(
@@ -32,6 +39,9 @@ from groundup.planner.hardware import ACCELERATORS
         ("Tesla V100-SXM2-16GB", "V100"),
         ("Tesla T4", "T4"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("Apple M1", "M1"),
+        ("Apple M2 Ultra", "M2 ULTRA"),
+        ("Apple M4 Max", "M4 MAX"),
     ],
 )
 def test_a_reported_name_finds_its_row(device_name: str, row: str) -> None:
@@ -49,6 +59,8 @@ def test_a_reported_name_finds_its_row(device_name: str, row: str) -> None:
         "NVIDIA GeForce RTX 3090 Ti",
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce GTX 1080",
+        "NVIDIA GeForce RTX 4090 Max-Q",
+        "Apple M3 Pro",
         "Intel(R) Xeon(R) Processor",
     ],
 )
@@ -78,3 +90,43 @@ def test_less_precision_is_never_slower() -> None:
 
 def test_rows_have_names_of_their_own() -> None:
     assert len({row.name for row in ACCELERATORS}) == len(ACCELERATORS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "row"), [("h200", "H200"), ("a100 80gb", "A100 80GB"), ("rtx-4090", "RTX 4090")]
+)
+def test_a_typed_name_finds_its_row(typed: str, row: str) -> None:
+    assert get_accelerator(typed).name == row
+
+
+def test_a_device_that_is_not_in_the_table_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no device 'H20' .*did you mean H200"):
+        get_accelerator("H20")
+    with pytest.raises(ConfigError, match=r"no device 'abacus' .*known are .*--peak-tflops"):
+        get_accelerator("abacus")
+
+
+def test_the_kind_of_a_device_is_torchs() -> None:
+    kinds = {
+        name: device_kind(get_accelerator(name)) for name in ("H200", "M1", "M4 Max", "MI300X")
+    }
+    assert kinds == {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}
+    assert device_kind(describe_cpu(2, 10**9)) == "cpu"
+
+
+def test_a_cpu_has_a_rate_for_each_of_its_cores() -> None:
+    one, four = describe_cpu(1, 10**9), describe_cpu(4, 10**9)
+    assert four.float32_flops_per_second == 4 * one.float32_flops_per_second
+    assert (one.name, four.name) == ("CPU of 1 core", "CPU of 4 cores")
+
+
+def test_bfloat16_is_taken_where_the_hardware_has_it() -> None:
+    assert fastest_precision(get_accelerator("A100")) == "bfloat16"
+    assert fastest_precision(get_accelerator("T4")) == fastest_precision(get_accelerator("M1"))
+    assert fastest_precision(get_accelerator("M1")) == "float32"
+
+
+def test_prices_have_a_device_a_source_and_a_date() -> None:
+    for name, price in PRICES.items():
+        assert get_accelerator(name).name == name
+        assert price.dollars_per_hour > 0 and price.source and price.date.startswith("20")

@@ -1,9 +1,99 @@
-"""The two lines, and the memory they name, which is the real state's."""
+"""The whole plan as one value, its drawing, and the two lines that the log of a run begins with."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
-from groundup.planner import count_parameters, training_state_bytes, two_line_plan
+from groundup.planner import (
+    Execution,
+    Plan,
+    count_parameters,
+    describe_cpu,
+    get_accelerator,
+    make_plan,
+    memory_line,
+    training_memory,
+    training_state_bytes,
+    two_line_plan,
+)
+from groundup.planner.optimal import optimal_parameters, optimal_tokens
+from groundup.planner.prices import Price
+from groundup.planner.shares_svg import draw_shares
+
+
+def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
+    accelerator = get_accelerator(device)
+    return make_plan(PRESETS[preset], accelerator, batch_size=64, num_steps=1_000, mfu=mfu)
+
+
+def test_a_plan_is_json_to_the_last_value() -> None:
+    figures = plan_on("H200").to_json()
+    assert json.loads(json.dumps(figures)) == figures
+
+
+def test_time_is_work_over_rate_and_price_is_time() -> None:
+    slow, fast = plan_on("A100 80GB"), plan_on("H200")
+    assert slow.duration.seconds / fast.duration.seconds == pytest.approx(989.4 / 312)
+    half = plan_on("H200", mfu=0.25)
+    assert half.duration.seconds == 2 * fast.duration.seconds
+    assert half.duration.dollars == pytest.approx(half.duration.seconds / 3600 * 4.00)
+
+
+def test_a_price_that_is_given_replaces_the_tables() -> None:
+    assert plan_on("L40S").duration.dollars is None
+    price, l40s = Price(2.0, "a quote", "2026"), get_accelerator("L40S")
+    plan = make_plan(PRESETS["gpt2-small"], l40s, batch_size=8, num_steps=10, price=price)
+    assert plan.duration.dollars == pytest.approx(plan.duration.seconds / 1800)
+    assert "a quote" in plan.duration.derivation()[-1]
+
+
+def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
+    plan = plan_on("RTX 4090")
+    assert 0 < plan.micro_batch < 64 and 64 % plan.micro_batch == 0
+    assert plan.peak_bytes is not None and plan.peak_bytes < plan.memory_bytes
+    too_large = make_plan(PRESETS["gpt2-xl"], describe_cpu(1, 10**9), batch_size=1, num_steps=1)
+    assert too_large.micro_batch == 0 and too_large.peak_bytes is None
+    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0
+
+
+@pytest.mark.parametrize("mfu", [0.0, -1.0, 1.5, float("nan")])
+def test_an_mfu_that_is_no_share_is_refused(mfu: float) -> None:
+    with pytest.raises(ConfigError, match=r"mfu is .*above 0 and up to 1"):
+        plan_on("H200", mfu=mfu)
+
+
+def test_a_precision_that_the_hardware_lacks_is_refused() -> None:
+    v100 = get_accelerator("V100")
+    with pytest.raises(ConfigError, match="V100 has no bfloat16"):
+        make_plan(PRESETS["gpt2-small"], v100, batch_size=1, num_steps=1, precision="bfloat16")
+    plan = make_plan(PRESETS["gpt2-small"], v100, batch_size=1, num_steps=1)
+    assert plan.duration.precision == "float32"
+
+
+def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:
+    assert optimal_tokens(70) == 1_400
+    num_parameters = optimal_parameters(1e21)
+    assert 6 * num_parameters * optimal_tokens(num_parameters) == pytest.approx(1e21)
+
+
+def test_the_drawing_is_svg_with_a_bar_for_each_size_and_context() -> None:
+    svg = draw_shares(PRESETS["gpt2-xl"], "a <name> & more")
+    root = ElementTree.fromstring(svg)
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    for label in ("small", "medium", "large", "xl", "1,024", "2,048", "16,384", "55%"):
+        assert label in texts
+    assert "by context length, a <name> & more" in texts
+    assert "prefers-color-scheme: dark" in svg
+
+
+def test_the_drawing_in_the_guide_is_the_one_that_is_drawn(repository: Path) -> None:
+    drawn = draw_shares(PRESETS["gpt2-xl"], "gpt2-xl")
+    page = repository / "docs" / "images" / "flop-shares.svg"
+    assert page.read_text(encoding="utf-8") == drawn
 
 
 def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
@@ -17,6 +107,14 @@ def test_passes_over_the_corpus_are_told_when_its_size_is_known() -> None:
     config = ModelConfig(context_length=100)
     _, line = two_line_plan(config, 10, 300, tokens_in_corpus=200_000)
     assert "300,000 tokens (1.5 passes over 200,000)" in line
+
+
+def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
+    memory = training_memory(PRESETS["tinystories"], Execution("cuda", "bfloat16"))
+    whole, parts = memory_line(memory, 512, 512), memory_line(memory, 64, 512)
+    assert whole.startswith("about 10.6 GB at the peak of a step with all 512 sequences at once: ")
+    assert "272.4 MB stand, a sequence adds 17.5 MB" in whole
+    assert "with micro-batches of 64 of 512 sequences" in parts
 
 
 def test_small_and_huge_runs_keep_readable_figures() -> None:

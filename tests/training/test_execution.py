@@ -18,12 +18,13 @@ MakeConfig = Callable[..., RunConfig]
 
 def test_auto_is_settled_for_the_machine(make_config: MakeConfig) -> None:
     settled = settle(make_config("run", {"device": "auto"}))
-    assert "auto" not in (settled.device, settled.precision, settled.compile)
+    assert "auto" not in settled.model_dump().values()
     assert settle(settled) == settled
 
 
 def test_choices_are_left_as_they_are(make_config: MakeConfig) -> None:
-    config = make_config("run", {"precision": "bfloat16", "compile": "blocks"})
+    choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
+    config = make_config("run", choices)
     assert settle(config) == config
 
 
@@ -52,7 +53,7 @@ def test_cuda_gets_half_precision_and_compilation(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
     monkeypatch.setattr(execution, "HAS_TRITON", True)
-    settled = settle(make_config("run", {"device": "auto"}))
+    settled = settle(make_config("run", {"device": "auto", "micro_batch_size": None}))
     assert (settled.device, settled.precision) == ("cuda", "bfloat16")
     assert settled.compile != "off"
 
@@ -63,7 +64,7 @@ def test_a_fallback_says_so(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: False)
     monkeypatch.setattr(execution, "HAS_TRITON", False)
-    settled = settle(make_config("run", {"device": "auto"}))
+    settled = settle(make_config("run", {"device": "auto", "micro_batch_size": None}))
     assert (settled.precision, settled.compile) == ("float32", "off")
     assert "needs triton" in caplog.text
 

@@ -41,7 +41,7 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
         "checkpoints",
     }
     assert folder.read_config() == config.model_copy(
-        update={"precision": "float32", "compile": "off"}
+        update={"precision": "float32", "compile": "off", "micro_batch_size": None}
     )
     tokenizer = Tokenizer.load(config.data.tokenizer)
     assert Tokenizer.load(folder.tokenizer_file).id == tokenizer.id

@@ -1,16 +1,40 @@
-"""What a run costs before it runs: parameters, floating-point operations, memory. No torch."""
+"""What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
-from groundup.planner.flops import training_flops_per_token
-from groundup.planner.hardware import Accelerator, find_accelerator, peak_flops_per_second
+from groundup.planner.activations import Execution
+from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
+from groundup.planner.hardware import (
+    Accelerator,
+    describe_cpu,
+    find_accelerator,
+    get_accelerator,
+    peak_flops_per_second,
+)
+from groundup.planner.memory import (
+    TrainingMemory,
+    pick_micro_batch,
+    training_memory,
+    training_state_bytes,
+)
 from groundup.planner.parameters import count_parameters
-from groundup.planner.plan import training_state_bytes, two_line_plan
+from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
 
 __all__ = [
     "Accelerator",
+    "Execution",
+    "Plan",
+    "TrainingMemory",
     "count_parameters",
+    "describe_cpu",
     "find_accelerator",
+    "forward_flops",
+    "get_accelerator",
+    "make_plan",
+    "memory_line",
     "peak_flops_per_second",
+    "pick_micro_batch",
+    "step_flops",
     "training_flops_per_token",
+    "training_memory",
     "training_state_bytes",
     "two_line_plan",
 ]

@@ -1,7 +1,69 @@
-"""How many floating-point operations training takes, by the usual rule."""
+"""How many floating-point operations a model takes: its matrix products, and the usual rule.
+
+A product of (m, k) with (k, n) is 2mkn operations. Embeddings are looked up, and norms, gates and
+rotations are a thousandth of the rest: none of them counts.
+"""
+
+from typing import Literal
 
 from groundup.model.config import ModelConfig
-from groundup.planner.parameters import count_parameters
+from groundup.planner.parameters import block_matrices, count_parameters
+
+OptimizerName = Literal["adamw", "sgd", "muon"]
+
+# Each product has two on the way back, one for either factor.
+FORWARDS_A_STEP = 3
+
+# Additions, multiplications and roots for one weight, as the formulas of `optim` read.
+_UPDATE_OPERATIONS = {"adamw": 14, "sgd": 2, "muon": 9}
+_ORTHOGONALIZATION_STEPS = 5
+
+
+def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
+    """One block's products for one sequence of `num_tokens`, which attends to all of itself.
+
+    projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head)
+    attention     4 · num_tokens² · d_model: queries with keys, then weights with values
+    feed_forward  2 · num_tokens · d_model · d_ff · (3 if gated, else 2)
+    """
+    d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
+    num_matrices = 3 if config.feed_forward == "swiglu" else 2
+    return {
+        "projections": 4 * num_tokens * d_model * (d_model + d_key_value),
+        "attention": 4 * num_tokens**2 * d_model,
+        "feed_forward": 2 * num_tokens * d_model * config.feed_forward_dim * num_matrices,
+    }
+
+
+def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[str, int]:
+    """All products of a forward pass over one sequence, by component; their sum is the whole.
+
+    Without `num_tokens` the sequence fills the context. `output_head` is
+    2 · num_tokens · d_model · vocab_size.
+    """
+    num_tokens = config.context_length if num_tokens is None else num_tokens
+    one_layer = layer_flops(config, num_tokens)
+    parts = {name: config.num_layers * flops for name, flops in one_layer.items()}
+    parts["output_head"] = 2 * num_tokens * config.d_model * config.vocab_size
+    return parts
+
+
+def step_flops(config: ModelConfig, batch_size: int) -> int:
+    """Forward and backward over a batch, the way back counted as twice the way there."""
+    return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
+
+
+def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
+    """What the optimizer itself computes in a step, whatever the batch."""
+    parts = count_parameters(config)
+    num_parameters = sum(parts.values())
+    if optimizer != "muon":
+        return _UPDATE_OPERATIONS[optimizer] * num_parameters
+    num_in_blocks = parts["attention"] + parts["feed_forward"]
+    elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
+    elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
+    products = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
+    return elementwise + config.num_layers * products
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
@@ -18,3 +80,9 @@ def training_flops_per_token(config: ModelConfig) -> int:
         num_multiplied += parts["token_embedding"]
     attention = 12 * config.num_layers * config.context_length * config.d_model
     return 6 * num_multiplied + attention
+
+
+def _orthogonalization_flops(rows: int, columns: int) -> int:
+    """X Xᵀ, its square, and the polynomial times X, in every step."""
+    short, long = sorted((rows, columns))
+    return _ORTHOGONALIZATION_STEPS * (4 * short**2 * long + 2 * short**3)

@@ -27,6 +27,14 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     }
 
 
+def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
+    """The shape of each matrix of one block: query, output, key, value, then the feed-forward's."""
+    d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
+    num_wide = 3 if config.feed_forward == "swiglu" else 2
+    attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
+    return attention + [(d_model, config.feed_forward_dim)] * num_wide
+
+
 def _num_norms(config: ModelConfig) -> int:
     """Two a block, and one before the output where blocks do not end in a norm of their own."""
     per_block = 0 if config.norm == "none" else 2

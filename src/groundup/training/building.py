@@ -68,7 +68,7 @@ def build_loader(config: RunConfig, shards: Shards) -> BatchLoader:
     kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
     order: SampleOrder = kind(shards.num_ids, config.model.context_length, config.seed)
     return BatchLoader(
-        shards, order, config.batch_size, config.micro_batch_size, torch.device(config.device)
+        shards, order, config.batch_size, config.micro_batch, torch.device(config.device)
     )
 
 

@@ -5,7 +5,7 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -115,8 +115,9 @@ class RunConfig(Settings):
     batch_size: int = Field(32, ge=1)
     """Sequences in one optimizer step."""
 
-    micro_batch_size: int | None = Field(None, ge=1)
-    """Sequences in memory at once, a divisor of batch_size; all if not given. Same gradients."""
+    micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
+    """Sequences in memory at once, a divisor of batch_size: as many as the planner says fit (auto),
+    all (None), or a number. Same gradients."""
 
     clip_norm: float | None = Field(1.0, gt=0)
     """Scale gradients whose norm is greater down to this; never if None."""
@@ -162,8 +163,13 @@ class RunConfig(Settings):
 
     @property
     def sequences_in_memory(self) -> int:
-        """micro_batch_size, as given or by its rule."""
-        return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+        """micro_batch_size, as given or settled, else the whole batch."""
+        return self.micro_batch or self.batch_size
+
+    @property
+    def micro_batch(self) -> int | None:
+        """micro_batch_size where it is a number."""
+        return self.micro_batch_size if isinstance(self.micro_batch_size, int) else None
 
     @property
     def tokens_per_step(self) -> int:

@@ -18,7 +18,9 @@ from torch.nn.attention import SDPBackend
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
-from groundup.runtime import keep_freed_memory
+from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
+from groundup.planner.activations import DeviceKind
+from groundup.runtime import keep_freed_memory, memory_bytes
 from groundup.training.config import RunConfig
 
 _log = logging.getLogger(__name__)
@@ -27,13 +29,22 @@ _log = logging.getLogger(__name__)
 def settle(config: RunConfig) -> RunConfig:
     """The same settings with every "auto" replaced by what this machine makes of it."""
     device = _settle_device(config.device)
-    return config.model_copy(
+    settled = config.model_copy(
         update={
             "device": device,
             "precision": _settle_precision(config.precision, device),
             "compile": _settle_compile(config.compile, device),
         }
     )
+    return settled.model_copy(update={"micro_batch_size": _settle_micro_batch(settled)})
+
+
+def planned_memory(config: RunConfig) -> TrainingMemory:
+    """What a step of a settled run takes, by the planner."""
+    kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
+    kind = kinds.get(torch.device(config.device).type, "cpu")
+    execution = Execution(kind, "bfloat16" if config.precision == "bfloat16" else "float32")
+    return training_memory(config.model, execution, config.optimizer.name, _memory_bytes(config))
 
 
 def autocast(config: RunConfig) -> AbstractContextManager[Any]:
@@ -133,6 +144,20 @@ def _settle_device(device: str) -> str:
     if device == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device is mps, but this machine has none: use --device auto")
     return device
+
+
+def _settle_micro_batch(config: RunConfig) -> int | None:
+    if config.micro_batch_size != "auto":
+        return config.micro_batch
+    size = pick_micro_batch(planned_memory(config), config.batch_size, _memory_bytes(config))
+    return None if size == config.batch_size else size
+
+
+def _memory_bytes(config: RunConfig) -> int:
+    """All that the device has: what others use of it may change until the run is resumed."""
+    if config.device.startswith("cuda"):
+        return torch.cuda.get_device_properties(torch.device(config.device)).total_memory
+    return memory_bytes()
 
 
 def _settle_precision(precision: str, device: str) -> str:

@@ -9,7 +9,7 @@ from groundup.config import save_yaml
 from groundup.data.loader import BatchLoader
 from groundup.errors import ConfigError
 from groundup.files import write_json_atomic
-from groundup.planner.plan import two_line_plan
+from groundup.planner import memory_line, two_line_plan
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -22,7 +22,7 @@ from groundup.training.changes import check_changes
 from groundup.training.config import RunConfig
 from groundup.training.environment import describe_environment, environment_changes
 from groundup.training.evaluation import Evaluator
-from groundup.training.execution import describe_kernels, device_name
+from groundup.training.execution import describe_kernels, device_name, planned_memory
 from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
@@ -129,7 +129,15 @@ def _environment(config: RunConfig, data: RunData) -> dict[str, object]:
 def _describe(config: RunConfig, data: RunData, state: TrainingState) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
-    for line in two_line_plan(config.model, config.batch_size, config.num_steps):
+    lines = two_line_plan(
+        config.model,
+        config.batch_size,
+        config.num_steps,
+        tokens_in_corpus=data.train.num_ids,
+        optimizer=config.optimizer.name,
+    )
+    memory = memory_line(planned_memory(config), config.sequences_in_memory, config.batch_size)
+    for line in [*lines, memory]:
         _log.info(line)
     _log.info(describe_kernels(config))
     if state.step:

@@ -1,0 +1,108 @@
+"""`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from groundup.experiments.ablation import AblationRow
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a recipe again without each of its parts, matched in parameters and tokens.
+
+    Every variant is tried at each learning rate with the first seed; the best is repeated with the
+    others. The same command goes on after a stop or a kill.
+    """
+
+    config: Positional[Path]
+    """The YAML file of the base run, as groundup train takes it."""
+
+    variants: tuple[str, ...] = ()
+    """Which ablations to run, by name; all of them if not given."""
+
+    learning_rates: tuple[float, ...] = ()
+    """Learning rates to try; half of, once and twice the base's if not given."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds to repeat each variant with."""
+
+    tokens: int | None = None
+    """Tokens to train each run on; as many as the base run if not given."""
+
+    name: str = "ablations"
+    """Name of the folder."""
+
+    folder: Path = Path("sweeps")
+    """Where that folder is made."""
+
+    jobs: int | None = None
+    """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
+
+    dry_run: bool = False
+    """List the trials of the first seed and what they cost, and run none."""
+
+
+def run(arguments: Arguments) -> int:
+    """Run what is left to run and print the base and its variants."""
+    from groundup.cli.sweep import check_jobs, print_trials
+    from groundup.config import load_settings
+    from groundup.experiments.ablation import ablation_spec, run_ablation
+    from groundup.experiments.sweep import plan_trials
+    from groundup.training.config import RunConfig
+
+    check_jobs(arguments.jobs)
+    base = load_settings(RunConfig, arguments.config)
+    spec = ablation_spec(
+        base,
+        name=arguments.name,
+        variants=arguments.variants,
+        learning_rates=arguments.learning_rates,
+        seeds=arguments.seeds,
+        tokens=arguments.tokens,
+    )
+    path = arguments.folder / spec.name
+    if arguments.dry_run:
+        first = spec.model_copy(update={"seeds": spec.seeds[:1]})
+        print_trials(f"{spec.name}: trials of the first seed", plan_trials(first, path))
+        return 0
+    outcome = run_ablation(spec, path, jobs=arguments.jobs)
+    if outcome.rows:
+        print_rows(str(path), outcome.rows)
+    if outcome.stopped_by is not None:
+        print("stopped before the end: the same command goes on")
+        return 128 + outcome.stopped_by
+    return 0
+
+
+def print_rows(title: str, rows: "list[AblationRow]") -> None:
+    """One line a variant; marks say how far it can be trusted."""
+    from groundup.cli.tables import print_table
+
+    headers = ("variant", "parameters", "learning rate", "loss", "±", "difference", "")
+    print_table(title, headers, [_row(row) for row in rows])
+
+
+def _row(row: "AblationRow") -> list[str]:
+    marks = []
+    if row.loss is None:
+        marks.append("no run came to its end")
+    elif row.is_clear:
+        marks.append("clear")
+    if row.is_at_edge:
+        marks.append("best rate at the end of the list")
+    if row.diverged_at:
+        marks.append(f"diverged at {', '.join(f'{rate:g}' for rate in row.diverged_at)}")
+    half_width = None if row.loss is None else row.loss.half_width
+    return [
+        row.variant,
+        f"{row.num_parameters:,}",
+        "-" if row.learning_rate is None else f"{row.learning_rate:g}",
+        "-" if row.loss is None else f"{row.loss.mean:.4f}",
+        "-" if half_width is None else f"{half_width:.4f}",
+        "-" if row.difference is None else f"{row.difference:+.4f}",
+        "; ".join(marks),
+    ]

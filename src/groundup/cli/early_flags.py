@@ -1,0 +1,13 @@
+"""Flags that decide what all others start from, read before the command line is parsed."""
+
+from collections.abc import Sequence
+
+
+def value_of(flag: str, argv: Sequence[str]) -> str | None:
+    """The last value given to a flag, as `--flag value` or `--flag=value`."""
+    found = None
+    for place, word in enumerate(argv):
+        name, is_joined, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            found = value if is_joined else next(iter(argv[place + 1 : place + 2]), None)
+    return found

@@ -1,0 +1,189 @@
+"""`groundup plan`: what a model and its training cost, before anything is spent."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from groundup.cli.early_flags import value_of
+from groundup.config import load_settings
+from groundup.errors import ConfigError
+from groundup.model.config import ModelConfig, preset
+from groundup.optim.config import OptimizerConfig
+from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
+from groundup.planner.flops import OptimizerName
+from groundup.planner.prices import Price
+from groundup.runtime import memory_bytes, num_cores
+from groundup.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from groundup.cli.plan_probe import Probe
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Show the cost of a model and of its training: parameters, operations, memory, time, price.
+
+    The model comes from --preset or from --config, then from flags.
+    """
+
+    preset: str | None = None
+    """A model by its name: tinystories, quickstart, or gpt2-small, -medium, -large and -xl."""
+
+    config: Path | None = None
+    """A YAML file of a run, whose model, batch, steps, optimizer and precision are planned."""
+
+    batch_size: int = 1_024
+    """Sequences in one optimizer step."""
+
+    micro_batch_size: int | None = None
+    """Sequences in memory at once; as many as fit if not given."""
+
+    num_steps: int = 400_000
+    """Optimizer steps to take."""
+
+    tokens: int | None = None
+    """Tokens to train on, instead of a number of steps."""
+
+    optimizer: OptimizerName = "adamw"
+    """adamw, sgd or muon."""
+
+    device: str = "A100 80GB"
+    """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Of products; auto is bfloat16 on devices that have it."""
+
+    mfu: float = 0.5
+    """The share of the device's peak that training reaches."""
+
+    peak_tflops: float | None = None
+    """The device's peak, if not the table's."""
+
+    memory_gb: float | None = None
+    """The device's memory in units of 10^9 bytes, if not the table's."""
+
+    price_per_hour: float | None = None
+    """Dollars for an hour of the device, if not the table's."""
+
+    probe: bool = False
+    """Time three real steps on this machine, and plan for it with what they took."""
+
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+    plot: Path | None = None
+    """Write a drawing of the shares over model sizes and context lengths, as SVG."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+
+def defaults(argv: Sequence[str]) -> Arguments:
+    """What the flags start from: the preset's model, or what the settings file says."""
+    name, file = value_of("--preset", argv), value_of("--config", argv)
+    if name is not None and file is not None:
+        raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")
+    if name is not None:
+        return Arguments(model=preset(name))
+    if file is None:
+        return Arguments()
+    run = load_settings(RunConfig, file)
+    return Arguments(
+        model=run.model,
+        batch_size=run.batch_size,
+        micro_batch_size=run.micro_batch,
+        num_steps=run.num_steps,
+        optimizer=run.optimizer.name,
+        precision=run.precision,
+    )
+
+
+def run(arguments: Arguments) -> None:
+    """Plan, and print or draw it."""
+    _check(arguments)
+    probe = _probe(arguments) if arguments.probe else None
+    plan = _plan(arguments, probe)
+    if arguments.plot is not None:
+        from groundup.files import write_text_atomic
+        from groundup.planner.shares_svg import draw_shares
+
+        write_text_atomic(arguments.plot, draw_shares(plan.config, arguments.preset or "the model"))
+    if arguments.json:
+        figures = plan.to_json()
+        if probe is not None:
+            figures["probe"] = probe.to_json()
+        print(json.dumps(figures, ensure_ascii=False, indent=2))
+        return
+    from groundup.cli.plan_page import print_plan, print_probe
+
+    print_plan(plan)
+    if probe is not None:
+        print_probe(plan, probe)
+
+
+def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
+    price = None
+    if arguments.price_per_hour is not None:
+        price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
+    return make_plan(
+        arguments.model,
+        _device(arguments) if probe is None else probe.device,
+        batch_size=arguments.batch_size,
+        num_steps=_num_steps(arguments),
+        precision=arguments.precision if probe is None else probe.precision,
+        mfu=arguments.mfu if probe is None else probe.mfu,
+        optimizer=arguments.optimizer,
+        micro_batch=arguments.micro_batch_size if probe is None else probe.micro_batch,
+        price=price,
+    )
+
+
+def _probe(arguments: Arguments) -> "Probe":
+    from groundup.cli.plan_probe import probe_this_machine
+
+    config = RunConfig(
+        batch_size=arguments.batch_size,
+        micro_batch_size=arguments.micro_batch_size,
+        model=arguments.model,
+        optimizer=OptimizerConfig(name=arguments.optimizer),
+        precision=arguments.precision,
+    )
+    return probe_this_machine(config, memory_bytes())
+
+
+def _num_steps(arguments: Arguments) -> int:
+    if arguments.tokens is None:
+        return arguments.num_steps
+    return -(-arguments.tokens // (arguments.batch_size * arguments.model.context_length))
+
+
+def _device(arguments: Arguments) -> Accelerator:
+    rate = None if arguments.peak_tflops is None else arguments.peak_tflops * 1e12
+    given_bytes = None if arguments.memory_gb is None else round(arguments.memory_gb * 1e9)
+    if arguments.device.lower() == "cpu":
+        device = describe_cpu(num_cores(), memory_bytes())
+    elif rate is not None and given_bytes is not None:
+        device = Accelerator(arguments.device, rate, None, rate, given_bytes)
+    else:
+        device = get_accelerator(arguments.device)
+    if rate is not None:
+        device = device._replace(bfloat16_flops_per_second=rate, float32_flops_per_second=rate)
+    return device if given_bytes is None else device._replace(memory_bytes=given_bytes)
+
+
+def _check(arguments: Arguments) -> None:
+    for name in ("batch_size", "num_steps", "tokens", "micro_batch_size"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    for name in ("peak_tflops", "memory_gb", "price_per_hour"):
+        value = getattr(arguments, name)
+        if value is not None and not value > 0:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value:g}, but must be above 0")
+    size = arguments.micro_batch_size
+    if size is not None and arguments.batch_size % size:
+        raise ConfigError(
+            f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
+            f"--micro-batch-size {size}: choose a divisor of the batch size"
+        )

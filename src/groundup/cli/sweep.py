@@ -1,0 +1,116 @@
+"""`groundup sweep`: many runs around one base, resumable, and a table of what they came to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional
+
+from groundup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from groundup.experiments.sweep import PointResult, SweepOutcome
+    from groundup.experiments.trials import Trial
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Try many settings around one base run, each with several seeds.
+
+    The same command goes on after a stop or a kill, and tries again what failed.
+    """
+
+    spec: Positional[Path]
+    """The YAML file that says what to try."""
+
+    folder: Path = Path("sweeps")
+    """Where the folder of the sweep is made."""
+
+    jobs: int | None = None
+    """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
+
+    dry_run: bool = False
+    """List the trials and what they cost, and run none."""
+
+
+def run(arguments: Arguments) -> int:
+    """Run what is left to run and print the ranking."""
+    from groundup.experiments.spec import load_sweep
+    from groundup.experiments.sweep import plan_trials, run_sweep
+
+    check_jobs(arguments.jobs)
+    spec = load_sweep(arguments.spec)
+    path = arguments.folder / spec.name
+    if arguments.dry_run and spec.sampler == "tpe":
+        print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs")
+        return 0
+    if arguments.dry_run:
+        print_trials(f"{spec.name}: trials", plan_trials(spec, path))
+        return 0
+    outcome = run_sweep(spec, path, jobs=arguments.jobs)
+    print_outcome(spec.name, outcome)
+    return exit_status(outcome)
+
+
+def check_jobs(jobs: int | None) -> None:
+    """Refuse a number of jobs that could never run anything."""
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}: at least one trial has to run")
+
+
+def exit_status(outcome: "SweepOutcome") -> int:
+    """0 when every trial has ended, else what a process killed by the signal would have."""
+    return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
+
+
+def print_trials(title: str, trials: "list[Trial]") -> None:
+    """Each trial with its size and cost, and the sum."""
+    from groundup.cli.tables import print_table
+    from groundup.planner.flops import training_flops_per_token
+    from groundup.planner.parameters import count_parameters
+
+    rows, total = [], 0
+    for trial in trials:
+        config = trial.config
+        tokens = config.num_steps * config.tokens_per_step
+        flops = tokens * training_flops_per_token(config.model)
+        total += flops
+        parameters = sum(count_parameters(config.model).values())
+        cells = [f"{parameters:,}", f"{config.num_steps:,}", f"{tokens:,}", f"{flops:.3g}"]
+        rows.append([trial.name, *cells])
+    rows.append([f"{len(trials)} trials", "", "", "", f"{total:.3g}"])
+    print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs"), rows)
+
+
+def print_outcome(title: str, outcome: "SweepOutcome") -> None:
+    """The points from best to worst, and where everything lies."""
+    from groundup.cli.tables import print_table
+
+    headers = ("point", "seeds", "loss", "±", "bits per byte", "how they ended")
+    print_table(title, headers, [_row(result) for result in outcome.results])
+    if outcome.best is not None:
+        print(f"best: {outcome.best.point}")
+    print(f"the runs are in {outcome.folder / 'runs'}; groundup report {outcome.folder} shows them")
+    if outcome.stopped_by is not None:
+        print("stopped before the end: the same command goes on")
+
+
+def _row(result: "PointResult") -> list[str]:
+    from groundup.experiments.statistics import confidence_interval
+
+    statuses = [record.status for record in result.records]
+    ended = ", ".join(
+        status if len(set(statuses)) == 1 else f"{statuses.count(status)} {status}"
+        for status in dict.fromkeys(statuses)
+    )
+    bits = [record.bits_per_byte for record in result.records if record.status == "finished"]
+    bits_per_byte = confidence_interval([value for value in bits if value is not None])
+    loss = result.loss
+    return [
+        result.point,
+        str(len(result.records)),
+        "-" if loss is None else f"{loss.mean:.4f}",
+        "-" if loss is None or loss.half_width is None else f"{loss.half_width:.4f}",
+        "-" if bits_per_byte is None else f"{bits_per_byte.mean:.4f}",
+        ended,
+    ]

@@ -1,0 +1,226 @@
+"""What each part of a recipe is worth: runs without it, or with another one in its place.
+
+A variant has as many parameters and sees as many tokens as the base, and each is judged at the
+best of a few learning rates: a part may only seem bad because it wants another one.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groundup.errors import ConfigError, did_you_mean
+from groundup.experiments.runner import Command, train_command
+from groundup.experiments.spec import SweepConfig, base_config
+from groundup.experiments.statistics import Interval
+from groundup.experiments.sweep import PointResult, SweepOutcome, run_sweep
+from groundup.experiments.trials import Point
+from groundup.files import write_json_atomic
+from groundup.model.config import ModelConfig
+from groundup.planner.parameters import count_parameters
+from groundup.training.config import RunConfig
+
+BASE = "base"
+_LEARNING_RATE = "optimizer.learning_rate"
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """One variant at its best learning rate."""
+
+    variant: str
+    settings: dict[str, Any]
+    num_parameters: int
+    learning_rate: float | None
+    """The best one; None if no run at any learning rate came to its end."""
+    is_at_edge: bool
+    """Is it the first or last of the list, so that a better one may lie outside?"""
+    loss: Interval | None
+    difference: float | None
+    """Of the mean loss from the base's; above 0 the variant is worse."""
+    is_clear: bool
+    """Do the intervals of variant and base not overlap?"""
+    diverged_at: list[float]
+
+
+@dataclass(frozen=True)
+class AblationOutcome:
+    """The base and its variants."""
+
+    rows: list[AblationRow]
+    folder: Path
+    stopped_by: signal.Signals | None = None
+
+
+def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The variants by name, the base first; all of them, or those asked for."""
+    model = base.model
+    changes: dict[str, dict[str, Any]] = {}
+    for norm, name in (("none", "no-norm"), ("post", "post-norm"), ("pre", "pre-norm")):
+        if model.norm != norm:
+            changes[name] = {"model.norm": norm}
+    if model.positions == "none":
+        changes["rope"] = {"model.positions": "rope"}
+    else:
+        changes["no-positions"] = {"model.positions": "none"}
+    feed_forward = "silu" if model.feed_forward == "swiglu" else "swiglu"
+    changes[feed_forward] = {"model.feed_forward": feed_forward}
+    tied = "untied-embeddings" if model.tie_embeddings else "tied-embeddings"
+    changes[tied] = {"model.tie_embeddings": not model.tie_embeddings}
+    changes["no-qk-norm" if model.qk_norm else "qk-norm"] = {"model.qk_norm": not model.qk_norm}
+    optimizer = "adamw" if base.optimizer.name == "muon" else "muon"
+    changes[optimizer] = {"optimizer.name": optimizer}
+    for name in names:
+        if name not in changes:
+            raise ConfigError(f"there is no ablation {name}: {did_you_mean(name, changes)}")
+    chosen = {name: changes[name] for name in names or changes}
+    return {BASE: {}, **{name: _matched(base.model, change) for name, change in chosen.items()}}
+
+
+def match_parameters(config: ModelConfig, num_parameters: int) -> ModelConfig:
+    """The model with the inner size of its feed-forward layers that comes closest to the number."""
+    if config.num_layers == 0:
+        return config
+    without = _count(config.model_copy(update={"d_ff": 1}))
+    per_unit = _count(config.model_copy(update={"d_ff": 2})) - without
+    units = 1 + (num_parameters - without) / per_unit
+    # Sizes that are no multiple of this waste matrix units; on tiny models it would be too coarse.
+    step = 8 if units >= 256 else 1
+    return config.model_copy(update={"d_ff": max(step, step * round(units / step))})
+
+
+def ablation_spec(
+    base: RunConfig,
+    *,
+    name: str = "ablations",
+    variants: Sequence[str] = (),
+    learning_rates: Sequence[float] = (),
+    seeds: Sequence[int] = (0,),
+    tokens: int | None = None,
+) -> SweepConfig:
+    """The sweep behind an ablation: every variant at every learning rate."""
+    rates = list(learning_rates) or [base.optimizer.learning_rate * f for f in (0.5, 1.0, 2.0)]
+    return SweepConfig(
+        name=name,
+        why="What is each part of the recipe worth, at its own best learning rate?",
+        base=base.model_dump(mode="json"),
+        variants=make_ablations(base, variants),
+        grid={_LEARNING_RATE: sorted(rates)},
+        seeds=list(seeds),
+        tokens=tokens,
+    )
+
+
+def run_ablation(
+    spec: SweepConfig, path: Path, *, jobs: int | None = None, command: Command = train_command
+) -> AblationOutcome:
+    """Find each variant's best learning rate with the first seed, then repeat it with the others.
+
+    Writes ablation.json into the folder.
+    """
+    rates = spec.grid[_LEARNING_RATE]
+    points = [Point({_LEARNING_RATE: rate}, name) for name in spec.variants for rate in rates]
+    first = run_sweep(spec, path, points=points, seeds=spec.seeds[:1], jobs=jobs, command=command)
+    if first.stopped_by is not None:
+        return AblationOutcome([], path, first.stopped_by)
+    best = best_of_variants(first, spec.seeds[0])
+    outcome = first
+    if len(spec.seeds) > 1:
+        chosen = [
+            Point({_LEARNING_RATE: rate}, name) for name, rate in best.items() if rate is not None
+        ]
+        outcome = run_sweep(spec, path, points=chosen, jobs=jobs, command=command)
+    rows = make_rows(spec, outcome, best)
+    write_json_atomic(path / "ablation.json", [asdict(row) for row in rows])
+    return AblationOutcome(rows, path, outcome.stopped_by)
+
+
+def best_of_variants(outcome: SweepOutcome, seed: int) -> dict[str, float | None]:
+    """The learning rate with the least loss at that seed, by variant."""
+    best: dict[str, tuple[float, float] | None] = {}
+    for record in outcome.records.values():
+        if record.variant is None or record.seed != seed:
+            continue
+        best.setdefault(record.variant, None)
+        if record.status != "finished" or record.final_loss is None:
+            continue
+        entry = (record.final_loss, record.settings[_LEARNING_RATE])
+        old = best[record.variant]
+        best[record.variant] = entry if old is None else min(old, entry)
+    return {name: None if entry is None else entry[1] for name, entry in best.items()}
+
+
+def make_rows(
+    spec: SweepConfig, outcome: SweepOutcome, best: dict[str, float | None]
+) -> list[AblationRow]:
+    """The base first, then the variants from the best to the worst."""
+    rates = sorted(float(rate) for rate in spec.grid[_LEARNING_RATE])
+    found = {name: _result_at(outcome, name, best.get(name)) for name in spec.variants}
+    base = found[BASE]
+    rows = []
+    for name, settings in spec.variants.items():
+        result, rate = found[name], best.get(name)
+        loss = None if result is None else result.loss
+        base_loss = None if base is None else base.loss
+        are_known = loss is not None and base_loss is not None
+        model = _model_of(spec, settings)
+        rows.append(
+            AblationRow(
+                variant=name,
+                settings=settings,
+                num_parameters=_count(model),
+                learning_rate=rate,
+                is_at_edge=len(rates) > 1 and rate in (rates[0], rates[-1]),
+                loss=loss,
+                difference=loss.mean - base_loss.mean if loss and base_loss else None,
+                is_clear=are_known and name != BASE and _are_apart(loss, base_loss),
+                diverged_at=sorted(
+                    {
+                        record.settings[_LEARNING_RATE]
+                        for record in outcome.records.values()
+                        if record.variant == name and record.status == "diverged"
+                    }
+                ),
+            )
+        )
+    return sorted(rows, key=_rank)
+
+
+def _matched(model: ModelConfig, change: dict[str, Any]) -> dict[str, Any]:
+    """The change, and the inner size that makes up for the weights it adds or takes away."""
+    update = {k.removeprefix("model."): v for k, v in change.items() if k.startswith("model.")}
+    if not update:
+        return change
+    varied = model.model_copy(update=update)
+    matched = match_parameters(varied, _count(model))
+    if matched.feed_forward_dim == model.feed_forward_dim:
+        return change
+    return {**change, "model.d_ff": matched.feed_forward_dim}
+
+
+def _model_of(spec: SweepConfig, settings: dict[str, Any]) -> ModelConfig:
+    update = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
+    return base_config(spec).model.model_copy(update=update)
+
+
+def _result_at(outcome: SweepOutcome, variant: str, rate: float | None) -> PointResult | None:
+    for result in outcome.results:
+        if result.variant == variant and result.settings[_LEARNING_RATE] == rate:
+            return result
+    return None
+
+
+def _are_apart(one: Interval | None, other: Interval | None) -> bool:
+    """Measured once, neither has an interval, and nothing is clear."""
+    if one is None or other is None or one.half_width is None or other.half_width is None:
+        return False
+    return not one.overlaps(other)
+
+
+def _rank(row: AblationRow) -> tuple[bool, bool, float]:
+    return row.variant != BASE, row.loss is None, row.loss.mean if row.loss else 0.0
+
+
+def _count(config: ModelConfig) -> int:
+    return sum(count_parameters(config).values())

@@ -1,0 +1,38 @@
+"""Where trials run: one at a time on a CPU unless told otherwise, one on each CUDA device."""
+
+import os
+from dataclasses import dataclass, field
+
+from groundup.runtime import num_cores
+from groundup.training.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one trial, and the environment variables that confine it there."""
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def make_slots(config: RunConfig, jobs: int | None = None) -> list[Slot]:
+    """As many slots as there are CUDA devices for the run, or one; `jobs` sets the number."""
+    devices = _cuda_devices() if config.device in ("auto", "cuda") else []
+    if devices:
+        names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
+        return [Slot(f"cuda {name}", {"CUDA_VISIBLE_DEVICES": name}) for name in names]
+    if jobs is None or jobs == 1:
+        return [Slot(config.device)]
+    # Trials that each took every core would mostly wait for one another.
+    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}
+    return [Slot(f"{config.device} {number}", threads) for number in range(jobs)]
+
+
+def _cuda_devices() -> list[str]:
+    """The names under which a child process is shown one device each."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(count)]
+    return names[:count]

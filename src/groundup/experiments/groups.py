@@ -1,0 +1,241 @@
+"""Runs that differ by their seed alone are one group: its label, its figures, its place.
+
+Groups are ranked within the data they learned from: losses on different text do not compare.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from groundup.experiments.results import RunResult
+from groundup.experiments.statistics import Interval, confidence_interval
+
+Measure = Literal["validation_loss", "loss"]
+
+# They decide what is kept, shown or how the run is called, not what it learns.
+_NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
+_NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
+_LONGEST_LABEL = 48
+_SHARE_AT_END = 0.05
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same settings and data, and what they reached together."""
+
+    label: str
+    runs: tuple[RunResult, ...]
+    differences: Mapping[str, Any]
+    """The settings in which groups differ, by dotted name, with this group's values."""
+    measure: Measure
+    marks: frozenset[str] = field(default_factory=frozenset)
+    """"winner", and "tied" for groups whose interval reaches into the winner's."""
+
+    @property
+    def data_id(self) -> str | None:
+        return self.runs[0].data_id
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs if run.seed is not None})
+
+    @property
+    def num_diverged(self) -> int:
+        return sum(run.outcome.state == "diverged" for run in self.runs)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(run.outcome.state == "finished" for run in self.runs)
+
+    @property
+    def is_winner(self) -> bool:
+        return "winner" in self.marks
+
+    @property
+    def best(self) -> Interval | None:
+        """The measure that ranks: each run's lowest validation loss, or its training loss."""
+        return self._over_seeds([best_loss(run, self.measure) for run in self._sound])
+
+    def figure(self, name: str) -> Interval | None:
+        """The last value of a figure over the runs that did not diverge."""
+        return self._over_seeds([run.metrics.last(name) for run in self._sound])
+
+    @property
+    def repeated_seeds(self) -> list[int]:
+        """Seeds that more than one run has."""
+        counts = Counter(run.seed for run in self.runs if run.seed is not None)
+        return sorted(seed for seed, count in counts.items() if count > 1)
+
+    @property
+    def _sound(self) -> list[RunResult]:
+        return [run for run in self.runs if run.outcome.state != "diverged"]
+
+    def _over_seeds(self, values: Sequence[float | None]) -> Interval | None:
+        """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
+        by_seed: dict[int | None, list[float]] = {}
+        for run, value in zip(self._sound, values, strict=True):
+            if value is not None:
+                by_seed.setdefault(run.seed, []).append(value)
+        return confidence_interval([sum(same) / len(same) for same in by_seed.values()])
+
+
+def best_loss(run: RunResult, measure: Measure) -> float | None:
+    """A run's lowest validation loss; of training losses, which jitter, the mean at the end."""
+    if measure == "validation_loss":
+        lowest = run.metrics.lowest("validation_loss")
+        return None if lowest is None else lowest[0]
+    losses = run.metrics.values("loss")
+    at_end = losses[-max(1, int(len(losses) * _SHARE_AT_END)) :]
+    return sum(at_end) / len(at_end) if at_end else None
+
+
+def choose_measure(runs: Sequence[RunResult]) -> Measure:
+    """Validation loss if any run was measured so."""
+    is_measured = any(run.metrics.places("validation_loss") for run in runs)
+    return "validation_loss" if is_measured else "loss"
+
+
+def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
+    """The groups of each data set from best to worst, those without figures last."""
+    members: dict[str, list[RunResult]] = {}
+    for run in runs:
+        members.setdefault(_key(run), []).append(run)
+    names = differing_settings([batch[0] for batch in members.values()])
+    groups = []
+    for batch in members.values():
+        differences = {name: batch[0].settings.get(name) for name in names}
+        groups.append(Group(_label(batch, differences), tuple(batch), differences, measure))
+    groups = _with_unique_labels(groups)
+    ranked = sorted(groups, key=_rank)
+    places = list(dict.fromkeys(group.data_id for group in ranked))
+    return _with_marks(sorted(ranked, key=lambda group: places.index(group.data_id)))
+
+
+def differing_settings(runs: Sequence[RunResult]) -> list[str]:
+    """The decisive settings that are not the same in all runs that have any, in their order."""
+    known = [run for run in runs if run.settings]
+    names = dict.fromkeys(name for run in known for name in run.settings if _is_decisive(name))
+    return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
+
+
+def common_values(groups: Sequence[Group]) -> dict[str, Any]:
+    """The most usual value of each differing setting: what a difference is a difference from."""
+    usual = {}
+    for name in groups[0].differences if groups else ():
+        values = [group.differences[name] for group in groups if group.runs[0].settings]
+        spelled, _ = Counter(map(_spell, values)).most_common(1)[0]
+        usual[name] = next(value for value in values if _spell(value) == spelled)
+    return usual
+
+
+def describe_sameness(runs: Sequence[RunResult]) -> str:
+    """What to say where no setting differs."""
+    if not any(run.settings for run in runs):
+        return "No run says what its settings were."
+    return "The runs whose settings are known have the same ones, but for the seed."
+
+
+def settings_all_unlike(groups: Sequence[Group]) -> set[str]:
+    """Differing settings that no two groups have alike: none of their values is the usual one."""
+    known = [group for group in groups if group.runs[0].settings]
+    return {
+        name
+        for name in (known[0].differences if known else ())
+        if len({_spell(group.differences[name]) for group in known}) == len(known)
+    }
+
+
+def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
+    """Decisive settings that all runs have in common."""
+    known = [run for run in runs if run.settings]
+    if not known:
+        return {}
+    differing = set(differing_settings(known))
+    first = known[0].settings
+    return {name: value for name, value in first.items() if name not in differing}
+
+
+def show_setting(value: Any) -> str:
+    """A value as a person writes it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def short_name(name: str) -> str:
+    """The last part of a dotted name, in words."""
+    return name.rpartition(".")[2].replace("_", " ")
+
+
+def _key(run: RunResult) -> str:
+    if not run.settings:
+        # Nothing is known that would make it a repetition of another.
+        return f"run {run.path}"
+    decisive = {name: value for name, value in run.settings.items() if _is_decisive(name)}
+    place = None if run.data_id else str(run.settings.get("data.shards"))
+    return json.dumps([run.data_id, place, decisive], sort_keys=True, default=str)
+
+
+def _is_decisive(name: str) -> bool:
+    return name not in _NOT_DECISIVE and not name.startswith(_NOT_DECISIVE_SECTIONS)
+
+
+def _spell(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
+    """What a sweep tries; else the name of a single run, and for repeated ones their settings."""
+    points = {run.point for run in runs}
+    point = points.pop() if len(points) == 1 else None
+    if point is not None:
+        return point.replace("+", ", ").replace("_", " ").replace("=", " ")
+    told = ", ".join(
+        f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
+    )
+    return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
+
+
+def _with_unique_labels(groups: list[Group]) -> list[Group]:
+    counts = Counter(group.label for group in groups)
+    return [
+        group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
+        for group in groups
+    ]
+
+
+def _rank(group: Group) -> tuple[bool, bool, float]:
+    best = group.best
+    if best is None:
+        return True, True, 0.0
+    return False, not group.is_complete, best.mean
+
+
+def _with_marks(groups: list[Group]) -> list[Group]:
+    """Mark the best group of each data set that has rivals, and those not told apart from it."""
+    marked: list[Group] = []
+    winners: dict[str | None, Interval] = {}
+    rivals = Counter(group.data_id for group in groups if group.best is not None)
+    for group in groups:
+        marks: set[str] = set()
+        best = group.best
+        if best is not None and group.is_complete and rivals[group.data_id] > 1:
+            winner = winners.get(group.data_id)
+            if winner is None:
+                winners[group.data_id] = best
+                marks.add("winner")
+            elif _is_tied(best, winner):
+                marks.add("tied")
+        marked.append(replace(group, marks=frozenset(marks)))
+    return marked
+
+
+def _is_tied(one: Interval, other: Interval) -> bool:
+    has_width = one.half_width is not None or other.half_width is not None
+    return one.overlaps(other) if has_width else one.mean == other.mean

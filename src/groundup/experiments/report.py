@@ -1,0 +1,188 @@
+"""A report as a value: what was run and why, what came of it, and what a reader must know first.
+
+How it looks is `report_html` and `report_markdown`; both say what stands here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from groundup.experiments.figure_text import show_interval, show_loss
+from groundup.experiments.groups import Group, Measure, choose_measure, group_runs
+from groundup.experiments.results import RunResult
+from groundup.experiments.run_finding import find_runs
+
+MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a page shows, ready to be drawn."""
+
+    title: str
+    why: str
+    runs: tuple[RunResult, ...]
+    groups: tuple[Group, ...]
+    measure: Measure
+    verdicts: tuple[str, ...]
+    """What came out, a sentence or two for each data set."""
+    warnings: tuple[str, ...]
+    """What keeps figures from being compared or complete."""
+
+    @property
+    def measure_name(self) -> str:
+        return MEASURE_NAMES[self.measure]
+
+    @property
+    def winners(self) -> list[Group]:
+        return [group for group in self.groups if group.is_winner]
+
+    @property
+    def data_ids(self) -> list[str | None]:
+        """The distinct data of the runs, in the order of the groups."""
+        return list(dict.fromkeys(group.data_id for group in self.groups))
+
+    def data_name(self, data_id: str | None) -> str:
+        """data A, data B, …: content ids are too long to be read."""
+        if data_id is None:
+            return "unknown data"
+        known = [one for one in self.data_ids if one is not None]
+        return f"data {_letters(known.index(data_id))}"
+
+
+def make_report(paths: Sequence[Path], *, title: str | None = None, why: str = "") -> Report:
+    """Read the runs below `paths` and compare them."""
+    found = find_runs(paths)
+    measure = choose_measure(found.runs)
+    groups = tuple(group_runs(found.runs, measure))
+    report = Report(
+        title=title or _title(found.names, found.runs),
+        why=why or " ".join(found.reasons),
+        runs=tuple(found.runs),
+        groups=groups,
+        measure=measure,
+        verdicts=(),
+        warnings=(),
+    )
+    warnings = (*_warnings(report), *found.notes)
+    return replace(report, verdicts=tuple(_verdicts(report)), warnings=warnings)
+
+
+def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
+    if sweeps:
+        return " and ".join(sweeps)
+    if len(runs) <= 3:
+        return " and ".join(run.name for run in runs)
+    return f"{len(runs)} runs compared"
+
+
+def _verdicts(report: Report) -> list[str]:
+    verdicts = []
+    for winner in report.winners:
+        rivals = [group for group in report.groups if group.data_id == winner.data_id]
+        verdicts.append(_verdict(report, winner, rivals))
+    if not verdicts:
+        leading = report.groups[0] if report.groups else None
+        if leading is None or leading.best is None:
+            verdicts.append("No run has a loss to compare yet.")
+        elif len(report.groups) == 1:
+            verdicts.append(
+                f"{leading.label} reached a {report.measure_name} of {show_interval(leading.best)}."
+            )
+        else:
+            verdicts.append(
+                "No winner is named: no two finished groups learned from the same data."
+            )
+    return verdicts
+
+
+def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
+    assert winner.best is not None
+    where = f" on {report.data_name(winner.data_id)}" if len(report.data_ids) > 1 else ""
+    text = (
+        f"{winner.label} has the lowest {report.measure_name}{where}: {show_interval(winner.best)}"
+    )
+    second = next(
+        (group for group in rivals if group is not winner and group.best and group.is_complete),
+        None,
+    )
+    if second is None or second.best is None:
+        return f"{text}; no other group on it is finished."
+    lead = show_loss(second.best.mean - winner.best.mean)
+    is_level = float(lead) == 0
+    text += f", level with {second.label}." if is_level else f", {lead} below {second.label}."
+    if winner.best.half_width is None or second.best.half_width is None:
+        return f"{text} Without repeated seeds on both sides, a small lead may be chance."
+    if "tied" in second.marks:
+        return f"{text} Their 95% intervals overlap, so the lead may be chance."
+    return f"{text} Their 95% intervals do not overlap."
+
+
+def _warnings(report: Report) -> list[str]:
+    warnings = []
+    if len(report.data_ids) > 1:
+        told = "; ".join(
+            f"{report.data_name(data_id)}: {_names_of(report, data_id)}"
+            for data_id in report.data_ids
+        )
+        warnings.append(
+            f"These runs did not all learn from the same data, so their losses do not compare "
+            f"across it ({told})."
+        )
+    unknown = [run.name for run in report.runs if run.data_id is None and run.metrics.num_lines]
+    if unknown and len(report.runs) > 1:
+        warnings.append(
+            f"Whether these compare with anything is not known, because they do not say which "
+            f"data they learned from: {_list(unknown)}."
+        )
+    if len({run.tokenizer_id for run in report.runs if run.tokenizer_id}) > 1:
+        warnings.append(
+            "Their tokenizers differ too: a loss a token is not the same thing for each. "
+            "Bits per byte on the same text would compare."
+        )
+    for group in report.groups:
+        if group.repeated_seeds:
+            warnings.append(
+                f"{group.label} holds several runs of the same seed "
+                f"({', '.join(map(str, group.repeated_seeds))}); each seed counts once."
+            )
+    for state, told in (
+        ("diverged", "Diverged, so left out of means and of the ranking"),
+        ("running", "Still training, so shown as of this moment"),
+        ("unfinished", "Stopped before the last step, so not ranked as winner"),
+        ("pruned", "Stopped by the sweep as hopeless"),
+        ("failed", "Failed"),
+        ("empty", "Without figures yet"),
+    ):
+        names = _names_in(report, state)
+        if names:
+            warnings.append(f"{told}: {_list(names)}.")
+    return warnings
+
+
+def _names_in(report: Report, state: str) -> list[str]:
+    """Groups that are in a state as a whole by their label, other runs by their name."""
+    names = []
+    for group in report.groups:
+        runs = [run.name for run in group.runs if run.outcome.state == state]
+        names += [group.label] if runs and len(runs) == len(group.runs) else runs
+    return names
+
+
+def _names_of(report: Report, data_id: str | None) -> str:
+    return _list([group.label for group in report.groups if group.data_id == data_id])
+
+
+def _list(names: Sequence[str], longest: int = 6) -> str:
+    shown = ", ".join(names[:longest])
+    return shown if len(names) <= longest else f"{shown} and {len(names) - longest} more"
+
+
+def _letters(place: int) -> str:
+    """A, B, … Z, AA, AB, …"""
+    letters = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        letters = chr(ord("A") + rest) + letters
+    return letters

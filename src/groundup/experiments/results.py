@@ -1,0 +1,142 @@
+"""One run as its folder tells it: settings, figures, samples, environment, outcome, cost.
+
+Whatever is missing, torn or damaged becomes a note of the run, so that nothing readable is lost.
+Which folders are meant is `run_finding`; how runs compare is `comparison`.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from groundup.config import load_yaml
+from groundup.errors import ConfigError
+from groundup.experiments.run_cost import Cost, cost_of
+from groundup.experiments.run_metrics import Metrics, Sample, read_metrics
+from groundup.experiments.run_outcome import Outcome, judge
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What is known of one run."""
+
+    name: str
+    path: Path
+    settings: Mapping[str, Any]
+    """By flat dotted names, as config.yaml has them."""
+    environment: Mapping[str, Any]
+    metrics: Metrics
+    outcome: Outcome
+    cost: Cost
+    notes: tuple[str, ...]
+    """What was odd about the folder, a sentence each."""
+    point: str | None = None
+    """What the sweep that made it tries with it; the same for all seeds."""
+
+    @property
+    def seed(self) -> int | None:
+        seed = self.settings.get("seed", self.environment.get("seed"))
+        return seed if isinstance(seed, int) else None
+
+    @property
+    def data_id(self) -> str | None:
+        """Content id of the shards it learned from and was measured on."""
+        return _text_or_none(self._data.get("content"))
+
+    @property
+    def tokenizer_id(self) -> str | None:
+        return _text_or_none(self._data.get("tokenizer"))
+
+    @property
+    def num_steps_done(self) -> int:
+        lines = self.metrics.num_lines
+        return self.metrics.step_of(lines - 1) if lines else 0
+
+    @property
+    def samples(self) -> list[Sample]:
+        return self.metrics.samples
+
+    @property
+    def prompts(self) -> list[str]:
+        prompts = self.settings.get("samples.prompts")
+        return [str(prompt) for prompt in prompts] if isinstance(prompts, list) else []
+
+    @property
+    def _data(self) -> Mapping[str, Any]:
+        data = self.environment.get("data")
+        return data if isinstance(data, dict) else {}
+
+
+def read_run(
+    path: Path,
+    *,
+    name: str | None = None,
+    trial: Mapping[str, Any] | None = None,
+) -> RunResult:
+    """Read a run folder, or a lone metrics file; `trial` is what a sweep noted about it."""
+    is_folder = path.is_dir()
+    notes: list[str] = []
+    settings = _read_settings(path, notes) if is_folder else {}
+    environment = _read_environment(path, notes) if is_folder else {}
+    if not is_folder:
+        notes.append("only its figures are given: settings and environment are not known")
+    if trial is not None and not settings and isinstance(trial.get("settings"), dict):
+        settings = dict(flatten(trial["settings"]))
+    metrics = read_metrics(path / "metrics.jsonl" if is_folder else path)
+    num_steps = settings.get("num_steps")
+    outcome = judge(
+        path if is_folder else None,
+        metrics,
+        num_steps if isinstance(num_steps, int) else None,
+        trial,
+    )
+    return RunResult(
+        name=name or (path.name if is_folder else path.stem),
+        path=path,
+        settings=settings,
+        environment=environment,
+        metrics=metrics,
+        outcome=outcome,
+        cost=cost_of(settings, environment, metrics),
+        notes=(*notes, *metrics.notes),
+        point=_text_or_none(trial.get("point")) if trial else None,
+    )
+
+
+def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as (dotted name, value)."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _read_settings(folder: Path, notes: list[str]) -> dict[str, Any]:
+    file = folder / "config.yaml"
+    if not file.is_file():
+        notes.append("there is no config.yaml: its settings and planned cost are not known")
+        return {}
+    try:
+        return dict(flatten(load_yaml(file)))
+    except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
+        notes.append("config.yaml cannot be read: its settings and planned cost are not known")
+        return {}
+
+
+def _read_environment(folder: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        value = json.loads((folder / "environment.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    notes.append("environment.json is missing or damaged: what it ran on is not known")
+    return {}
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,155 @@
+"""What a run was to cost by the planner's rules, beside what it did cost."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import pydantic
+
+from groundup.experiments.run_metrics import Metrics
+from groundup.model.config import ModelConfig
+from groundup.planner import (
+    Execution,
+    count_parameters,
+    peak_flops_per_second,
+    training_flops_per_token,
+    training_memory,
+)
+from groundup.planner.hardware import Precision
+
+# The share of a device's best rate that a plan counts on, before anything has been measured.
+ASSUMED_MFU = 0.5
+
+_OPTIMIZERS = ("adamw", "sgd", "muon")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Planned figures come from settings alone, the others from metrics.jsonl; None: not known."""
+
+    num_parameters: int | None = None
+    flops_per_token: int | None = None
+    planned_tokens: int | None = None
+    planned_tokens_per_second: float | None = None
+    planned_seconds: float | None = None
+    planned_bytes: int | None = None
+    """The peak of a step: weights, gradients, optimizer state and activations."""
+    tokens: int | None = None
+    tokens_per_second: float | None = None
+    mfu: float | None = None
+    seconds: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def flops(self) -> float | None:
+        """Operations that the tokens read so far took."""
+        if self.flops_per_token is None or self.tokens is None:
+            return None
+        return float(self.flops_per_token) * self.tokens
+
+
+def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics: Metrics) -> Cost:
+    """The cost of a run as far as its folder tells; `settings` by dotted names."""
+    model = _model_of(settings)
+    flops_per_token = training_flops_per_token(model) if model else None
+    planned_tokens = _planned_tokens(settings, model)
+    peak = _peak(settings, environment) or _implied_peak(flops_per_token, metrics)
+    rate = ASSUMED_MFU * peak / flops_per_token if peak and flops_per_token else None
+    tokens, memory_bytes = metrics.last("tokens"), metrics.last("memory_bytes")
+    return Cost(
+        num_parameters=sum(count_parameters(model).values()) if model else None,
+        flops_per_token=flops_per_token,
+        planned_tokens=planned_tokens,
+        planned_tokens_per_second=rate,
+        planned_seconds=planned_tokens / rate if planned_tokens and rate else None,
+        planned_bytes=_planned_bytes(settings, environment, model),
+        tokens=None if tokens is None else int(tokens),
+        tokens_per_second=metrics.typical("tokens_per_second"),
+        mfu=metrics.typical("mfu"),
+        seconds=metrics.last("wall_seconds"),
+        memory_bytes=None if memory_bytes is None else int(memory_bytes),
+    )
+
+
+def mean_cost(costs: Sequence[Cost]) -> Cost:
+    """The mean of each figure over the runs that have it."""
+    means: dict[str, float | None] = {}
+    for field in fields(Cost):
+        values = [value for cost in costs if (value := getattr(cost, field.name)) is not None]
+        means[field.name] = sum(values) / len(values) if values else None
+    return Cost(**means)  # type: ignore[arg-type]
+
+
+def _model_of(settings: Mapping[str, Any]) -> ModelConfig | None:
+    """The model that the settings describe; None where they are missing or of another version."""
+    values = {
+        name.removeprefix("model."): value
+        for name, value in settings.items()
+        if name.startswith("model.")
+    }
+    if not values:
+        return None
+    try:
+        return ModelConfig.model_validate(values)
+    except pydantic.ValidationError:
+        return None
+
+
+def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> int | None:
+    num_steps, batch_size = settings.get("num_steps"), settings.get("batch_size")
+    if model is None or not isinstance(num_steps, int) or not isinstance(batch_size, int):
+        return None
+    return num_steps * batch_size * model.context_length
+
+
+def _peak(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> float | None:
+    """Operations a second at best, of a device that the planner's table knows."""
+    precision = _precision_of(settings, environment)
+    return peak_flops_per_second(str(environment.get("device", "")), precision)
+
+
+def _implied_peak(flops_per_token: int | None, metrics: Metrics) -> float | None:
+    """The best rate that a run measured before its first step, where no table has it."""
+    rate, mfu = metrics.typical("tokens_per_second"), metrics.typical("mfu")
+    return rate * flops_per_token / mfu if rate and mfu and flops_per_token else None
+
+
+def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Precision:
+    """What products were computed in: the log of kernels says it where settings say "auto"."""
+    chosen = str(settings.get("precision", "auto"))
+    if chosen == "auto":
+        found = re.search(r"precision (\w+)", str(environment.get("kernels", "")))
+        chosen = found[1] if found else "bfloat16"
+    if chosen == "bfloat16":
+        return "bfloat16"
+    return "tf32" if settings.get("tf32", True) else "float32"
+
+
+def _planned_bytes(
+    settings: Mapping[str, Any], environment: Mapping[str, Any], model: ModelConfig | None
+) -> int | None:
+    optimizer, batch_size = settings.get("optimizer.name", "adamw"), settings.get("batch_size")
+    if model is None or not isinstance(batch_size, int) or optimizer not in _OPTIMIZERS:
+        return None
+    micro_batch = settings.get("micro_batch_size")
+    size = micro_batch if isinstance(micro_batch, int) else batch_size
+    execution = _execution_of(settings, environment)
+    if execution is None:
+        return None
+    memory = training_memory(model, execution, optimizer)
+    return memory.bytes_at(size, accumulates=size < batch_size)
+
+
+def _execution_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Execution | None:
+    """Where the run computed; None where neither settings nor environment tell."""
+    is_half = _precision_of(settings, environment) == "bfloat16"
+    precision: Literal["bfloat16", "float32"] = "bfloat16" if is_half else "float32"
+    match str(settings.get("device", "")).partition(":")[0]:
+        case "cpu":
+            return Execution("cpu", precision)
+        case "cuda":
+            return Execution("cuda", precision)
+        case "mps":
+            return Execution("mps", precision)
+    return None

@@ -1,0 +1,139 @@
+"""Which runs are meant by the paths a person gives: run folders, sweeps, folders of runs, files."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from groundup.config import load_yaml
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.results import RunResult, read_run
+from groundup.files import read_json_lines
+
+_TRACES = ("config.yaml", "metrics.jsonl", "environment.json")
+
+
+@dataclass
+class Found:
+    """The runs, in the order given and by name within a folder, and what their sweeps say."""
+
+    runs: list[RunResult] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    """Names of the sweeps among the paths."""
+    reasons: list[str] = field(default_factory=list)
+    """Why the sweeps were made."""
+    notes: list[str] = field(default_factory=list)
+
+
+def find_runs(paths: Sequence[Path]) -> Found:
+    """Read every run below `paths`, each once; a path that leads to none is a ConfigError."""
+    found = Found()
+    seen: set[str] = set()
+    for path in paths:
+        for run, trial in _runs_of(path, found):
+            real = os.path.realpath(run)
+            if real not in seen:
+                seen.add(real)
+                found.runs.append(read_run(run, trial=trial))
+    _tell_apart(found.runs)
+    return found
+
+
+def is_run_folder(path: Path) -> bool:
+    """Is this a run, or at least the beginning of one? config.yaml is only written last."""
+    return path.is_dir() and any((path / name).is_file() for name in _TRACES)
+
+
+def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
+    if (path.is_file() and path.suffix == ".jsonl") or is_run_folder(path):
+        yield path, None
+    elif _is_sweep(path):
+        yield from _runs_of_sweep(path, found)
+    elif sweeps := [child for child in _children(path) if _is_sweep(child)]:
+        for sweep in sweeps:
+            yield from _runs_of_sweep(sweep, found)
+    else:
+        runs = _run_folders_in(path) or _run_folders_in(path / "runs")
+        if not runs:
+            raise ConfigError(
+                f"{path} holds no run: give run folders, a folder of them, the folder of a sweep "
+                f"or metrics files (.jsonl)"
+            )
+        yield from ((run, None) for run in runs)
+
+
+def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    try:
+        spec = load_yaml(path / "sweep.yaml")
+    except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
+        spec = {}
+        found.notes.append(f"sweep.yaml of {path.name} is missing or cannot be read")
+    found.names.append(str(spec.get("name") or path.name))
+    if spec.get("why"):
+        found.reasons.append(str(spec["why"]).strip())
+    trials = _read_trials(path / "trials.jsonl", found)
+    runs = _run_folders_in(path / "runs")
+    for run in runs:
+        yield run, trials.pop(run.name, {})
+    for name, trial in trials.items():
+        status = trial.get("status", "unknown status")
+        found.notes.append(f"trial {name} of {path.name} ({status}) left no run folder")
+
+
+def _read_trials(file: Path, found: Found) -> dict[str, Mapping[str, Any]]:
+    """What is known of each trial by name; a later line about it adds to the earlier ones."""
+    trials: dict[str, dict[str, Any]] = {}
+    if not file.is_file():
+        return {}
+    try:
+        for line in read_json_lines(file):
+            if "trial" in line:
+                trials.setdefault(str(line["trial"]), {}).update(line)
+    except (DataError, OSError) as error:
+        found.notes.append(f"{file.name} was read up to its first damaged line: {error}")
+    return dict(trials)
+
+
+def _run_folders_in(folder: Path) -> list[Path]:
+    return [child for child in _children(folder) if is_run_folder(child)]
+
+
+def _is_sweep(path: Path) -> bool:
+    return (path / "sweep.yaml").is_file() or (path / "trials.jsonl").is_file()
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        children = [child for child in folder.iterdir() if not child.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(children, key=lambda path: natural_key(path.name))
+
+
+def natural_key(name: str) -> list[tuple[int, float | str]]:
+    """Sorts run-9 before run-10, and rate=0.0003 before rate=0.002."""
+    parts = re.split(r"(\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?)", name, flags=re.ASCII)
+    return [
+        (0, float(part)) if place % 2 else (1, part) for place, part in enumerate(parts) if part
+    ]
+
+
+def _tell_apart(runs: list[RunResult]) -> None:
+    """Give runs of the same name the folder above as part of it, and at last a number."""
+    names = [run.name for run in runs]
+    for place, run in enumerate(runs):
+        if names.count(run.name) > 1:
+            above = run.path.resolve().parent
+            above = above.parent if above.name == "runs" else above
+            runs[place] = replace(run, name=f"{above.name}/{run.name}")
+    used: set[str] = set()
+    for place, run in enumerate(runs):
+        name, number = run.name, 2
+        while name in used:
+            name, number = f"{run.name} ({number})", number + 1
+        used.add(name)
+        runs[place] = replace(run, name=name)

@@ -1,0 +1,116 @@
+"""How a run ended, or that it has not: told by its figures, its log and its folder's lock."""
+
+import os
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from groundup.experiments.run_metrics import Metrics
+
+State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
+
+_LOG_ERROR = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ ERROR (?P<text>.*)")
+_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ ")
+_NUM_AT_END = 5
+# A run that learned less than this share of its first loss may wander without having diverged.
+_LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run in a word and in a sentence."""
+
+    state: State
+    sentence: str
+
+
+def judge(
+    folder: Path | None,
+    metrics: Metrics,
+    num_steps: int | None,
+    trial: Mapping[str, Any] | None = None,
+) -> Outcome:
+    """The outcome; what the sweep noted about a trial counts before what the files suggest."""
+    status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
+    step = _last_step(metrics)
+    error = _last_error(folder) if folder else ""
+    if status == "diverged" or _gave_up(error) or _has_diverged(metrics):
+        return Outcome("diverged", _describe_divergence(metrics))
+    if status == "pruned":
+        return Outcome(
+            "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
+        )
+    if folder is not None and is_held(folder):
+        return Outcome("running", f"Still training; these are its figures up to step {step:,}.")
+    if status == "failed" or error:
+        return Outcome("failed", str(error or reason or "It failed; its log does not say why."))
+    if not metrics.num_lines:
+        return Outcome("empty", "It has no figures yet.")
+    if num_steps is None:
+        return Outcome("finished", f"Its figures end at step {step:,}.")
+    if step < num_steps:
+        return Outcome("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
+    return Outcome("finished", f"All {num_steps:,} steps are done.")
+
+
+def is_held(folder: Path) -> bool:
+    """Does a process of this machine train in the folder? Trainers lock it while they live.
+
+    The kernel's list of locks is read, because trying the lock could turn a trainer away.
+    """
+    try:
+        inode = os.stat(folder).st_ino
+        lines = Path("/proc/locks").read_text("ascii", "replace").splitlines()
+    except OSError:
+        return False
+    return any(" FLOCK " in line and f":{inode} " in line for line in lines)
+
+
+def _has_diverged(metrics: Metrics) -> bool:
+    """Did the loss end as no number, or lose more than half of all it had gained?"""
+    losses = metrics.values("loss")
+    if metrics.ends_without_loss:
+        return True
+    if len(losses) < 2:
+        return False
+    first, lowest = losses[0], min(losses)
+    at_end = statistics.median(losses[-_NUM_AT_END:])
+    if first - lowest < _LEAST_GAIN * abs(first):
+        return at_end > 1.5 * abs(first)
+    return at_end > lowest + (first - lowest) / 2 and len(losses) > _NUM_AT_END
+
+
+def _describe_divergence(metrics: Metrics) -> str:
+    lowest = metrics.lowest("loss")
+    if lowest is None:
+        return "It diverged: no loss was ever a finite number."
+    loss, step = lowest
+    end = metrics.last("loss")
+    if metrics.ends_without_loss or end is None:
+        return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
+    return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
+
+
+def _gave_up(error: str) -> bool:
+    return "no finite loss" in error
+
+
+def _last_error(folder: Path) -> str:
+    """The text of the log's last line, if that is an error."""
+    try:
+        with (folder / "log.txt").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 16_384))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    entries = [line for line in lines if _LOG_LINE.match(line)]
+    found = _LOG_ERROR.fullmatch(entries[-1]) if entries else None
+    return found["text"][:600] if found else ""
+
+
+def _last_step(metrics: Metrics) -> int:
+    return metrics.step_of(metrics.num_lines - 1) if metrics.num_lines else 0

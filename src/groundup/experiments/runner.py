@@ -1,0 +1,227 @@
+"""Runs trials, each a process of its own, on the slots there are, until all have ended.
+
+A trial's process dies politely with the runner: it saves, and the next sweep goes on with it.
+Which trials there are is the sweep's business; when to stop one early is the watcher's.
+"""
+
+import fcntl
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from groundup.config import save_yaml
+from groundup.experiments import die_with_parent
+from groundup.experiments.devices import Slot
+from groundup.experiments.run_metrics import read_metrics
+from groundup.experiments.run_outcome import judge
+from groundup.experiments.spec import SweepConfig
+from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.trials import Status, Trial, TrialRecord
+from groundup.experiments.watching import Verdict, Watcher
+from groundup.training.run_folder import RunFolder
+from groundup.training.signals import StopRequest
+
+Command = Callable[[Path, bool], list[str]]
+Ended = Callable[[Trial, TrialRecord], None]
+
+_POLL_SECONDS = 0.1
+
+# -P and -S keep this package's folder off the path and save the time of loading what is not used.
+_DIE_WITH_PARENT = [sys.executable, "-P", "-S", die_with_parent.__file__]
+
+_log = logging.getLogger(__name__)
+
+
+def train_command(config_file: Path, resume: bool) -> list[str]:
+    """The command line of a trial."""
+    command = [sys.executable, "-m", "groundup", "train", "--config", str(config_file)]
+    return [*command, "--resume"] if resume else command
+
+
+@dataclass
+class _Running:
+    trial: Trial
+    slot: Slot
+    process: "subprocess.Popen[bytes]"
+    verdict: Verdict | None = None
+    is_told_to_stop: bool = False
+
+    def stop(self) -> None:
+        if not self.is_told_to_stop:
+            self.process.terminate()
+            self.is_told_to_stop = True
+
+
+class Runner:
+    """Keeps the slots busy with trials and records how each ended."""
+
+    def __init__(
+        self,
+        folder: SweepFolder,
+        spec: SweepConfig,
+        slots: list[Slot],
+        command: Command = train_command,
+    ) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._slots = slots
+        self._command = command
+        self._watcher = Watcher(spec.prune)
+
+    def remember(self, trial: Trial) -> None:
+        """Let a trial that finished earlier count in comparisons."""
+        self._watcher.remember(trial)
+
+    def run(self, trials: Iterator[Trial], ended: Ended) -> signal.Signals | None:
+        """Run all trials, as many at once as there are slots; the signal that stopped it, if any.
+
+        A trial is asked for when there is room for it, and `ended` has heard of all before it.
+        """
+        active: list[_Running] = []
+        with StopRequest() as stop:
+            try:
+                while True:
+                    if stop.signal is None:
+                        self._fill(active, trials)
+                    if not active:
+                        return stop.signal
+                    time.sleep(_POLL_SECONDS)
+                    for running in list(active):
+                        if stop.signal is not None:
+                            running.stop()
+                        if running.process.poll() is None:
+                            self._watch(running)
+                            continue
+                        active.remove(running)
+                        self._end(running, ended, is_stopping=stop.signal is not None)
+            finally:
+                for running in active:
+                    running.process.kill()
+                    running.process.wait()
+
+    def _fill(self, active: list[_Running], trials: Iterator[Trial]) -> None:
+        for slot in self._slots:
+            if any(running.slot is slot for running in active):
+                continue
+            trial = next(trials, None)
+            if trial is None:
+                return
+            active.append(self._start(trial, slot))
+
+    def _start(self, trial: Trial, slot: Slot) -> _Running:
+        run_folder = RunFolder(trial.config.run_folder)
+        if _is_held(run_folder.path):
+            _log.info("%s: its process of an earlier sweep is still saving; waiting", trial.name)
+            while _is_held(run_folder.path):
+                time.sleep(_POLL_SECONDS)
+        config_file = self._folder.trials / f"{trial.name}.yaml"
+        save_yaml(config_file, trial.config)
+        resume = run_folder.has_run()
+        _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
+        with open(self._output_file(trial), "ab") as output:
+            process = subprocess.Popen(
+                [*_DIE_WITH_PARENT, str(os.getpid()), *self._command(config_file, resume)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **slot.environment},
+                # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
+                start_new_session=True,
+            )
+        return _Running(trial, slot, process)
+
+    def _watch(self, running: _Running) -> None:
+        if running.is_told_to_stop:
+            return
+        running.verdict = self._watcher.look(running.trial)
+        if running.verdict is not None:
+            running.stop()
+
+    def _end(self, running: _Running, ended: Ended, *, is_stopping: bool) -> None:
+        trial, status = running.trial, running.process.returncode
+        if is_stopping and running.verdict is None and status != 0:
+            return
+        record = self._record(trial, status, running.verdict)
+        self._folder.add_record(record)
+        if record.status == "finished":
+            self._watcher.remember(trial)
+        if self._spec.keep_checkpoints == "none" and record.status != "failed":
+            self._folder.remove_checkpoints(trial.name)
+        _log.info("%s", describe_end(record))
+        ended(trial, record)
+
+    def _record(self, trial: Trial, status: int, verdict: Verdict | None) -> TrialRecord:
+        folder = RunFolder(trial.config.run_folder)
+        metrics = read_metrics(folder.metrics_file)
+        outcome = judge(folder.path, metrics, trial.config.num_steps)
+        best = metrics.lowest("validation_loss")
+        ending: Status
+        reason: str | None
+        is_late = verdict is not None and verdict.status == "pruned" and status == 0
+        if verdict is not None and not is_late:
+            ending, reason = verdict.status, verdict.reason
+        elif outcome.state == "diverged":
+            ending, reason = "diverged", outcome.sentence
+        elif status == 0:
+            ending, reason = "finished", None
+        else:
+            ending, reason = "failed", self._reason(trial, status)
+        return TrialRecord(
+            trial=trial.name,
+            point=trial.point,
+            status=ending,
+            seed=trial.config.seed,
+            settings=dict(trial.settings),
+            variant=trial.variant,
+            reason=reason,
+            step=int(metrics.last("step") or 0),
+            num_steps=trial.config.num_steps,
+            tokens=int(metrics.last("tokens") or 0),
+            loss=metrics.last("loss"),
+            validation_loss=metrics.last("validation_loss"),
+            best_validation_loss=None if best is None else best[0],
+            bits_per_byte=metrics.last("bits_per_byte"),
+            wall_seconds=metrics.last("wall_seconds"),
+        )
+
+    def _reason(self, trial: Trial, status: int) -> str:
+        """The error that the trial printed, or at least how its process ended."""
+        output = self._output_file(trial)
+        lines = output.read_text("utf-8", "replace").splitlines()[-50:]
+        errors = [line for line in lines if line.startswith("error: ")]
+        if errors:
+            return errors[-1].removeprefix("error: ")
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return f"its process ended with {how}: see {output}"
+
+    def _output_file(self, trial: Trial) -> Path:
+        return self._folder.trials / f"{trial.name}.txt"
+
+
+def describe_end(record: TrialRecord) -> str:
+    """One line about a trial that ended."""
+    loss = record.final_loss
+    figure = "" if loss is None else f", loss {loss:.4f}"
+    reason = f": {record.reason}" if record.reason else ""
+    return f"{record.trial} {record.status} at step {record.step:,}{figure}{reason}"
+
+
+def _is_held(run_folder: Path) -> bool:
+    """Does a trainer hold the folder? None but this sweep starts one there, so to try is safe."""
+    try:
+        lock = os.open(run_folder, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

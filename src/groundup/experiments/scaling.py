@@ -1,0 +1,272 @@
+"""A ladder of sizes at fixed compute: the best size for a budget, and what a greater one gives.
+
+For each budget the loss is measured over sizes and a parabola in ln N finds the best; power laws
+through the best of all budgets predict the next one, which is then trained to see if they hold.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.fits import Parabola, PowerLaw, fit_parabola, fit_power_law
+from groundup.experiments.runner import Command, train_command
+from groundup.experiments.spec import SweepConfig, base_config
+from groundup.experiments.sweep import run_sweep
+from groundup.experiments.trials import Point, TrialRecord, scaled_steps
+from groundup.files import write_json_atomic
+from groundup.model.config import ModelConfig
+from groundup.planner.flops import training_flops_per_token
+from groundup.planner.parameters import count_parameters
+from groundup.training.config import RunConfig
+
+_LEARNING_RATE = "optimizer.learning_rate"
+_FEWEST_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One size trained with one budget: the mean over seeds at the best of the learning rates."""
+
+    budget_flops: float
+    d_model: int
+    num_layers: int
+    num_parameters: int
+    tokens: int
+    learning_rate: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class BudgetFit:
+    """The best size for one budget."""
+
+    budget_flops: float
+    parabola: Parabola
+    best_parameters: float
+    best_loss: float
+    is_inside: bool
+    """Does the best size lie between those that were trained?"""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the laws say of a budget that they have not seen, and what training it gave."""
+
+    budget_flops: float
+    best_parameters: float
+    d_model: int
+    num_parameters: int
+    predicted_loss: float
+    measured_loss: float | None = None
+
+    @property
+    def error(self) -> float | None:
+        return None if self.measured_loss is None else self.measured_loss - self.predicted_loss
+
+
+@dataclass(frozen=True)
+class ScalingOutcome:
+    """Everything that was measured, fitted and predicted."""
+
+    folder: Path
+    rungs: list[Rung]
+    fits: list[BudgetFit]
+    size_law: PowerLaw | None = None
+    loss_law: PowerLaw | None = None
+    prediction: Prediction | None = None
+    stopped_by: signal.Signals | None = None
+
+
+def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
+    """The base grown or shrunk to a width: heads keep their size, depth and d_ff their ratio."""
+    d_head = base.d_head
+    if d_model % d_head:
+        raise ConfigError(
+            f"width {d_model} cannot be cut into the base's heads of {d_head}: choose multiples "
+            f"of {d_head}"
+        )
+    d_ff = max(1, round(base.feed_forward_dim / base.d_model * d_model))
+    return {
+        "model.d_model": d_model,
+        "model.num_heads": d_model // d_head,
+        "model.num_layers": max(1, round(base.num_layers * d_model / base.d_model)),
+        "model.d_ff": 8 * round(d_ff / 8) if d_ff >= 256 else d_ff,
+    }
+
+
+def scaling_spec(
+    base: RunConfig,
+    *,
+    budgets: Sequence[float],
+    widths: Sequence[int],
+    name: str = "scaling",
+    learning_rates: Sequence[float] = (),
+    seeds: Sequence[int] = (0,),
+) -> SweepConfig:
+    """The sweep behind a ladder: every width with every budget."""
+    if len(set(widths)) < 3:
+        raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
+    if len(set(budgets)) < 2:
+        raise ConfigError("a law needs at least two budgets: give more with --budgets")
+    variants = {}
+    for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
+        for width in sorted(set(widths)):
+            variants[variant_name(budget, width)] = variant(base, budget, width)
+    return SweepConfig(
+        name=name,
+        why="Which size is best for a budget, and what would the next budget give?",
+        base=base.model_dump(mode="json"),
+        variants=variants,
+        grid={_LEARNING_RATE: sorted(learning_rates) or [base.optimizer.learning_rate]},
+        seeds=list(seeds),
+    )
+
+
+def variant_name(budget: float, width: int) -> str:
+    return f"C={budget:.4g}+d={width}".replace("e+", "e")
+
+
+def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
+    """The shape of a width and the steps that spend the budget on it."""
+    settings = shape(base.model, width)
+    if base.model.num_kv_heads is not None:
+        settings["model.num_kv_heads"] = settings["model.num_heads"]
+    flops_per_step = base.tokens_per_step * training_flops_per_token(_model(base, settings))
+    num_steps = round(budget / flops_per_step)
+    if num_steps < _FEWEST_STEPS:
+        raise ConfigError(
+            f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
+            f"smaller widths or a smaller batch_size"
+        )
+    return {**settings, **scaled_steps(base, num_steps, chosen=())}
+
+
+def run_scaling(
+    spec: SweepConfig,
+    path: Path,
+    *,
+    check: bool = True,
+    jobs: int | None = None,
+    command: Command = train_command,
+) -> ScalingOutcome:
+    """Train the ladder, fit, predict the next budget and, with `check`, train that too.
+
+    Writes scaling.json into the folder.
+    """
+    outcome = run_sweep(spec, path, jobs=jobs, command=command)
+    if outcome.stopped_by is not None:
+        return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
+    rungs = make_rungs(spec, list(outcome.records.values()))
+    fits = fit_budgets(rungs)
+    size_law, loss_law = fit_laws(fits)
+    prediction = predict_next(base_config(spec), fits, size_law, loss_law)
+    stopped_by = None
+    if check:
+        prediction, stopped_by = _measure(spec, path, prediction, jobs, command)
+    result = ScalingOutcome(path, rungs, fits, size_law, loss_law, prediction, stopped_by)
+    values = asdict(result)
+    write_json_atomic(path / "scaling.json", {**values, "folder": str(path), "stopped_by": None})
+    return result
+
+
+def make_rungs(spec: SweepConfig, records: Sequence[TrialRecord]) -> list[Rung]:
+    """The mean loss of every size and budget at its best learning rate; diverged ones left out."""
+    base = base_config(spec)
+    losses: dict[tuple[str, float], list[TrialRecord]] = {}
+    for record in records:
+        if record.variant in spec.variants and record.final_loss is not None:
+            key = (record.variant or "", record.settings[_LEARNING_RATE])
+            losses.setdefault(key, []).append(record)
+    best: dict[str, Rung] = {}
+    for (name, rate), repeats in losses.items():
+        if any(record.status != "finished" for record in repeats):
+            continue
+        settings = spec.variants[name]
+        model = _model(base, settings)
+        rung = Rung(
+            budget_flops=float(name.split("+")[0].removeprefix("C=")),
+            d_model=model.d_model,
+            num_layers=model.num_layers,
+            num_parameters=sum(count_parameters(model).values()),
+            tokens=settings["num_steps"] * base.tokens_per_step,
+            learning_rate=rate,
+            loss=sum(record.final_loss or 0.0 for record in repeats) / len(repeats),
+        )
+        if name not in best or rung.loss < best[name].loss:
+            best[name] = rung
+    return sorted(best.values(), key=lambda rung: (rung.budget_flops, rung.num_parameters))
+
+
+def fit_budgets(rungs: Sequence[Rung]) -> list[BudgetFit]:
+    """A parabola for each budget; one that bends the wrong way takes the best size it has."""
+    fits = []
+    for budget in sorted({rung.budget_flops for rung in rungs}):
+        here = [rung for rung in rungs if rung.budget_flops == budget]
+        sizes = [float(rung.num_parameters) for rung in here]
+        losses = [rung.loss for rung in here]
+        parabola = fit_parabola(sizes, losses)
+        is_inside = parabola.has_minimum and min(sizes) <= parabola.best_size <= max(sizes)
+        # Far outside the ladder a parabola means nothing: its best rung is all that is known.
+        loss, size = min(zip(losses, sizes, strict=True))
+        if is_inside:
+            loss, size = parabola.bottom, parabola.best_size
+        fits.append(BudgetFit(budget, parabola, size, loss, is_inside))
+    return fits
+
+
+def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
+    """Best size and its loss as power laws of the budget.
+
+    A best size at the end of the ladder is only a bound, so it counts where nothing else does.
+    """
+    inside = [fit for fit in fits if fit.is_inside]
+    used = inside if len(inside) >= 2 else fits
+    budgets = [fit.budget_flops for fit in used]
+    if any(fit.best_loss <= 0 for fit in used):
+        raise DataError("a fitted loss is not above 0: add sizes around the best one")
+    sizes = fit_power_law(budgets, [fit.best_parameters for fit in used])
+    return sizes, fit_power_law(budgets, [fit.best_loss for fit in used])
+
+
+def predict_next(
+    base: RunConfig, fits: Sequence[BudgetFit], size_law: PowerLaw, loss_law: PowerLaw
+) -> Prediction:
+    """The next budget by the ratio of the last two, its best size, and the nearest real width."""
+    last, before = fits[-1].budget_flops, fits[-2].budget_flops
+    budget = float(f"{last * last / before:.4g}")
+    best = size_law.at(budget)
+    d_head = base.model.d_head
+    widths = range(d_head, 1000 * d_head, d_head)
+    width = min(widths, key=lambda width: abs(_size(base, width) - best))
+    return Prediction(budget, best, width, _size(base, width), loss_law.at(budget))
+
+
+def _measure(
+    spec: SweepConfig,
+    path: Path,
+    prediction: Prediction,
+    jobs: int | None,
+    command: Command,
+) -> tuple[Prediction, signal.Signals | None]:
+    base = base_config(spec)
+    name = variant_name(prediction.budget_flops, prediction.d_model)
+    bundle = variant(base, prediction.budget_flops, prediction.d_model)
+    grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
+    points = [Point({_LEARNING_RATE: rate}, name) for rate in spec.grid[_LEARNING_RATE]]
+    outcome = run_sweep(grown, path, points=points, jobs=jobs, command=command)
+    rungs = make_rungs(grown, list(outcome.records.values()))
+    losses = [rung.loss for rung in rungs if rung.budget_flops == prediction.budget_flops]
+    values = {**asdict(prediction), "measured_loss": min(losses, default=None)}
+    return Prediction(**values), outcome.stopped_by
+
+
+def _model(base: RunConfig, settings: dict[str, Any]) -> ModelConfig:
+    update = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
+    return base.model.model_copy(update=update)
+
+
+def _size(base: RunConfig, width: int) -> int:
+    return sum(count_parameters(_model(base, shape(base.model, width))).values())

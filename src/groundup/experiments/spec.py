@@ -1,0 +1,218 @@
+"""What a sweep is to try: a base run, the settings that vary, and how; checked before it starts.
+
+How points are chosen from it is `samplers`, what becomes of a point is a `Trial`.
+"""
+
+import os
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import Field, model_validator
+
+from groundup.config import Settings, load_settings
+from groundup.errors import ConfigError, GroundupError, did_you_mean
+from groundup.training.config import NAME_PATTERN, RunConfig
+
+# The sweep itself names its runs, says where they lie, and repeats them with its seeds.
+_RESERVED = {
+    "name": "trials are named after what they try",
+    "runs_folder": "the runs of a sweep lie in its own folder",
+    "seed": "list them under seeds",
+}
+
+
+class RangeConfig(Settings):
+    """Numbers from low to high, both included."""
+
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+
+    scale: Literal["linear", "log"] = "linear"
+    """Equal steps, or equal ratios."""
+
+    num: int = Field(5, ge=1)
+    """How many of them a grid takes."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "RangeConfig":
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}: exchange them")
+        if self.scale == "log" and self.low <= 0:
+            raise ValueError(f"a log scale has no {self.low:g}: choose a low above 0")
+        return self
+
+
+class PruneConfig(Settings):
+    """When a trial is stopped before its end."""
+
+    worse_than_start: float | None = Field(0.5, ge=0)
+    """A trial has diverged when its loss stays this much above that of its first step; None leaves
+    only losses that are not finite."""
+
+    patience: int = Field(3, ge=1)
+    """For how many log lines in a row it must stay there."""
+
+    hopeless: bool = False
+    """Also stop trials that are behind the others on the same data."""
+
+    after: float = Field(0.3, ge=0, le=1)
+    """The share of a trial before which it is never hopeless."""
+
+    min_trials: int = Field(3, ge=1)
+    """How many finished trials a comparison needs."""
+
+    quantile: float = Field(0.5, gt=0, le=1)
+    """Hopeless is a best validation loss above this quantile of the others' at the same share."""
+
+
+class SweepConfig(Settings):
+    """A base run, what varies around it, and how often each point is repeated."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    """Name of the sweep and of its folder."""
+
+    why: str = ""
+    """The question that the sweep is to answer."""
+
+    base: Path | dict[str, Any] = Field(default_factory=dict)
+    """Settings of a run: a YAML file, relative to this one, or the settings themselves."""
+
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Settings that every trial has instead of the base's."""
+
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named bundles of settings; each is tried with everything below."""
+
+    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    """Settings by dotted name, each with the values to try."""
+
+    ranges: dict[str, RangeConfig] = Field(default_factory=dict)
+    """Settings by dotted name, each with a range of numbers."""
+
+    sampler: Literal["grid", "random", "tpe"] = "grid"
+    """Try every combination, draw them, or let Optuna learn from the finished ones."""
+
+    num_trials: int | None = Field(None, ge=1)
+    """Points to draw; a grid takes all it has."""
+
+    sampler_seed: int = Field(0, ge=0)
+    """Seed of the draws."""
+
+    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1)
+    """Seeds that every point is repeated with."""
+
+    tokens: int | None = Field(None, ge=1)
+    """Train every trial on this many tokens, whatever its batch size: num_steps and all other
+    settings counted in steps follow from it."""
+
+    prune: PruneConfig = PruneConfig()
+
+    keep_checkpoints: Literal["all", "last", "none"] = "last"
+    """Those that the base keeps, the newest of each trial, or none once a trial is over."""
+
+    @property
+    def base_values(self) -> dict[str, Any]:
+        """The settings of the base, once the sweep is resolved."""
+        assert isinstance(self.base, dict)
+        return self.base
+
+    @model_validator(mode="after")
+    def _check(self) -> "SweepConfig":
+        if self.sampler != "grid" and self.num_trials is None:
+            raise ValueError(f"sampler {self.sampler} draws points: say how many with num_trials")
+        if self.sampler == "grid" and self.num_trials is not None:
+            raise ValueError("a grid takes all its points: leave num_trials out, or draw them")
+        twice = sorted(set(self.grid) & set(self.ranges))
+        if twice:
+            raise ValueError(f"{twice[0]} is in grid and in ranges: keep one")
+        empty = [name for name, values in self.grid.items() if not values]
+        if empty:
+            raise ValueError(f"grid has no values for {empty[0]}: list some, or leave it out")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {self.seeds} has one twice: a run is repeated, not copied")
+        return self
+
+
+def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
+    """Read a sweep's file and put the settings of its base in place of the base's path."""
+    config = load_settings(SweepConfig, path)
+    if isinstance(config.base, Path):
+        file = Path(path).parent / config.base
+        config = config.model_copy(update={"base": file})
+    return resolve(config, where=str(path))
+
+
+def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
+    """The same sweep with its base as a whole tree of settings, every name in it checked."""
+    for names in (config.settings, config.grid, config.ranges, *config.variants.values()):
+        check_names(names, where)
+    if isinstance(config.base, Path):
+        base = load_settings(RunConfig, config.base, config.settings)
+    else:
+        base = build_config(config.base, config.settings, where=f"the base of {where}")
+    values = base.model_dump(mode="json")
+    return config.model_copy(update={"base": values, "settings": {}})
+
+
+def base_config(config: SweepConfig) -> RunConfig:
+    """The settings that trials start from, of a sweep that was resolved."""
+    return build_config(config.base_values, config.settings, where="the base")
+
+
+def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
+    """Settings from their defaults and then each layer; an error says where it comes from."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged.update(_flat(layer))
+    try:
+        return load_settings(RunConfig, None, merged)
+    except GroundupError as error:
+        text = str(error).replace(" (in the overrides)", "").replace(" in the overrides", "")
+        raise ConfigError(f"{where}: {text}") from error
+
+
+def check_names(names: Mapping[str, Any], where: str) -> None:
+    """Raise for a name that is no setting of a run, or one that is the sweep's own."""
+    known = setting_types()
+    for name in names:
+        if name in _RESERVED:
+            raise ConfigError(f"{where} cannot set {name}: {_RESERVED[name]}")
+        if name not in known:
+            raise ConfigError(
+                f"{where} names {name}, which is no setting of a run: {did_you_mean(name, known)}"
+            )
+
+
+def setting_types(settings_type: type[pydantic.BaseModel] = RunConfig) -> dict[str, Any]:
+    """Every setting of a run by its dotted name, with its type."""
+    return dict(_walk(settings_type, ""))
+
+
+def takes_whole_numbers(name: str) -> bool:
+    """Does the setting take integers and no fractions?"""
+    annotation = setting_types()[name]
+    options = {annotation}
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        options = set(typing.get_args(annotation))
+    return int in options and float not in options
+
+
+def _walk(settings_type: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, field in settings_type.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+            yield from _walk(annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", annotation
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

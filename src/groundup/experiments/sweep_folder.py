@@ -1,0 +1,88 @@
+"""The folder of a sweep: what it tries, how its trials ended, and their runs.
+
+sweeps/<name>/{sweep.yaml, trials.jsonl}
+sweeps/<name>/trials/<trial>.{yaml, txt}     settings, and what the trial printed
+sweeps/<name>/runs/<trial>/                  a run folder like any other
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError
+from groundup.experiments.spec import SweepConfig, base_config
+from groundup.experiments.trials import TrialRecord
+from groundup.files import append_json_line, read_json_lines, remove_stale_temporaries
+from groundup.training.changes import differences
+
+
+class SweepFolder:
+    """The paths of one sweep, and what is done to its small files."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.spec_file = self.path / "sweep.yaml"
+        self.records_file = self.path / "trials.jsonl"
+        self.trials = self.path / "trials"
+        self.runs = self.path / "runs"
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[None]:
+        """Hold the folder, so that no second sweep starts the same trials; make it if need be."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
+        for folder in (self.trials, self.runs):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another process is running the sweep in {self.path}: wait until it is done, "
+                    f"or give yours another name"
+                ) from None
+            remove_stale_temporaries(self.path)
+            yield
+        finally:
+            os.close(lock)
+
+    def begin(self, spec: SweepConfig) -> None:
+        """Write what is tried. A sweep may grow, but all its trials must have one base."""
+        if self.spec_file.exists():
+            old = load_settings(SweepConfig, self.spec_file)
+            changes = [*differences(base_config(old), base_config(spec)), *_changed(old, spec)]
+            if changes and self.records():
+                raise ConfigError(
+                    f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
+                    f"sweep another name, so that what it compares was run alike"
+                )
+        save_yaml(self.spec_file, spec)
+
+    def records(self) -> dict[str, TrialRecord]:
+        """How each trial ended, the latest time it did."""
+        if not self.records_file.exists():
+            return {}
+        lines = map(TrialRecord.from_json, read_json_lines(self.records_file))
+        return {record.trial: record for record in lines}
+
+    def add_record(self, record: TrialRecord) -> None:
+        append_json_line(self.records_file, record.as_json())
+
+    def remove_checkpoints(self, trial: str) -> None:
+        shutil.rmtree(self.runs / trial / "checkpoints", ignore_errors=True)
+
+
+def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
+    """What else would give a trial of the same name another meaning."""
+    for name in ("tokens", "sampler"):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield f"{name}: {before!r} -> {after!r}"
+    for name in old.variants.keys() & new.variants.keys():
+        if old.variants[name] != new.variants[name]:
+            yield f"variant {name}: {old.variants[name]!r} -> {new.variants[name]!r}"

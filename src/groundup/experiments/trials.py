@@ -1,0 +1,147 @@
+"""A trial: one run of a sweep, what it is called, its settings, and what came of it."""
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from groundup.errors import DataError
+from groundup.experiments.spec import SweepConfig, base_config, build_config
+from groundup.training.config import RunConfig
+
+Status = Literal["finished", "diverged", "pruned", "failed"]
+
+# They keep their share of the run when its length changes.
+_COUNTED_IN_STEPS = (
+    "schedule.warmup_steps",
+    "schedule.decay_steps",
+    "evaluation.every_steps",
+    "checkpoints.every_steps",
+    "logging.every_steps",
+    "samples.every_steps",
+)
+_MAX_NAME_LENGTH = 120
+
+
+@dataclass(frozen=True)
+class Point:
+    """A choice of settings, to be repeated with every seed."""
+
+    settings: Mapping[str, Any]
+    variant: str | None = None
+    """A bundle of the sweep's; `settings` come on top of it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep."""
+
+    name: str
+    point: str
+    """The name without the seed, which is the same for all repetitions."""
+    config: RunConfig
+    settings: Mapping[str, Any]
+    """What the trial sets, by dotted name; the rest is the base's."""
+    variant: str | None = None
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A line of trials.jsonl: how a trial ended, and its last figures."""
+
+    trial: str
+    point: str
+    status: Status
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    variant: str | None = None
+    reason: str | None = None
+    step: int = 0
+    num_steps: int = 0
+    tokens: int = 0
+    loss: float | None = None
+    validation_loss: float | None = None
+    best_validation_loss: float | None = None
+    bits_per_byte: float | None = None
+    wall_seconds: float | None = None
+
+    @property
+    def final_loss(self) -> float | None:
+        """The last validation loss, or training loss where there is no validation split."""
+        return self.loss if self.validation_loss is None else self.validation_loss
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "TrialRecord":
+        """Read a line; what a later version may add is left out."""
+        try:
+            return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
+        except TypeError as error:
+            raise DataError(f"a line of trials.jsonl is no trial: {error}") from error
+
+
+def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:
+    """Build and check the settings of one trial; a ConfigError names the trial and the setting."""
+    bundle = {} if point.variant is None else spec.variants[point.variant]
+    where = f"trial {_name(point.variant, point.settings) or 'base'}"
+    config = build_config(spec.base_values, bundle, point.settings, where=where)
+    # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
+    settings = {name: setting_of(config, name) for name in (*bundle, *point.settings)}
+    shown = {name: settings[name] for name in point.settings}
+    base_name = _name(point.variant, shown)
+    layers = dict(settings)
+    if spec.tokens is not None:
+        num_steps = max(1, round(spec.tokens / config.tokens_per_step))
+        layers |= scaled_steps(base_config(spec), num_steps, chosen=settings)
+    if spec.keep_checkpoints != "all":
+        layers |= {"checkpoints.keep_last": 1, "checkpoints.keep_best": False}
+    name = f"{base_name}+seed={seed}" if base_name else f"seed={seed}"
+    layers |= {"name": name, "runs_folder": str(runs_folder), "seed": seed}
+    config = build_config(spec.base_values, layers, where=where)
+    return Trial(name, base_name or "base", config, settings, point.variant)
+
+
+def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str]) -> dict[str, Any]:
+    """num_steps, and what else is counted in steps so that it keeps its share of the run."""
+    values: dict[str, Any] = {"num_steps": num_steps}
+    for name in _COUNTED_IN_STEPS:
+        value = setting_of(base, name)
+        if value and name not in chosen:
+            values[name] = max(1, round(value * num_steps / base.num_steps))
+    return values
+
+
+def setting_of(config: RunConfig, name: str) -> Any:
+    """The value of a setting by its dotted name, as YAML and JSON write it."""
+    value: Any = config.model_dump(mode="json")
+    for part in name.split("."):
+        value = value[part]
+    return value
+
+
+def _name(variant: str | None, settings: Mapping[str, Any]) -> str:
+    """A name for a folder that says what is tried."""
+    parts = [] if variant is None else [variant]
+    short = [name.split(".")[-1] for name in settings]
+    for name, value in settings.items():
+        last = name.split(".")[-1]
+        parts.append(f"{last if short.count(last) == 1 else name}={_show(value)}")
+    text = "+".join(parts)
+    plain = re.sub(r"[^A-Za-z0-9._+=-]", "-", text)
+    if plain == text and len(text) <= _MAX_NAME_LENGTH:
+        return text
+    # Two texts may look alike once cut or cleaned.
+    return f"{plain[:_MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        text = f"{value:.6g}" if float(f"{value:.6g}") == value else repr(value)
+        return text.replace("e+", "e")  # A plus stands between the parts of a name.
+    if isinstance(value, list):
+        return "-".join(map(_show, value))
+    return str(value)

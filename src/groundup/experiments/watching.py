@@ -1,0 +1,110 @@
+"""Is a running trial still worth its time? Judged from the figures that it writes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from groundup.experiments.run_metrics import Metrics, read_metrics
+from groundup.experiments.spec import PruneConfig
+from groundup.experiments.trials import Status, Trial
+from groundup.training.run_folder import RunFolder
+
+Curve = list[tuple[float, float]]
+"""(share of the run, best validation loss so far), in order."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why a trial should be stopped."""
+
+    status: Status
+    reason: str
+
+
+class Watcher:
+    """Looks at running trials and remembers the curves of finished ones to compare with."""
+
+    def __init__(self, rules: PruneConfig) -> None:
+        self._rules = rules
+        self._sizes: dict[str, int] = {}
+        self._finished: dict[Path, list[Curve]] = {}
+
+    def look(self, trial: Trial) -> Verdict | None:
+        """A verdict if the newest figures call for one; None while they do not."""
+        path = RunFolder(trial.config.run_folder).metrics_file
+        size = path.stat().st_size if path.exists() else 0
+        if size == self._sizes.get(trial.name, 0):
+            return None
+        self._sizes[trial.name] = size
+        metrics = read_metrics(path)
+        return find_divergence(metrics, self._rules) or self._find_hopeless(trial, metrics)
+
+    def remember(self, trial: Trial) -> None:
+        """Keep the curve of a trial that came to its end, for the others to be measured by."""
+        metrics = read_metrics(RunFolder(trial.config.run_folder).metrics_file)
+        curve = validation_curve(metrics, trial.config.num_steps)
+        self._finished.setdefault(_data_of(trial), []).append(curve)
+
+    def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Verdict | None:
+        rules = self._rules
+        curve = validation_curve(metrics, trial.config.num_steps)
+        if not rules.hopeless or not curve or curve[-1][0] < rules.after:
+            return None
+        share, loss = curve[-1]
+        others = [_value_at(other, share) for other in self._finished.get(_data_of(trial), [])]
+        known = [value for value in others if value is not None]
+        if len(known) < rules.min_trials:
+            return None
+        limit = quantile(known, rules.quantile)
+        if loss <= limit:
+            return None
+        return Verdict(
+            "pruned",
+            f"best validation loss {loss:.4f} after {share:.0%} of the run, where "
+            f"{rules.quantile:.0%} of {len(known)} finished trials had {limit:.4f} or less",
+        )
+
+
+def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
+    """Has the loss stayed above where it began, for long enough to be no mere spike?"""
+    if rules.worse_than_start is None:
+        return None
+    losses = metrics.values("loss")
+    newest = losses[1:][-rules.patience :]
+    if len(newest) < rules.patience:
+        return None
+    limit = losses[0] + rules.worse_than_start
+    if min(newest) <= limit:
+        return None
+    return Verdict(
+        "diverged",
+        f"the loss was {newest[-1]:.4g} and above {limit:.4g} for {len(newest)} lines in a row, "
+        f"after {losses[0]:.4g} at the first step",
+    )
+
+
+def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
+    """The best validation loss up to each evaluation, by share of the run."""
+    curve: Curve = []
+    losses, best = metrics.column("validation_loss"), math.inf
+    for place in metrics.places("validation_loss"):
+        best = min(best, losses[place])
+        curve.append((metrics.step_of(place) / num_steps, best))
+    return curve
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The least value that at least this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def _value_at(curve: Curve, share: float) -> float | None:
+    """The best loss at the last evaluation up to that share of the run."""
+    return next((loss for at, loss in reversed(curve) if at <= share + 1e-9), None)
+
+
+def _data_of(trial: Trial) -> Path:
+    """Losses on other shards say nothing about this trial."""
+    return trial.config.data.shards

@@ -1,0 +1,213 @@
+"""The memory of a training step, as ours takes it: what stands, what a batch adds, and the peak.
+
+A step is fullest at one of a few moments, each of them a·micro_batch + b: while the loss works
+through its chunks of logits, when it hands back its gradients, in a block's way back, and at the
+update, when activations are gone and every gradient is there.
+"""
+
+from dataclasses import dataclass
+
+from groundup.errors import ConfigError
+from groundup.model.config import ModelConfig
+from groundup.planner.activations import (
+    FLOAT32_ON_CPU,
+    Execution,
+    backward_temporaries,
+    kept_weight_copies,
+    layer_activations,
+    output_activations,
+)
+from groundup.planner.flops import OptimizerName
+from groundup.planner.parameters import block_matrices, count_parameters
+
+_FLOAT32_BYTES = 4
+
+# Of `optim.linear_cross_entropy`.
+_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 2 << 30, "mps": 64 << 20}
+_CUDA_CHUNK_SHARE = 32
+_FEWEST_ROWS = 512
+
+# Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
+_USABLE_SHARE = 0.92
+_LARGEST_MICRO_BATCH = 1 << 20
+
+# On a CPU freed memory is kept, and the holes between blocks of different life are never all used:
+# the process grows by a fifth to a quarter more than its tensors, over five shapes from 3 to 23
+# million parameters (Linux, glibc, 2026-11).
+_HEAP_FACTOR = 1.24
+_PROCESS_BYTES = 340_000_000
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes by kind; what depends on the batch is given for one sequence."""
+
+    config: ModelConfig
+    execution: Execution
+    weights: int
+    gradients: int
+    optimizer_state: int
+    weight_copies: int
+    """Weights a second time, packed or in lower precision, from forward to backward."""
+    update_temporaries: int
+    """What the optimizer needs besides its state, for the time of an update."""
+    activations_per_sequence: dict[str, int]
+    chunk_bytes: int
+    """Logits that the loss holds at once."""
+
+    @property
+    def state_bytes(self) -> int:
+        """What stands between two steps."""
+        return self.weights + self.optimizer_state
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """What one more sequence in a micro-batch keeps for the way back."""
+        return sum(self.activations_per_sequence.values())
+
+    def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
+        """The peak of a step; where micro-batches add up their gradients, all of these stay."""
+        tensors = self.state_bytes + max(
+            self.moments(micro_batch, accumulates=accumulates).values()
+        )
+        return round(tensors * _HEAP_FACTOR) if self.execution.device == "cpu" else tensors
+
+    @property
+    def process_bytes(self) -> int:
+        """What the interpreter and its libraries hold besides, where tensors lie in the memory of
+        the process."""
+        return _PROCESS_BYTES if self.execution.device == "cpu" else 0
+
+    def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
+        """Bytes of tensors above the standing ones where a step may be fullest."""
+        config, execution = self.config, self.execution
+        tokens = micro_batch * config.context_length
+        kept = micro_batch * self.bytes_per_sequence + self.weight_copies
+        head = _FLOAT32_BYTES * config.vocab_size * config.d_model
+        earlier = self.gradients if accumulates else 0
+        in_block = tokens * backward_temporaries(config, execution)
+        kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
+        one_layer = (kept_by_blocks - self.weight_copies) // max(1, config.num_layers)
+        return {
+            "loss": earlier + kept + head + self._cast_head() + self._chunk(tokens),
+            "loss_backward": earlier + kept + 2 * head,
+            "first_block_backward": earlier + kept_by_blocks + head + in_block,
+            "last_block_backward": self.gradients + one_layer + in_block,
+            "update": self.gradients + self.update_temporaries,
+        }
+
+    def largest_micro_batch(self, memory_bytes: int, *, accumulates: bool = False) -> int:
+        """The most sequences at once that fit; 0 where not even one does."""
+        low, high = 0, _LARGEST_MICRO_BATCH
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._fits(middle, memory_bytes, accumulates):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
+        """The most sequences at once that fit and cut a batch evenly; 0 where not even one does."""
+        if self._fits(batch_size, memory_bytes, accumulates=False):
+            return batch_size
+        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, accumulates=True))
+        return next((size for size in range(most, 0, -1) if batch_size % size == 0), 0)
+
+    def _fits(self, micro_batch: int, memory_bytes: int, accumulates: bool) -> bool:
+        usable = memory_bytes - self.process_bytes
+        if self.execution.device == "cuda":
+            usable = int(memory_bytes * _USABLE_SHARE)
+        return self.bytes_at(micro_batch, accumulates=accumulates) <= usable
+
+    def _cast_head(self) -> int:
+        if self.execution.precision == "float32":
+            return 0
+        return self.config.vocab_size * self.config.d_model * self.execution.value_bytes
+
+    def _chunk(self, tokens: int) -> int:
+        """The logits of one chunk, of which all are of one size, and copies where no kernel works
+        in place."""
+        row = self.config.vocab_size * self.execution.value_bytes
+        most = max(_FEWEST_ROWS, self.chunk_bytes // row)
+        rows = -(-tokens // -(-tokens // most))
+        is_in_place = self.config.logit_soft_cap is None and self.execution.device == "cpu"
+        if is_in_place or self.execution == ("cuda", "bfloat16"):
+            return rows * row
+        return rows * (row + 2 * self.config.vocab_size * _FLOAT32_BYTES)
+
+
+def training_memory(
+    config: ModelConfig,
+    execution: Execution = FLOAT32_ON_CPU,
+    optimizer: OptimizerName = "adamw",
+    memory_bytes: int | None = None,
+) -> TrainingMemory:
+    """The memory of `groundup train` on one device, which has `memory_bytes` if that is known."""
+    parts = count_parameters(config)
+    weights = _FLOAT32_BYTES * sum(parts.values())
+    num_tokens, num_layers = config.context_length, config.num_layers
+    activations = {
+        name: num_layers * num_tokens * count
+        for name, count in layer_activations(config, execution).items()
+    }
+    activations["output"] = num_tokens * output_activations(config, execution)
+    return TrainingMemory(
+        config=config,
+        execution=execution,
+        weights=weights,
+        gradients=weights,
+        optimizer_state=training_state_bytes(config, optimizer) - 2 * weights,
+        weight_copies=num_layers * kept_weight_copies(config, execution),
+        update_temporaries=_muon_temporaries(config) if optimizer == "muon" else 0,
+        activations_per_sequence=activations,
+        chunk_bytes=_chunk_bytes(execution, memory_bytes),
+    )
+
+
+def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int) -> int:
+    """`largest_divisor`, or an error that says what is too large."""
+    size = memory.largest_divisor(batch_size, memory_bytes)
+    if size == 0:
+        raise ConfigError(
+            f"training takes {memory.bytes_at(1):,} bytes for one sequence of "
+            f"{memory.config.context_length} tokens, and there are {memory_bytes:,}: use a smaller "
+            f"model or context_length, or a device with more memory"
+        )
+    return size
+
+
+def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
+    """Memory of weights, gradients and optimizer state in float32, whatever the batch.
+
+    AdamW keeps two values a weight, SGD none; Muon keeps one for the matrices of the blocks and
+    leaves the rest to AdamW.
+    """
+    parts = count_parameters(config)
+    num_parameters = sum(parts.values())
+    num_block_weights = parts["attention"] + parts["feed_forward"]
+    num_state_values = {
+        "adamw": 2 * num_parameters,
+        "sgd": 0,
+        "muon": 2 * num_parameters - num_block_weights,
+    }
+    return _FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
+
+
+def _muon_temporaries(config: ModelConfig) -> int:
+    """Of all matrices the scaled gradient, the look ahead, and weight and momentum as they were, in
+    case the step is undone; of the largest stack of one shape three copies and two squares."""
+    shapes = [tuple(sorted(shape)) for shape in block_matrices(config)]
+    stacks = []
+    for short, long in set(shapes):
+        count = shapes.count((short, long))
+        stacks.append(count * (3 * short * long + 2 * short**2))
+    everything = sum(short * long for short, long in shapes)
+    return _FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))
+
+
+def _chunk_bytes(execution: Execution, memory_bytes: int | None) -> int:
+    most = _CHUNK_BYTES[execution.device]
+    if execution.device != "cuda" or memory_bytes is None:
+        return most
+    return min(most, memory_bytes // _CUDA_CHUNK_SHARE)

@@ -1,0 +1,29 @@
+"""Counts, bytes, operations and dollars as a person reads them."""
+
+
+def show_count(number: float) -> str:
+    return _in_steps(number, (("billion", 1e9), ("million", 1e6))) or f"{number:,.0f}"
+
+
+def show_bytes(number: float) -> str:
+    units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    return _in_steps(number, units) or f"{number:,.0f} B"
+
+
+def show_flops(number: float) -> str:
+    units = (("zetta", 1e21), ("exa", 1e18), ("peta", 1e15), ("tera", 1e12), ("giga", 1e9))
+    for prefix, size in units:
+        if number >= size:
+            return f"{number / size:,.3g} {prefix}FLOP"
+    return f"{number:,.0f} FLOP"
+
+
+def show_dollars(number: float) -> str:
+    return f"${number:,.0f}" if number >= 100 else f"${number:,.2f}"
+
+
+def _in_steps(number: float, units: tuple[tuple[str, float], ...]) -> str | None:
+    for unit, size in units:
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return None

@@ -1,0 +1,153 @@
+"""`groundup plan`: the figures of a preset, of a settings file, of flags, and of this machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from groundup.cli.main import main
+
+
+def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    result: dict[str, Any] = json.loads(captured.out)
+    return result
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["plan", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err.removeprefix("error: ")
+
+
+@pytest.mark.parametrize("words", [[], ["--model.d-ff", "6400"]], ids=str)
+def test_gpt2_xl_has_its_known_figures(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    found = figures(capsys, "--preset", "gpt2-xl", *words)
+    assert found["parameters"]["total"] == 2_127_057_600
+    assert found["weight_bytes"] == 8_508_230_400
+    flops = found["forward_flops"]
+    assert flops["total"] == 4_513_336_524_800
+    assert flops["output_head"] == 164_682_137_600
+    assert flops["per_layer"] == {
+        "projections": 20_971_520_000,
+        "attention": 6_710_886_400,
+        "feed_forward": 62_914_560_000,
+    }
+    assert found["shares"]["by_context"]["16384"]["attention"] > 0.55
+    assert set(found["shares"]["by_size"]) == {
+        "gpt2-small",
+        "gpt2-medium",
+        "gpt2-large",
+        "gpt2-xl",
+    }
+    assert found["duration"]["num_steps"] == 400_000
+    assert found["duration"]["batch_size"] == 1_024
+    assert found["duration"]["seconds"] == 568_819_274
+    assert found["duration"]["days"] == pytest.approx(6_583.56)
+    assert found["textbook_memory"]["bytes_per_sequence"] == 18_034_335_744
+    assert found["textbook_memory"]["fixed_bytes"] == 34_032_921_600
+    assert found["textbook_memory"]["largest_batch"] == 2
+
+
+def test_flags_change_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
+    assert found["model"]["d_ff"] == 4_288 and found["model"]["d_model"] == 1_600
+    assert found["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
+
+
+def test_a_settings_file_says_what_is_planned(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    found = figures(capsys, "--config", str(small_config), "--device", "h200")
+    assert found["duration"]["num_steps"] == 12 and found["duration"]["batch_size"] == 2
+    assert found["model"]["vocab_size"] == 300
+    assert (found["duration"]["device"], found["duration"]["precision"]) == ("H200", "bfloat16")
+
+
+def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "tinystories", "--batch-size", "10", "--tokens", "1000000"]
+    found = figures(capsys, *words)
+    assert found["duration"]["num_steps"] == 391
+    assert found["duration"]["num_tokens"] == 391 * 2_560
+
+
+def test_another_device_is_planned_for_by_its_peak_and_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--device", "abacus", "--peak-tflops", "0.5", "--memory-gb", "16"]
+    found = figures(capsys, *words, "--price-per-hour", "0.1", "--mfu", "0.25")
+    assert found["duration"]["device"] == "abacus"
+    assert found["duration"]["peak_flops_per_second"] == 500_000_000_000
+    assert found["memory"]["memory_bytes"] == 16_000_000_000
+    hours = found["duration"]["seconds"] / 3600
+    assert found["duration"]["dollars"] == pytest.approx(0.1 * hours, rel=1e-6)
+
+
+def test_the_tables_show_figures_shares_and_the_derivation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "--preset", "gpt2-xl"]) == 0
+    page = capsys.readouterr().out
+    for text in (
+        "2,127,057,600",
+        "4,513,336,524,800",
+        "20,971,520,000",
+        "shares by size",
+        "16,384",
+        "18,034,335,744 x batch + 34,032,921,600 bytes",
+        "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
+        "568,819,274 s = 6,583.6 days",
+        "Hoffmann",
+    ):
+        assert text in page
+
+
+def test_a_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "shares.svg"
+    figures(capsys, "--preset", "gpt2-xl", "--plot", str(file))
+    assert ElementTree.parse(file).getroot().tag.endswith("svg")
+
+
+def test_a_probe_plans_with_what_this_machine_did(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    found = figures(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
+    probe, duration = found["probe"], found["duration"]
+    assert probe["micro_batch"] == found["memory"]["micro_batch"] == 2
+    assert duration["mfu"] == probe["mfu"] > 0
+    assert probe["tokens_per_second"] == pytest.approx(2 * 16 / probe["seconds_per_step"])
+    assert probe["predicted_bytes"] > 0 and probe["peak_bytes"] >= 0
+    assert duration["seconds"] == round(12 * probe["seconds_per_step"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--preset", "gpt2-xxl"], "there is no preset 'gpt2-xxl': did you mean gpt2-xl?"),
+        (["--preset", "gpt2-xl", "--config", "a.yaml"], "both say what to plan: give one"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["--model.d-model", "510"], "d_model 510 cannot be cut into num_heads 16 equal parts"),
+        (["--model.d-model", "48"], "gives heads of odd size 3: choose an even one"),
+        (
+            ["--device", "H20"],
+            "there is no device 'H20' in the planner's table: did you",
+        ),
+        (["--mfu", "50"], "mfu is 50, but it is a share"),
+        (["--batch-size", "0"], "--batch-size is 0, but must be at least 1"),
+        (["--batch-size", "8", "--micro-batch-size", "3"], "choose a divisor of the batch size"),
+        (["--memory-gb", "-1"], "--memory-gb is -1, but must be above 0"),
+        (["--device", "V100", "--precision", "bfloat16"], "V100 has no bfloat16 of its own"),
+        (["--preest", "gpt2-xl"], "did you mean --preset?"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert complaint in fails(capsys, *words)

@@ -1,0 +1,66 @@
+"""`groundup report` as a person types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from groundup.cli.parsing import parse_arguments
+from groundup.cli.report import Arguments, run
+from groundup.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs under `runs`."""
+    for name, loss in (("slow", 3.0), ("fast", 2.0)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        record = {"step": 1, "tokens": 1, "wall_seconds": 1.0, "loss": loss}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def report(*words: str) -> None:
+    arguments = parse_arguments(Arguments, "groundup report", words)
+    assert arguments is not None
+    run(arguments)
+
+
+def test_runs_are_found_by_name_and_the_page_says_where_it_is(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report("slow", "runs/fast", "--title", "Speed")
+    assert "<h1>Speed</h1>" in (here / "report.html").read_text("utf-8")
+    assert "written: report.html" in capsys.readouterr().out
+
+
+def test_a_folder_of_runs_is_all_of_them(here: Path) -> None:
+    report("runs", "--out", "pages/all.html", "--why", "to see")
+    assert "to see" in (here / "pages" / "all.html").read_text("utf-8")
+
+
+def test_markdown_alone_writes_no_page(here: Path) -> None:
+    report("runs", "--markdown", "docs", "--title", "Two runs")
+    assert not (here / "report.html").exists()
+    assert (here / "docs" / "two_runs.md").exists()
+    assert list((here / "docs" / "two_runs").glob("*.svg"))
+
+
+def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
+    report("runs")
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    assert "\nerror" not in printed
+
+
+def test_an_unknown_run_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no run fst.*did you mean fast\?"):
+        report("fst")
+
+
+def test_no_runs_at_all_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="needs at least one run"):
+        report()

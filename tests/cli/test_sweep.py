@@ -1,0 +1,104 @@
+"""`groundup sweep` with real runs: what it prints, and that a kill costs nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.cli.main import main
+from groundup.files import read_json_lines
+from groundup.training.comparison import compare_runs
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # For processes that are started from the new folder.
+    monkeypatch.setenv("PYTHONPATH", str(repository / "src"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def write_sweep(small_config: Path, tmp_path: Path) -> Callable[..., str]:
+    def write(**values: Any) -> str:
+        file = tmp_path / "sweep.yaml"
+        sweep = {"name": "small", "base": str(small_config), **values}
+        file.write_text(yaml.safe_dump(sweep, sort_keys=False), "utf-8")
+        return str(file)
+
+    return write
+
+
+def test_a_dry_run_lists_the_trials_and_makes_nothing(
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    spec = write_sweep(grid={"batch_size": [2, 4]}, seeds=[0, 1])
+    assert main(["sweep", spec, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert "batch_size=4+seed=1" in page and "4 trials" in page
+    assert not (tmp_path / "sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "complaint"),
+    [
+        ({"grid": {"model.d_modell": [8]}}, [], "did you mean model.d_model?"),
+        ({"grid": {"model.d_model": [17]}}, [], "trial d_model=17"),
+        ({"grids": {}}, [], "unknown setting grids"),
+        ({}, ["--jobs", "0"], "--jobs is 0"),
+    ],
+)
+def test_a_mistake_is_one_line_and_starts_nothing(
+    write_sweep: Callable[..., str],
+    capsys: pytest.CaptureFixture[str],
+    values: dict[str, Any],
+    words: list[str],
+    complaint: str,
+) -> None:
+    assert main(["sweep", write_sweep(**values), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and complaint in error and error.count("\n") == 1
+    assert not Path("sweeps/small/runs").exists() or not list(Path("sweeps/small/runs").iterdir())
+
+
+def test_a_killed_sweep_goes_on_where_it_was(
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    every = {f"{name}.every_steps": 20 for name in ("evaluation", "checkpoints", "logging")}
+    # The second one lasts, so that the kill comes in the middle of it.
+    variants = {"short": {"num_steps": 4}, "long": {"num_steps": 400}}
+    spec = write_sweep(settings=every, variants=variants)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "groundup", "sweep", spec],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    runs = Path("sweeps/small/runs")
+    while process.poll() is None and not list(runs.glob("long*/checkpoints/step_*")):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    records = list(read_json_lines("sweeps/small/trials.jsonl"))
+    ends = [(record["trial"], record["status"]) for record in records]
+    assert ends == [("short+seed=0", "finished")]
+    first = (runs / "short+seed=0" / "metrics.jsonl").stat().st_mtime_ns
+
+    assert main(["sweep", spec]) == 0
+    out, err = capsys.readouterr()
+    assert "going on with long+seed=0" in err and "short" not in err
+    assert "best: long" in out and out.count("finished") == 2
+    assert (runs / "short+seed=0" / "metrics.jsonl").stat().st_mtime_ns == first
+    records = list(read_json_lines("sweeps/small/trials.jsonl"))
+    assert [record["status"] for record in records] == ["finished", "finished"]
+
+    # What was killed and resumed is what an undisturbed run of these settings gives.
+    settings = ["--config", "sweeps/small/trials/long+seed=0.yaml", "--runs-folder", "whole"]
+    assert main(["train", *settings]) == 0
+    assert compare_runs("whole/long+seed=0", runs / "long+seed=0").differences == []

@@ -1,0 +1,62 @@
+"""A trial without a model: figures by formula, so that the law under test alone takes time.
+
+The last loss is least at a learning rate of 0.01 and a width of 16. A greater rate than 0.5
+diverges and one below 1e-6 learns nothing; both then wait to be stopped. z_loss 13 fails. With
+TOGETHER set, a trial waits until that many have begun.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+
+def main() -> int:
+    config = yaml.safe_load(Path(sys.argv[1]).read_text("utf-8"))
+    folder = Path(config["runs_folder"]) / config["name"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "device.txt").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    if not wait(lambda: len(list(folder.parent.iterdir())) >= int(os.environ.get("TOGETHER", 1))):
+        return 1
+    if config["z_loss"] == 13 and not (folder.parent / "mended").exists():
+        print("error: 13 brings bad luck", file=sys.stderr)
+        return 2
+    (folder / "config.yaml").write_text(Path(sys.argv[1]).read_text("utf-8"))
+    rate, num_steps = config["optimizer"]["learning_rate"], config["num_steps"]
+    distance = abs(math.log10(rate) + 2)
+    width = math.log(config["model"]["d_model"] / 16)
+    end = 2.0 + 0.5 * distance + 0.1 * width**2 + 0.01 * config["seed"]
+    with (folder / "metrics.jsonl").open("w") as file:
+        for step in range(1, num_steps + 1):
+            if rate > 0.5:
+                loss = 4.0 + step
+            elif rate < 1e-6:
+                loss = 5.0
+            else:
+                loss = 5.0 + (end - 5.0) * (step - 1) / max(1, num_steps - 1)
+            tokens = step * config["batch_size"] * config["model"]["context_length"]
+            record = {"step": step, "tokens": tokens, "wall_seconds": 0.1 * step, "loss": loss}
+            if step % config["evaluation"]["every_steps"] == 0 or step == num_steps:
+                record["validation_loss"] = loss
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            if (rate > 0.5 or rate < 1e-6) and step > num_steps / 2:
+                wait(lambda: False)
+                return 1
+    return 0
+
+
+def wait(condition) -> bool:  # type: ignore[no-untyped-def]
+    """Until it holds; a minute is for ever here."""
+    for _ in range(6_000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+sys.exit(main())

@@ -1,0 +1,282 @@
+"""Runs as their folders tell them, however unfinished, torn or odd these are."""
+
+import fcntl
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError
+from groundup.experiments.groups import choose_measure, group_runs
+from groundup.experiments.results import RunResult, read_run
+from groundup.experiments.run_cost import ASSUMED_MFU
+from groundup.experiments.run_finding import find_runs
+from groundup.experiments.statistics import confidence_interval, student_quantile
+from groundup.planner import count_parameters, training_flops_per_token
+from groundup.training.config import RunConfig
+
+DATA = {"content": "sha256:aa", "tokenizer": "sha256:tt"}
+
+
+def write_run(
+    folder: Path,
+    losses: list[float | None],
+    data: dict[str, Any] | None = None,
+    device: str = "NVIDIA H200",
+    **settings: Any,
+) -> Path:
+    """A run folder as training would have left it; a validation loss stands on every line."""
+    folder.mkdir(parents=True)
+    overrides = {"num_steps": len(losses), "device": "cuda", **settings}
+    save_yaml(folder / "config.yaml", load_settings(RunConfig, None, overrides))
+    environment = {"device": device, "data": DATA if data is None else data}
+    (folder / "environment.json").write_text(json.dumps(environment))
+    lines = []
+    for step, loss in enumerate(losses, start=1):
+        record: dict[str, Any] = {"step": step, "wall_seconds": 2.0 * step, "tokens": 8192 * step}
+        record |= {"loss": loss, "tokens_per_second": 4096.0, "mfu": 0.25, "memory_bytes": 10**9}
+        if loss is not None:
+            record["validation_loss"] = loss + 0.5
+        lines.append(json.dumps(record) + "\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    return folder
+
+
+def groups_of(*runs: RunResult) -> list[Any]:
+    return group_runs(runs, choose_measure(runs))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423), (500, 1.9647)],
+)
+def test_the_quantile_is_students(degrees: int, quantile: float) -> None:
+    assert student_quantile(degrees) == pytest.approx(quantile, abs=5e-5)
+
+
+def test_an_interval_is_mean_and_t_standard_errors() -> None:
+    interval = confidence_interval([1.0, 2.0, 3.0])
+    assert interval is not None
+    assert interval.mean == 2.0
+    assert interval.half_width == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+
+
+def test_one_measurement_has_no_interval_and_none_has_no_mean() -> None:
+    once = confidence_interval([3.0, math.nan])
+    assert once is not None and once.half_width is None and once.num_values == 1
+    assert confidence_interval([math.inf]) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(-1e3, 1e3))
+def test_intervals_move_with_their_values(values: list[float], shift: float) -> None:
+    here, there = confidence_interval(values), confidence_interval([v + shift for v in values])
+    assert here is not None and there is not None
+    assert there.mean == pytest.approx(here.mean + shift, abs=1e-6)
+    assert there.half_width == pytest.approx(here.half_width, abs=1e-3)
+
+
+def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one", [3.0, 2.0, 2.5], seed=7))
+    assert (run.name, run.seed, run.num_steps_done) == ("one", 7, 3)
+    assert run.settings["optimizer.name"] == "adamw"
+    assert run.data_id == "sha256:aa"
+    assert run.outcome.state == "finished"
+    assert run.metrics.lowest("validation_loss") == (2.5, 2)
+    assert run.notes == ()
+
+
+def test_planned_cost_is_the_planners(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one", [3.0, 2.0], precision="bfloat16"))
+    model = load_settings(RunConfig).model
+    cost = run.cost
+    assert cost.num_parameters == sum(count_parameters(model).values())
+    assert cost.planned_tokens == 2 * 32 * model.context_length
+    rate = ASSUMED_MFU * 989.4e12 / training_flops_per_token(model)
+    assert cost.planned_tokens_per_second == pytest.approx(rate)
+    assert cost.planned_seconds == pytest.approx(cost.planned_tokens / rate)
+    assert cost.planned_bytes is not None and cost.planned_bytes > 16 * cost.num_parameters
+    assert (cost.tokens, cost.mfu, cost.memory_bytes) == (16384, 0.25, 10**9)
+
+
+def test_a_torn_last_line_is_named_and_the_rest_kept(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0, 2.0])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "lo')
+    run = read_run(folder)
+    assert run.metrics.num_lines == 2
+    assert run.notes == ("the last line of metrics.jsonl is unfinished and was left out",)
+
+
+def test_damaged_lines_are_counted_and_the_rest_kept(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0])
+    good = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(f"[1]\n{good}\0\n" + "[" * 100_000 + "\n")
+    run = read_run(folder)
+    assert run.metrics.num_lines == 1
+    assert run.notes == ("3 lines are no JSON object and left out (first: line 1)",)
+
+
+def test_a_folder_that_has_just_begun_is_a_run_without_figures(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "environment.json").write_text("{")
+    run = find_runs([tmp_path]).runs[0]
+    assert run.outcome.state == "empty"
+    assert len(run.notes) == 3
+    assert run.cost.num_parameters is None
+
+
+def test_empty_metrics_are_no_figures(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [], num_steps=5)
+    run = read_run(folder)
+    assert run.outcome.state == "empty"
+    assert run.notes == ("metrics.jsonl holds no figures yet",)
+
+
+def test_a_run_that_somebody_trains_is_running(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=100)
+    assert read_run(folder).outcome.state == "unfinished"
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read_run(folder).outcome.state == "running"
+    finally:
+        os.close(lock)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [9.0, 5.0, None],
+        [None, None],
+        [9.0, 4.0, 3.0, 8.0, 8.5, 9.0, 8.7, 8.9],
+        [5.0, 50.0, 70.0, 90.0],
+        [5.0, math.nan],
+    ],
+)
+def test_a_loss_that_blows_up_is_divergence(tmp_path: Path, losses: list[float | None]) -> None:
+    assert read_run(write_run(tmp_path / "one", losses)).outcome.state == "diverged"
+
+
+@pytest.mark.parametrize(
+    "losses", [[9.0, 5.0, 3.0, 3.4, 3.1, 3.2, 3.0], [5.0, 5.1, 4.9], [5.0], [3.0, 3.2]]
+)
+def test_a_loss_that_wanders_is_none(tmp_path: Path, losses: list[float | None]) -> None:
+    assert read_run(write_run(tmp_path / "one", losses)).outcome.state == "finished"
+
+
+def test_an_error_in_the_log_is_a_failure(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=9)
+    (folder / "log.txt").write_text("2026-01-02 03:04:05,678 ERROR OSError: no disk\n")
+    outcome = read_run(folder).outcome
+    assert (outcome.state, outcome.sentence) == ("failed", "OSError: no disk")
+
+
+def test_settings_of_another_version_are_shown_without_a_plan(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0])
+    (folder / "config.yaml").write_text("model: {d_model: 8, shape: round}\nseed: 3\n")
+    run = read_run(folder)
+    assert run.settings == {"model.d_model": 8, "model.shape": "round", "seed": 3}
+    assert run.cost.num_parameters is None
+
+
+def test_runs_that_differ_by_their_seed_are_one_group(tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / f"{rate}-{seed}", [loss], seed=seed, optimizer=optimizer))
+        for rate in (0.1, 0.2)
+        for seed, loss in enumerate([3.0 + rate, 3.1 + rate, 3.2 + rate])
+        for optimizer in [{"learning_rate": rate}]
+    ]
+    groups = groups_of(*runs)
+    assert [group.label for group in groups] == ["learning rate 0.1", "learning rate 0.2"]
+    assert groups[0].seeds == [0, 1, 2]
+    assert groups[0].best.mean == pytest.approx(3.7)
+    assert groups[0].best.half_width == pytest.approx(0.1 * 4.30265 / math.sqrt(3), rel=1e-4)
+    assert groups[0].is_winner and groups[1].marks == {"tied"}
+
+
+def test_a_copy_of_a_run_makes_nothing_more_certain(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / name, [3.0], seed=4)) for name in ("one", "copy")]
+    (group,) = groups_of(*runs)
+    assert group.best.num_values == 1 and group.best.half_width is None
+    assert group.repeated_seeds == [4]
+
+
+def test_a_diverged_run_never_wins_and_leaves_the_mean_alone(tmp_path: Path) -> None:
+    lucky = read_run(write_run(tmp_path / "lucky", [9.0, 1.0, None]))
+    steady = read_run(write_run(tmp_path / "steady", [9.0, 3.0], batch_size=8))
+    slow = read_run(write_run(tmp_path / "slow", [9.0, 4.0], batch_size=4))
+    groups = groups_of(lucky, steady, slow)
+    assert [group.label for group in groups] == ["steady", "slow", "lucky"]
+    assert [group.is_winner for group in groups] == [True, False, False]
+    assert groups[2].best is None
+
+
+def test_an_unfinished_run_never_wins(tmp_path: Path) -> None:
+    ahead = read_run(write_run(tmp_path / "ahead", [9.0, 1.0], num_steps=50))
+    done = read_run(write_run(tmp_path / "done", [9.0, 3.0]))
+    assert [group.label for group in groups_of(ahead, done)] == ["done", "ahead"]
+    assert groups_of(ahead, done)[0].is_winner
+
+
+def test_each_data_set_has_its_own_winner(tmp_path: Path) -> None:
+    runs = []
+    for data in ("web", "stories"):
+        for size, loss in ((4, 3.0), (8, 2.0)):
+            folder = tmp_path / f"{data}{size}"
+            ids = {"content": data}
+            runs.append(read_run(write_run(folder, [loss], ids, batch_size=size)))
+    winners = [group.label for group in groups_of(*runs) if group.is_winner]
+    assert sorted(winners) == ["stories8", "web8"]
+
+
+def test_a_sweep_is_read_with_what_it_noted(tmp_path: Path) -> None:
+    sweep = tmp_path / "rates"
+    for seed in (0, 1):
+        write_run(sweep / "runs" / f"learning_rate=0.1+seed={seed}", [3.0, 2.0], seed=seed)
+    trials: list[dict[str, Any]] = [
+        {"trial": f"learning_rate=0.1+seed={seed}", "point": "learning_rate=0.1", "status": status}
+        for seed, status in enumerate(["finished", "pruned"])
+    ]
+    trials.append({"trial": "learning_rate=9", "status": "failed"})
+    lines = "".join(json.dumps(trial) + "\n" for trial in trials)
+    (sweep / "trials.jsonl").write_text(lines + '{"trial": "torn')
+    (sweep / "sweep.yaml").write_text("name: rates\nwhy: to find the edge\nunknown: [1]\n")
+    found = find_runs([sweep])
+    assert [run.outcome.state for run in found.runs] == ["finished", "pruned"]
+    assert found.reasons == ["to find the edge"]
+    assert found.notes == ["trial learning_rate=9 of rates (failed) left no run folder"]
+    assert groups_of(*found.runs)[0].label == "learning rate 0.1"
+
+
+def test_a_folder_of_sweeps_is_all_their_runs(tmp_path: Path) -> None:
+    for name in ("rates", "sizes"):
+        write_run(tmp_path / name / "runs" / "one", [3.0])
+        (tmp_path / name / "sweep.yaml").write_text(f"name: {name}\n")
+    found = find_runs([tmp_path])
+    assert [run.name for run in found.runs] == ["rates/one", "sizes/one"]
+    assert found.names == ["rates", "sizes"]
+
+
+def test_a_lone_metrics_file_is_a_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", [3.0, 2.0])
+    file = (folder / "metrics.jsonl").rename(tmp_path / "kept.jsonl")
+    run = find_runs([file]).runs[0]
+    assert (run.name, run.metrics.num_lines, run.outcome.state) == ("kept", 2, "finished")
+
+
+def test_runs_are_read_once_and_told_apart_by_name(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "a" / "runs" / "same", [3.0])
+    other = write_run(tmp_path / "b" / "runs" / "same", [3.0])
+    found = find_runs([one, other, one, tmp_path / "a"])
+    assert [run.name for run in found.runs] == ["a/same", "b/same"]
+
+
+def test_a_path_without_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run: give run folders"):
+        find_runs([tmp_path])

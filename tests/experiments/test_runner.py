@@ -1,0 +1,269 @@
+"""Trials as processes: what ends them, what is recorded, and what a second start does."""
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.errors import ConfigError
+from groundup.experiments import devices
+from groundup.experiments.devices import make_slots
+from groundup.experiments.run_metrics import Metrics
+from groundup.experiments.runner import Command, train_command
+from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
+from groundup.experiments.sweep import SweepOutcome, run_sweep
+from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.watching import find_divergence, quantile, validation_curve
+from groundup.training.config import RunConfig
+
+RATE = "optimizer.learning_rate"
+
+
+def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> SweepOutcome:
+    return run_sweep(spec, folder / spec.name, command=command, **options)
+
+
+def test_trials_are_runs_and_the_best_point_wins(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(grid={RATE: [0.001, 0.01]}, seeds=[0, 1])
+    outcome = run(spec, tmp_path, figures_only)
+    assert [result.point for result in outcome.results] == [
+        "learning_rate=0.01",
+        "learning_rate=0.001",
+    ]
+    assert outcome.best is not None and outcome.best.loss is not None
+    assert outcome.best.loss.mean == pytest.approx(2.005)
+    assert outcome.best.loss.half_width == pytest.approx(12.706 * 0.005, rel=1e-3)
+    record = outcome.records["learning_rate=0.001+seed=1"]
+    assert record.status == "finished" and record.reason is None
+    assert (record.step, record.tokens, record.seed) == (20, 20 * 32, 1)
+    assert record.settings == {RATE: 0.001}
+    assert (tmp_path / "small" / "runs" / record.trial / "metrics.jsonl").is_file()
+
+
+def test_a_second_start_runs_only_what_is_missing(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    run(make_spec(grid={RATE: [0.01]}), tmp_path, figures_only)
+    file = tmp_path / "small" / "runs" / "learning_rate=0.01+seed=0" / "metrics.jsonl"
+    before = file.stat().st_mtime_ns
+    # A sweep may grow; a torn line of its records is one trial to run again, no more.
+    with (tmp_path / "small" / "trials.jsonl").open("a") as records:
+        records.write('{"trial": "learning_rate=0.1+se')
+    outcome = run(make_spec(grid={RATE: [0.01, 0.1]}), tmp_path, figures_only)
+    assert len(outcome.records) == 2 and file.stat().st_mtime_ns == before
+
+
+def test_divergence_is_stopped_and_kept_as_a_result(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(grid={RATE: [0.01, 1.0]})
+    outcome = run(spec, tmp_path, figures_only)
+    record = outcome.records["learning_rate=1+seed=0"]
+    assert record.status == "diverged" and "above 5.5" in (record.reason or "")
+    assert outcome.results[-1].point == "learning_rate=1" and not outcome.results[-1].is_sound
+    # It ended; a second start does not try it again.
+    again = run(spec, tmp_path, figures_only)
+    assert again.records == outcome.records
+
+
+def test_the_hopeless_are_stopped_when_asked(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
+    spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules)
+    outcome = run(spec, tmp_path, figures_only)
+    assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
+    record = outcome.records["learning_rate=1e-07+seed=0"]
+    assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
+
+
+def test_a_failure_stops_no_other_trial_and_is_tried_again(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(grid={"z_loss": [13, 0]})
+    outcome = run(spec, tmp_path, figures_only)
+    assert outcome.records["z_loss=13+seed=0"].status == "failed"
+    assert outcome.records["z_loss=13+seed=0"].reason == "13 brings bad luck"
+    assert outcome.records["z_loss=0+seed=0"].status == "finished"
+    (tmp_path / "small" / "runs" / "mended").mkdir()
+    outcome = run(spec, tmp_path, figures_only)
+    assert {record.status for record in outcome.records.values()} == {"finished"}
+
+
+def test_trials_run_together_on_as_many_slots_as_told(
+    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOGETHER", "3")
+    spec = make_spec(seeds=[0, 1, 2])
+    outcome = run(spec, tmp_path, figures_only, jobs=3)
+    assert {record.status for record in outcome.records.values()} == {"finished"}
+
+
+def test_each_cuda_device_gets_a_trial_of_its_own(
+    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "5"])
+    monkeypatch.setenv("TOGETHER", "2")
+    spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1])
+    run(spec, tmp_path, figures_only)
+    files = (tmp_path / "small" / "runs").glob("*/device.txt")
+    assert sorted(file.read_text() for file in files) == ["0", "5"]
+
+
+def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(grid={RATE: [0.01, 1e-7, 0.1]})
+    waiting = tmp_path / "small" / "runs" / "learning_rate=1e-07+seed=0" / "metrics.jsonl"
+
+    def interrupt() -> None:
+        while not waiting.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    outcome = run(spec, tmp_path, figures_only)
+    thread.join()
+    assert outcome.stopped_by == signal.SIGTERM
+    assert list(outcome.records) == ["learning_rate=0.01+seed=0"]
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "expected"),
+    [
+        ("auto", None, ["0", "1"]),
+        ("cuda", 4, ["0", "1", "0", "1"]),
+        ("cuda", 1, ["0"]),
+        ("cuda:1", None, [None]),
+        ("cpu", None, [None]),
+        ("cpu", 2, [None, None]),
+    ],
+)
+def test_slots_follow_the_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[str | None]
+) -> None:
+    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "1"])
+    slots = make_slots(RunConfig(device=device), jobs)
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots] == expected
+    assert len({id(slot) for slot in slots}) == len(expected)
+
+
+def test_a_changed_base_is_refused_and_named(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    run(make_spec(), tmp_path, figures_only)
+    with pytest.raises(ConfigError, match=r"batch_size: 2 -> 4.*another name"):
+        run(make_spec(settings={"batch_size": 4}), tmp_path, figures_only)
+    with pytest.raises(ConfigError, match=r"tokens: None -> 5"):
+        run(make_spec(tokens=5), tmp_path, figures_only)
+
+
+def test_a_variant_cannot_change_under_its_name(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    run(make_spec(variants={"a": {"batch_size": 4}}), tmp_path, figures_only)
+    with pytest.raises(ConfigError, match=r"variant a: .*4.* -> .*8"):
+        run(make_spec(variants={"a": {"batch_size": 8}}), tmp_path, figures_only)
+    grown = make_spec(variants={"a": {"batch_size": 4}, "b": {}})
+    assert len(run(grown, tmp_path, figures_only).records) == 2
+
+
+def test_a_trial_that_still_saves_is_waited_for(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small" / "runs" / "seed=0"
+    folder.mkdir(parents=True)
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def save_and_end() -> None:
+        # Whatever a trainer that outlived its sweep still has to do.
+        time.sleep(0.3)
+        assert not (folder / "metrics.jsonl").exists()
+        (folder / "last").touch()
+        os.close(lock)
+
+    thread = threading.Thread(target=save_and_end)
+    thread.start()
+    outcome = run(make_spec(), tmp_path, figures_only)
+    thread.join()
+    assert (folder / "last").exists() and outcome.records["seed=0"].status == "finished"
+
+
+def test_two_sweeps_cannot_share_a_folder(make_spec: Any, tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.mkdir()
+    lock = os.open(path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(ConfigError, match="another process is running the sweep"):
+            run_sweep(make_spec(), path)
+    finally:
+        os.close(lock)
+
+
+def test_checkpoints_go_when_none_are_kept(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "small" / "runs" / "seed=0" / "checkpoints" / "step_000004"
+    checkpoints.mkdir(parents=True)
+    run(make_spec(keep_checkpoints="none"), tmp_path, figures_only)
+    assert not checkpoints.exists()
+
+
+def test_a_sweep_is_explained_by_its_own_folder(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    from groundup.config import load_settings
+
+    spec = make_spec(why="Because.")
+    run(spec, tmp_path, figures_only)
+    folder = SweepFolder(tmp_path / "small")
+    stored = load_settings(SweepConfig, folder.spec_file)
+    assert stored.why == "Because." and base_config(stored) == base_config(spec)
+    assert (folder.trials / "seed=0.txt").is_file()
+
+
+def metrics_of(*losses: float) -> Metrics:
+    metrics = Metrics()
+    for step, loss in enumerate(losses, start=1):
+        metrics.add({"step": step, "loss": loss})
+    return metrics
+
+
+def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
+    rules = PruneConfig(worse_than_start=0.5, patience=3)
+    assert find_divergence(metrics_of(5, 9, 9, 4), rules) is None
+    assert find_divergence(metrics_of(5, 9, 9), rules) is None
+    assert find_divergence(metrics_of(5, 5.4, 5.4, 5.4), rules) is None
+    verdict = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
+    assert verdict is not None and verdict.status == "diverged"
+    assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
+
+
+def test_a_curve_is_the_best_so_far_by_share_of_the_run() -> None:
+    metrics = Metrics()
+    for step, loss in ((5, 3.0), (10, 2.0), (20, 2.5)):
+        metrics.add({"step": step, "validation_loss": loss})
+    assert validation_curve(metrics, 20) == [(0.25, 3.0), (0.5, 2.0), (1.0, 2.0)]
+
+
+def test_a_quantile_is_one_of_the_values() -> None:
+    assert quantile([3, 1, 2], 0.5) == 2
+    assert quantile([3, 1, 2, 4], 0.5) == 2
+    assert quantile([3, 1, 2], 1.0) == 3
+    assert quantile([3], 0.1) == 3
+
+
+def test_a_trial_is_groundup_train() -> None:
+    command = train_command(Path("a.yaml"), resume=True)
+    assert command[1:] == ["-m", "groundup", "train", "--config", "a.yaml", "--resume"]

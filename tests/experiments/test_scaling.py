@@ -1,0 +1,156 @@
+"""Ladders: the budget is spent whatever the size, fits find what the figures were made from."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.fits import PowerLaw, fit_parabola, fit_power_law
+from groundup.experiments.runner import Command
+from groundup.experiments.scaling import (
+    Rung,
+    fit_budgets,
+    fit_laws,
+    predict_next,
+    run_scaling,
+    scaling_spec,
+    shape,
+)
+from groundup.experiments.spec import base_config
+from groundup.experiments.sweep import plan_trials
+from groundup.model.config import ModelConfig
+from groundup.planner.flops import training_flops_per_token
+from groundup.training.config import RunConfig
+
+
+@given(st.floats(0.01, 1), st.floats(10, 25), st.floats(0.5, 5))
+def test_a_parabola_is_found_again(curvature: float, center: float, bottom: float) -> None:
+    sizes = [math.exp(center + offset) for offset in (-1.5, -0.3, 0.4, 1.1)]
+    losses = [curvature * (math.log(size) - center) ** 2 + bottom for size in sizes]
+    fit = fit_parabola(sizes, losses)
+    assert fit.has_minimum
+    assert fit.center == pytest.approx(center, rel=1e-6)
+    assert fit.bottom == pytest.approx(bottom, rel=1e-6)
+    assert fit.loss_at(sizes[0]) == pytest.approx(losses[0])
+
+
+@given(st.floats(0.1, 10), st.floats(-0.5, 1))
+def test_a_power_law_is_found_again(factor: float, exponent: float) -> None:
+    budgets = [1e12, 3e12, 1e13, 1e15]
+    law = fit_power_law(budgets, [factor * budget**exponent for budget in budgets])
+    assert law.exponent == pytest.approx(exponent, abs=1e-9)
+    assert law.at(1e16) == pytest.approx(factor * 1e16**exponent, rel=1e-6)
+
+
+def test_too_few_points_are_refused() -> None:
+    with pytest.raises(DataError, match="three sizes, but there are 2"):
+        fit_parabola([1e6, 2e6, 2e6], [1, 2, 3])
+    with pytest.raises(DataError, match="two different points"):
+        fit_power_law([1e12, 1e12], [1, 2])
+
+
+def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
+    base = ModelConfig(d_model=512, num_layers=4, num_heads=16, d_ff=1344)
+    assert shape(base, 1024) == {
+        "model.d_model": 1024,
+        "model.num_heads": 32,
+        "model.num_layers": 8,
+        "model.d_ff": 2688,
+    }
+    assert shape(base, 64)["model.num_layers"] == 1
+    with pytest.raises(ConfigError, match="multiples of 32"):
+        shape(base, 100)
+
+
+def test_every_width_spends_the_budget_to_within_a_step() -> None:
+    spec = scaling_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
+    trials = plan_trials(spec, Path("sweeps/scaling"))
+    assert len(trials) == 6
+    for trial in trials:
+        config = trial.config
+        per_step = config.tokens_per_step * training_flops_per_token(config.model)
+        budget = 1e15 if "C=1e15" in trial.name else 4e15
+        assert abs(config.num_steps * per_step - budget) <= per_step / 2 + 1
+        assert config.evaluation.every_steps == pytest.approx(config.num_steps / 10, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "widths", "complaint"),
+    [
+        ([1e15, 2e15], [128, 256], "three widths"),
+        ([1e15], [128, 256, 512], "two budgets"),
+        ([1e9, 2e9], [128, 256, 512], "FLOPs are 0 steps at width"),
+    ],
+)
+def test_a_ladder_that_cannot_stand_is_refused(
+    budgets: list[float], widths: list[int], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        scaling_spec(RunConfig(), budgets=budgets, widths=widths)
+
+
+def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[Rung]:
+    rungs = []
+    for budget in (1e15, 1e16, 1e17):
+        for size in sizes:
+            distance = math.log(size) - math.log(size_law.at(budget))
+            loss = loss_law.at(budget) + 0.05 * distance**2
+            rungs.append(Rung(budget, 64, 1, size, 1, 0.01, loss))
+    return rungs
+
+
+def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
+    size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
+    sizes = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
+    fits = fit_budgets(rungs_of(size_law, loss_law, sizes))
+    assert all(fit.is_inside for fit in fits)
+    sizes_found, losses_found = fit_laws(fits)
+    assert sizes_found.exponent == pytest.approx(0.5) and losses_found.exponent == pytest.approx(
+        -0.05
+    )
+    prediction = predict_next(RunConfig(), fits, sizes_found, losses_found)
+    assert prediction.budget_flops == pytest.approx(1e18)
+    assert prediction.best_parameters == pytest.approx(0.1 * 1e9)
+    assert prediction.num_parameters == pytest.approx(1e8, rel=0.1)
+    assert prediction.predicted_loss == pytest.approx(20 * 1e18**-0.05)
+
+
+def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
+    law = PowerLaw(0.1, 0.5)
+    fits = fit_budgets(rungs_of(law, PowerLaw(20.0, -0.05), [100_000, 200_000, 400_000]))
+    assert not any(fit.is_inside for fit in fits)
+    assert all(fit.best_parameters == 400_000 for fit in fits)
+
+
+def test_a_bound_does_not_bend_the_laws() -> None:
+    size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
+    # The best size for the first budget, three million, is smaller than all of these.
+    fits = fit_budgets(rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
+    assert [fit.is_inside for fit in fits] == [False, True, True]
+    sizes, losses = fit_laws(fits)
+    assert sizes.exponent == pytest.approx(0.5) and losses.exponent == pytest.approx(-0.05)
+
+
+def test_the_next_budget_is_predicted_and_trained(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    base = base_config(make_spec())
+    per_token = training_flops_per_token(base.model)
+    budget = float(f"{60 * base.tokens_per_step * per_token:.3g}")
+    spec = scaling_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
+    path = tmp_path / spec.name
+    outcome = run_scaling(spec, path, command=figures_only)
+    assert len(outcome.rungs) == 6 and len(outcome.fits) == 2
+    prediction = outcome.prediction
+    assert prediction is not None and prediction.budget_flops == pytest.approx(4 * budget)
+    # The trainer without a model finds width 16 best whatever the budget, and so do the laws.
+    assert prediction.d_model == 16 and prediction.error == pytest.approx(0, abs=0.05)
+    stored = json.loads((path / "scaling.json").read_text())
+    assert stored["prediction"]["measured_loss"] == prediction.measured_loss
+    again = run_scaling(spec, path, command=figures_only)
+    assert again == outcome

@@ -1,0 +1,186 @@
+"""What a sweep may say, what it is told when it says something else, and the trials it names."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+import yaml
+
+from groundup.config import load_settings, save_yaml
+from groundup.errors import ConfigError
+from groundup.experiments.samplers import grid_points, random_points
+from groundup.experiments.spec import SweepConfig, base_config, load_sweep, resolve
+from groundup.experiments.sweep import plan_trials
+from groundup.experiments.trials import Point, make_trial
+from groundup.training.config import NAME_PATTERN
+
+RATE = "optimizer.learning_rate"
+SWEEPS = sorted((Path(__file__).resolve().parents[2] / "configs" / "sweep").glob("*.yaml"))
+
+
+def names_of(spec: SweepConfig) -> list[str]:
+    return [trial.name for trial in plan_trials(spec, Path("sweeps/small"))]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: Path) -> None:
+    spec = load_sweep(path)
+    assert spec.name == path.stem and spec.why
+    save_yaml(tmp_path / "sweep.yaml", spec)
+    assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
+    if spec.sampler == "tpe":
+        drawn = spec.model_copy(update={"sampler": "random"})
+        assert len(plan_trials(drawn, tmp_path)) == spec.num_trials
+    else:
+        assert len(plan_trials(spec, tmp_path)) == len(grid_points(spec)) * len(spec.seeds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"grid": {"optimizer.learning_rat": [1]}}, "did you mean optimizer.learning_rate?"),
+        ({"grid": {"learning_rate": [1]}}, "did you mean optimizer.learning_rate?"),
+        ({"ranges": {"batch_sice": {"low": 1, "high": 2}}}, "did you mean batch_size?"),
+        ({"variants": {"a": {"model.d_modle": 8}}}, "did you mean model.d_model?"),
+        ({"settings": {"modle.d_model": 8}}, "did you mean model.d_model?"),
+        ({"grid": {"seed": [1]}}, "list them under seeds"),
+        ({"grid": {"name": ["a"]}}, "trials are named after"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_refused_with_the_nearest(
+    make_spec: Any, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        make_spec(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sampler": "random"}, "say how many with num_trials"),
+        ({"num_trials": 3}, "takes all its points"),
+        ({"grid": {RATE: []}}, f"no values for {RATE}"),
+        ({"seeds": [1, 1]}, "has one twice"),
+        ({"grid": {RATE: [1]}, "ranges": {RATE: {"low": 1, "high": 2}}}, "in grid and in ranges"),
+        ({"ranges": {RATE: {"low": 2, "high": 1}}}, "exchange them"),
+        ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}}, "a log scale has no 0"),
+        ({"grids": {}}, "grids"),
+    ],
+)
+def test_a_sweep_that_contradicts_itself_is_refused(
+    make_spec: Any, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(pydantic.ValidationError, match=re.escape(complaint)):
+        make_spec(**changes)
+
+
+def test_an_impossible_shape_names_its_trial_before_anything_runs(make_spec: Any) -> None:
+    spec = make_spec(grid={"model.num_heads": [2, 3]})
+    with pytest.raises(ConfigError, match=r"trial num_heads=3: .*d_model 16 cannot be cut"):
+        names_of(spec)
+
+
+def test_the_base_is_found_beside_the_sweep_and_kept_whole(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("num_steps: 70\nmodel: {d_model: 64}\n", "utf-8")
+    sweep = {"name": "a", "base": "run.yaml", "settings": {"batch_size": 4}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+    spec = load_sweep(tmp_path / "sweep.yaml")
+    base = base_config(spec)
+    assert (base.num_steps, base.batch_size, base.model.d_model) == (70, 4, 64)
+    (tmp_path / "run.yaml").unlink()
+    assert base_config(resolve(spec)) == base
+
+
+def test_a_missing_base_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("{name: a, base: none.yaml}", "utf-8")
+    with pytest.raises(ConfigError, match=r"none\.yaml does not exist"):
+        load_sweep(tmp_path / "sweep.yaml")
+
+
+def test_a_grid_takes_every_combination_with_every_seed(make_spec: Any) -> None:
+    spec = make_spec(grid={RATE: ["1e-3", 0.01], "model.qk_norm": [False, True]}, seeds=[0, 7])
+    names = names_of(spec)
+    assert len(set(names)) == 8 and all(re.match(NAME_PATTERN, name) for name in names)
+    assert names[:2] == [
+        "learning_rate=0.001+qk_norm=False+seed=0",
+        "learning_rate=0.001+qk_norm=False+seed=7",
+    ]
+
+
+def test_variants_go_with_every_point(make_spec: Any) -> None:
+    spec = make_spec(
+        variants={"small": {}, "large": {"model.d_model": 32, "model.num_layers": 2}},
+        grid={RATE: [0.1]},
+    )
+    trials = plan_trials(spec, Path("sweeps/small"))
+    names = [trial.name for trial in trials]
+    assert names == ["small+learning_rate=0.1+seed=0", "large+learning_rate=0.1+seed=0"]
+    assert trials[1].config.model.d_model == 32
+    assert trials[1].settings == {"model.d_model": 32, "model.num_layers": 2, RATE: 0.1}
+
+
+def test_ranges_are_cut_evenly_in_value_or_in_ratio(make_spec: Any) -> None:
+    ranges = {
+        RATE: {"low": 1e-4, "high": 1e-2, "scale": "log", "num": 3},
+        "batch_size": {"low": 1, "high": 2, "num": 4},
+    }
+    points = grid_points(make_spec(ranges=ranges))
+    assert [point.settings for point in points] == [
+        {RATE: rate, "batch_size": size} for rate in (1e-4, 1e-3, 1e-2) for size in (1, 2)
+    ]
+
+
+def test_more_draws_keep_the_first_ones(make_spec: Any) -> None:
+    ranges = {RATE: {"low": 1e-4, "high": 1e-2, "scale": "log"}}
+    few = random_points(make_spec(ranges=ranges, sampler="random", num_trials=3))
+    many = random_points(make_spec(ranges=ranges, sampler="random", num_trials=9))
+    assert many[:3] == few and len({point.settings[RATE] for point in many}) == 9
+    assert all(1e-4 <= point.settings[RATE] <= 1e-2 for point in many)
+    other = make_spec(ranges=ranges, sampler="random", num_trials=3, sampler_seed=1)
+    assert random_points(other) != few
+
+
+def test_a_grid_without_end_is_refused(make_spec: Any) -> None:
+    spec = make_spec(grid={RATE: [1.0] * 101, "z_loss": [0.0] * 100})
+    with pytest.raises(ConfigError, match="10,100 points"):
+        grid_points(spec)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8, 40])
+def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> None:
+    spec = make_spec(tokens=20 * 2 * 16 * 4)
+    config = make_trial(spec, Point({"batch_size": batch_size}), 0, Path("runs")).config
+    assert config.num_steps * config.tokens_per_step == spec.tokens
+    # Warm-up keeps its tenth of the run, evaluation its fifth.
+    assert config.schedule.warmup_steps == max(1, round(config.num_steps / 10))
+    assert config.evaluation.every_steps == max(1, round(config.num_steps / 5))
+
+
+def test_a_chosen_warm_up_stays_as_chosen(make_spec: Any) -> None:
+    spec = make_spec(tokens=10_000)
+    point = Point({"schedule.warmup_steps": 5})
+    assert make_trial(spec, point, 0, Path("runs")).config.schedule.warmup_steps == 5
+
+
+def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
+    long = [f"{'x' * 300}{number}" for number in range(2)]
+    spec = make_spec(grid={"data.shards": [*long, "a/b", "a b"]})
+    names = names_of(spec)
+    assert len(set(names)) == 4 and all(re.match(NAME_PATTERN, name) for name in names)
+    assert max(map(len, names)) < 200
+
+
+def test_a_plus_in_a_name_stands_between_its_parts_alone(make_spec: Any) -> None:
+    assert names_of(make_spec(grid={RATE: [1e12, 0.1]})) == [
+        "learning_rate=1e12+seed=0",
+        "learning_rate=0.1+seed=0",
+    ]
+
+
+def test_checkpoints_are_thinned_unless_all_are_kept(make_spec: Any) -> None:
+    kept = make_trial(make_spec(keep_checkpoints="all"), Point({}), 0, Path("runs")).config
+    thin = make_trial(make_spec(), Point({}), 0, Path("runs")).config
+    assert kept.checkpoints.keep_last == 3 and kept.checkpoints.keep_best
+    assert thin.checkpoints.keep_last == 1 and not thin.checkpoints.keep_best

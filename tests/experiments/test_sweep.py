@@ -1,0 +1,98 @@
+"""Sweeps as a whole: ranking, and Optuna's proposals that a stop does not lose."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.errors import MissingExtraError
+from groundup.experiments.runner import Command
+from groundup.experiments.samplers import make_sampler
+from groundup.experiments.sweep import plan_trials, run_sweep, summarize
+from groundup.experiments.trials import TrialRecord
+
+RATE = "optimizer.learning_rate"
+SEARCH: dict[str, Any] = {
+    "sampler": "tpe",
+    "num_trials": 3,
+    "ranges": {RATE: {"low": 1e-4, "high": 0.4, "scale": "log"}},
+}
+
+
+def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecord:
+    return TrialRecord(
+        trial=f"{point}+seed={seed}",
+        point=point,
+        status=status,  # type: ignore[arg-type]
+        seed=seed,
+        validation_loss=loss,
+    )
+
+
+def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
+    results = summarize(
+        [
+            record("lucky", 0, "finished", 1.0),
+            record("lucky", 1, "diverged", 9.0),
+            record("good", 1, "finished", 2.2),
+            record("good", 0, "finished", 2.0),
+            record("poor", 0, "finished", 3.0),
+            record("gone", 0, "diverged", None),
+        ]
+    )
+    assert [result.point for result in results] == ["good", "poor", "lucky", "gone"]
+    assert [r.seed for r in results[0].records] == [0, 1]
+    assert results[0].loss is not None and results[0].loss.mean == pytest.approx(2.1)
+    assert results[2].loss is not None and results[2].loss.mean == 1.0
+    assert results[3].loss is None
+
+
+def test_a_run_without_validation_is_ranked_by_its_training_loss() -> None:
+    only = TrialRecord(trial="a", point="a", status="finished", seed=0, loss=3.0)
+    (result,) = summarize([only])
+    assert result.loss is not None and result.loss.mean == 3.0
+
+
+def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    path = tmp_path / "small"
+    spec = make_spec(**SEARCH, seeds=[0, 1])
+    assert plan_trials(spec, path) == []
+    outcome = run_sweep(spec, path, command=figures_only)
+    assert len(outcome.results) == 3 and len(outcome.records) == 6
+    # Nothing is left to do, and a longer search goes on from the three points it knows.
+    assert run_sweep(spec, path, command=figures_only).records == outcome.records
+    longer = make_spec(**{**SEARCH, "num_trials": 4}, seeds=[0, 1])
+    grown = run_sweep(longer, path, command=figures_only)
+    assert len(grown.results) == 4
+    assert {result.point for result in outcome.results} < {result.point for result in grown.results}
+
+
+def test_a_proposal_that_was_interrupted_is_the_next_one(make_spec: Any, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    spec = make_spec(**SEARCH)
+    first = next(make_sampler(spec, tmp_path).points())
+    # As after a kill: another process opens the journal and finds the proposal open.
+    points = make_sampler(spec, tmp_path).points()
+    assert next(points) == first
+    assert next(points) != first
+
+
+def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
+    make_spec: Any, figures_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("optuna")
+    search = {"sampler": "tpe", "num_trials": 2, "grid": {"model.num_heads": [3]}}
+    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=figures_only)
+    assert outcome.results == [] and "trial num_heads=3" in caplog.text
+
+
+def test_without_optuna_the_extra_is_named(
+    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[sweep\]"):
+        run_sweep(make_spec(**SEARCH), tmp_path / "small")

@@ -1,0 +1,110 @@
+"""The planned peak of a step on a CPU against the tensors of a real one, and against the memory
+that a process grows by."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.model.config import ModelConfig
+from groundup.planner import Execution, training_memory
+
+CPU = Execution("cpu", "float32")
+NARROW: dict[str, Any] = {
+    "vocab_size": 1_024,
+    "context_length": 128,
+    "d_model": 128,
+    "num_layers": 3,
+    "num_heads": 4,
+}
+WIDE: dict[str, Any] = {
+    "vocab_size": 16_000,
+    "context_length": 64,
+    "d_model": 128,
+    "num_layers": 2,
+    "num_heads": 2,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "a narrow vocabulary": {"model": NARROW, "batch_size": 8},
+    "micro-batches": {"model": NARROW, "batch_size": 8, "micro_batch_size": 2},
+    "a wide vocabulary": {"model": WIDE, "batch_size": 8},
+    "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
+}
+
+# The tensors that a second step makes, as torch's profiler sees them come and go, for each case.
+TENSORS = """
+import json, sys
+from torch.profiler import ProfilerActivity, profile
+from groundup.cli.plan_probe import random_batch
+from groundup.training.building import build_state
+from groundup.training.config import RunConfig
+from groundup.training.execution import settle, switches
+from groundup.training.graph import choose_step
+
+for settings in json.loads(sys.argv[1]):
+    config = settle(RunConfig.model_validate({"device": "cpu", "num_threads": 1, **settings}))
+    with switches(config):
+        state = build_state(config)
+        step = choose_step(config, state.model, state.optimizer)
+        step(random_batch(config, 0)).read()
+        batch = random_batch(config, 1)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            step(batch).read()
+    now = most = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    print(most)
+"""
+PROCESS = """
+import json, sys
+from groundup.cli.plan_probe import time_steps
+from groundup.training.config import RunConfig
+from groundup.training.execution import settle
+
+settings = {"device": "cpu", "num_threads": 1, **json.loads(sys.argv[1])}
+print(time_steps(settle(RunConfig.model_validate(settings)), 1)[1])
+"""
+
+
+def run(script: str, argument: object, repository: Path) -> list[int]:
+    command = [sys.executable, "-c", script, json.dumps(argument)]
+    environment = {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def measured(repository: Path) -> dict[str, int]:
+    """Bytes of tensors above weights and optimizer state, for each case."""
+    figures = run(TENSORS, list(CASES.values()), repository)
+    return dict(zip(CASES, figures, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_tensors_of_a_step_take_what_is_planned(case: str, measured: dict[str, int]) -> None:
+    settings = CASES[case]
+    batch_size = settings["batch_size"]
+    micro_batch = settings.get("micro_batch_size", batch_size)
+    optimizer = settings.get("optimizer", {"name": "adamw"})["name"]
+    memory = training_memory(ModelConfig(**settings["model"]), CPU, optimizer)
+    planned = max(memory.moments(micro_batch, accumulates=micro_batch < batch_size).values())
+    real = memory.state_bytes + measured[case]
+    assert memory.state_bytes + planned == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
+@pytest.mark.parametrize(
+    ("model", "batch_size"), [(NARROW, 32), (WIDE, 32)], ids=["narrow", "wide"]
+)
+def test_a_process_grows_by_what_is_planned(
+    model: dict[str, Any], batch_size: int, repository: Path
+) -> None:
+    (growth,) = run(PROCESS, {"model": model, "batch_size": batch_size}, repository)
+    planned = training_memory(ModelConfig(**model), CPU).bytes_at(batch_size)
+    # Of a small process the holes in its heap are not the same twice.
+    assert planned == pytest.approx(growth, rel=0.20)

@@ -1,0 +1,86 @@
+"""The peak of a step against measured ones, and the micro-batch that follows from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from groundup.errors import ConfigError
+from groundup.model.config import PRESETS, ModelConfig
+from groundup.planner import Execution, training_memory
+from groundup.planner.memory import pick_micro_batch
+
+H200 = Execution("cuda", "bfloat16")
+CPU = Execution("cpu", "float32")
+
+
+def shape(*sizes: int) -> ModelConfig:
+    names = ("vocab_size", "context_length", "d_model", "num_layers", "num_heads", "d_ff")
+    return ModelConfig(**dict(zip(names, sizes, strict=True)))
+
+
+MEASURED = {
+    "S1": (shape(10_000, 256, 512, 4, 16, 1_344), 512),
+    "S2": (shape(50_304, 1_024, 768, 12, 12, 2_048), 64),
+    "S3": (shape(50_304, 1_024, 1_024, 24, 16, 2_752), 32),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_peak_on_an_h200_is_the_measured_one(name: str, repository: Path) -> None:
+    results = json.loads((repository / "benchmarks/results/train_step_cuda.json").read_text())
+    (measured,) = (
+        one["tools"]["groundup"]["peak_bytes"]
+        for one in results["rows"]
+        if one["name"] == f"{name}.speed"
+    )
+    config, batch_size = MEASURED[name]
+    predicted = training_memory(config, H200).bytes_at(batch_size)
+    assert predicted == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.parametrize("execution", [CPU, H200], ids=str)
+@pytest.mark.parametrize("name", PRESETS)
+def test_memory_grows_with_the_micro_batch(name: str, execution: Execution) -> None:
+    memory = training_memory(PRESETS[name], execution)
+    peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
+    assert peaks == sorted(peaks)
+    assert peaks[0] > memory.state_bytes
+    assert memory.bytes_at(2, accumulates=True) >= memory.bytes_at(2)
+
+
+@pytest.mark.parametrize("memory_bytes", [2 * 10**9, 24 * 2**30, 141 * 2**30])
+def test_the_largest_micro_batch_fits_and_one_more_does_not(memory_bytes: int) -> None:
+    memory = training_memory(PRESETS["tinystories"], CPU)
+    largest = memory.largest_micro_batch(memory_bytes)
+    usable = memory_bytes - memory.process_bytes
+    assert memory.bytes_at(largest) <= usable < memory.bytes_at(largest + 1)
+
+
+def test_a_micro_batch_cuts_the_batch_evenly() -> None:
+    memory = training_memory(PRESETS["tinystories"], CPU)
+    process = memory.process_bytes
+    assert memory.largest_divisor(30, process + memory.bytes_at(30)) == 30
+    assert memory.largest_divisor(30, process + memory.bytes_at(13, accumulates=True)) == 10
+    assert memory.largest_divisor(30, 1_000) == 0
+
+
+def test_what_does_not_fit_at_all_is_an_error_with_both_figures() -> None:
+    memory = training_memory(PRESETS["gpt2-xl"], CPU)
+    with pytest.raises(ConfigError, match="one sequence of 1024 tokens, and there are 1,000,000:"):
+        pick_micro_batch(memory, 8, 1_000_000)
+    assert pick_micro_batch(memory, 8, 10**12) == 8
+
+
+def test_bfloat16_takes_less_for_activations_and_as_much_for_state() -> None:
+    config = PRESETS["gpt2-small"]
+    wide, narrow = (training_memory(config, Execution("cuda", p)) for p in ("float32", "bfloat16"))
+    assert narrow.bytes_per_sequence < 0.6 * wide.bytes_per_sequence
+    assert narrow.state_bytes == wide.state_bytes
+
+
+def test_muon_needs_less_state_and_more_at_the_update() -> None:
+    config = PRESETS["gpt2-small"]
+    adamw, muon = (training_memory(config, CPU, name) for name in ("adamw", "muon"))
+    assert muon.optimizer_state < adamw.optimizer_state
+    assert muon.moments(1)["update"] > adamw.moments(1)["update"]
