@@ -234,8 +234,13 @@ def _find_chromium() -> tuple[str, str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = shutil.which("chromium"), shutil.which("chromedriver")
         if None in found and os.geteuid() == 0 and shutil.which("apt-get"):
+            quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
             for words in ("update", "install -y --no-install-recommends chromium chromium-driver"):
-                subprocess.run(["apt-get", "-qq", *words.split()], capture_output=True, check=False)
+                command = ["apt-get", "-qq", *words.split()]
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(
+                        command, capture_output=True, check=False, env=quietly, timeout=240
+                    )
             found = shutil.which("chromium"), shutil.which("chromedriver")
     if found[0] is None or found[1] is None:
         pytest.skip("no Chromium: install chromium and chromium-driver to test the pages")
