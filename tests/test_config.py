@@ -89,12 +89,16 @@ def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -
     assert "(in the overrides)" in message
 
 
-def test_a_missing_value_is_asked_for() -> None:
+def test_a_missing_value_is_asked_for(tmp_path: Path) -> None:
     class Needs(Settings):
         out: str
 
     with pytest.raises(ConfigError, match="out is missing and has no default"):
         load_settings(Needs)
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
+    with pytest.raises(ConfigError, match=r"out is missing .* \(in .*empty\.yaml\)"):
+        load_settings(Needs, empty)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def load_settings(
     if path is not None:
         node = _compose(path)
         values = _construct(node, path)
+        # Where a key that is missing should stand.
+        places[()] = str(path)
         places.update((key, f"{path} line {line}") for key, line in _key_lines(node))
     for key, value in _flatten(overrides or {}):
         _set(values, key, value)
@@ -98,6 +100,8 @@ def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
     else:
         complaint = f"{name} is {finding['input']!r}, but {reason}"
     place = _place_of(key, places)
+    if place is None and finding["type"] == "missing":
+        place = places.get(())
     return f"{complaint} (in {place})" if place else complaint
 
 
