@@ -34,8 +34,9 @@ $(BENCH_INSTALLED): $(INSTALLED)
 quickstart: setup
 	$(RUN) -m groundup quickstart
 
+# A test that hangs shows where each of its threads stands, fails, and lets the others go on.
 test: setup
-	$(RUN) -m pytest -n $(JOBS)
+	$(RUN) -m pytest -n $(JOBS) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 check: setup
 	$(RUN) -m ruff check .

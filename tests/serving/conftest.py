@@ -93,7 +93,8 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
                 yield Running(address_to_open(listener), server)
             finally:
                 server.should_exit = True
-                thread.join()
+                thread.join(60)
+                assert not thread.is_alive(), "the server did not end"
 
     return serving
 

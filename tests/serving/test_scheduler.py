@@ -312,6 +312,8 @@ def test_stopping_tells_whoever_still_waits() -> None:
         tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
         await until(lambda: scheduler.num_running == 2)
         stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
+        # Its thread may come late, and the step that is under way must be the last.
+        await until(lambda: scheduler.status == "stopping")
         engine.allow(1)
         await stopping
         for ticket in tickets:

@@ -15,6 +15,7 @@ import zstandard
 
 from groundup.errors import DataError
 from groundup.text_files import DocumentBatch, read_document_batches, read_text_blocks
+from groundup.text_files.opening import map_file
 
 SEPARATOR = "<|endoftext|>"
 TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
@@ -193,6 +194,13 @@ def test_a_named_pipe_is_read(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
         assert read(pipe) == [b"one", b"two"]
+
+
+def test_a_named_pipe_is_not_opened_to_find_out_what_it_is(tmp_path: Path) -> None:
+    """Nobody writes to it, so that opening it would wait for ever; and whoever did would leave."""
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    assert map_file(pipe) is None
 
 
 MEMORY_SCRIPT = """

@@ -46,15 +46,14 @@ def open_source(source: Source, compression: Compression | None) -> Iterator[Ope
 
 def map_file(source: Source) -> mmap.mmap | None:
     """The file in memory without a copy; None for what cannot be mapped, such as a pipe."""
-    if source == STDIN:
+    # Asked before it is opened: a pipe can be opened only once, since its writer leaves when a
+    # reader does.
+    if not size_of(source):
         return None
     with open(source, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-            return None
         try:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except OSError:
+        except (OSError, ValueError):
             return None
     if hasattr(mapped, "madvise"):
         mapped.madvise(mmap.MADV_SEQUENTIAL)
