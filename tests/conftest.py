@@ -13,8 +13,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
-# A deadline would be a measurement of time; sanitizer builds and busy machines are slow.
-hypothesis.settings.register_profile("groundup", deadline=None, print_blob=True)
+# A deadline would be a measurement of time; sanitizer builds and busy machines are slow. Each run of
+# a person looks for new examples; a machine that decides over a change tries the same ones always.
+hypothesis.settings.register_profile(
+    "groundup", deadline=None, print_blob=True, derandomize="CI" in os.environ
+)
 hypothesis.settings.load_profile("groundup")
 
 

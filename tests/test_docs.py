@@ -62,6 +62,10 @@ def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
         assert exists(verb), f"groundup {verb.name} is in the table but has no module"
         flags = {word.split("=")[0] for word in words[1 + length :] if word.startswith("--")}
         assert flags <= set(flags_of(verb))
+    elif words[0] == "python":
+        script = (REPOSITORY / words[1]).read_text("utf-8")
+        flags = {word.split("=")[0] for word in words[2:] if word.startswith("--")}
+        assert all(f'"{flag}"' in script for flag in flags)
     else:
         assert words[0] in {"pip", ".", "source"}, f"{page_name(page)} runs {words[0]}"
 

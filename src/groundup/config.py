@@ -97,6 +97,9 @@ def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
         complaint = f"{name} is missing and has no default: set it"
     elif not key:
         complaint = reason
+    elif isinstance(finding["input"], Mapping) and finding["type"] == "value_error":
+        # A whole section, of which the reason names what matters.
+        complaint = f"{name}: {reason}"
     else:
         complaint = f"{name} is {finding['input']!r}, but {reason}"
     place = _place_of(key, places)

@@ -1,6 +1,8 @@
 """`groundup plan`: the figures of a preset, of a settings file, of flags, and of this machine."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -78,6 +80,58 @@ def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["duration"]["num_tokens"] == 391 * 2_560
 
 
+def test_minutes_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "tinystories", "--batch-size", "128", "--device", "H200"]
+    words += ["--precision", "bfloat16", "--mfu", "0.4", "--minutes", "10"]
+    duration = figures(capsys, *words, "--corpus-tokens", "1000000")["duration"]
+    # 600 s at 0.4 · 989.4 TFLOP/s, and 3 · 128 · 9,533,652,992 operations a step.
+    assert duration["num_steps"] == int(600 * 0.4 * 989.4e12 / 3_660_922_748_928)
+    assert duration["num_tokens"] == duration["num_steps"] * 128 * 256
+    assert duration["num_epochs"] == pytest.approx(duration["num_tokens"] / 1e6, abs=1e-3)
+    assert duration["seconds"] == 600
+
+
+def test_epochs_are_those_of_the_shards_that_the_settings_file_names(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    found = figures(capsys, "--config", str(small_config))
+    assert found["duration"]["num_epochs"] > 0
+
+
+def test_the_table_of_devices_has_rates_prices_and_sources(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "--devices"]) == 0
+    page = capsys.readouterr().out
+    for text in ("A100 80GB", "M4 MAX", "CPU of", "989.4", "NVIDIA H200 data sheet", "2026-"):
+        assert text in page
+    assert main(["plan", "--devices", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["H200"]["float32_flops_per_second"] == 66.9e12
+    assert rows["H200"]["price"]["dollars_per_hour"] == 4.0
+
+
+def test_what_does_not_fit_and_what_has_no_price_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "--preset", "gpt2-xl", "--device", "M1"]) == 0
+    page = capsys.readouterr().out
+    assert "does not fit: one sequence at a time takes" in page
+    assert "none in the table: give --price-per-hour" in page
+
+
+def test_a_plan_needs_no_torch(repository: Path) -> None:
+    script = """
+import sys
+from groundup.cli.main import main
+assert main(["plan", "--preset", "gpt2-xl", "--minutes", "10000"]) == 0
+assert "torch" not in sys.modules
+"""
+    command = [sys.executable, "-c", script]
+    environment = {"PYTHONPATH": str(repository / "src")}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+
+
 def test_another_device_is_planned_for_by_its_peak_and_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -143,6 +197,15 @@ def test_a_probe_plans_with_what_this_machine_did(
         (["--batch-size", "0"], "--batch-size is 0, but must be at least 1"),
         (["--batch-size", "8", "--micro-batch-size", "3"], "choose a divisor of the batch size"),
         (["--memory-gb", "-1"], "--memory-gb is -1, but must be above 0"),
+        (["--memory-gb", "inf"], "--memory-gb is inf, but must be from 0.001 to 1e+09"),
+        (["--peak-tflops", "nan"], "--peak-tflops is nan, but must be above 0"),
+        (["--minutes", "0"], "--minutes is 0, but must be above 0"),
+        (["--minutes", "1e400"], "--minutes is inf, but must be from 0.001 to 1e+09"),
+        (["--num-steps", "1" + 400 * "0"], "far beyond any device"),
+        (["--model.vocab-size", "1" + 400 * "0"], "far beyond any device"),
+        (["--minutes", "1", "--tokens", "9"], "--tokens and --minutes both say how long the run"),
+        (["--preset", "gpt2-xl", "--minutes", "1"], "one step takes 1.42e+03 s on A100 80GB"),
+        (["--plot", "shares.png"], "--plot writes SVG, but 'shares.png' does not end in .svg"),
         (["--device", "V100", "--precision", "bfloat16"], "V100 has no bfloat16 of its own"),
         (["--preest", "gpt2-xl"], "did you mean --preset?"),
     ],

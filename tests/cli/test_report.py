@@ -48,6 +48,17 @@ def test_markdown_alone_writes_no_page(here: Path) -> None:
     assert list((here / "docs" / "two_runs").glob("*.svg"))
 
 
+def test_a_report_anew_leaves_no_drawing_of_before_and_what_others_drew(here: Path) -> None:
+    report("runs", "--markdown", "docs", "--title", "Two runs")
+    drawings = here / "docs" / "two_runs"
+    (drawings / "loss_by_step.svg").rename(drawings / "loss_by_moon.svg")
+    (drawings / "by_hand.svg").write_text("<svg/>")
+    report("runs", "--markdown", "docs", "--title", "Two runs")
+    names = {path.name for path in drawings.iterdir()}
+    assert "loss_by_moon.svg" not in names
+    assert {"by_hand.svg", "loss_by_step.svg"} <= names
+
+
 def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
     report("runs")
@@ -64,3 +75,36 @@ def test_an_unknown_run_is_named_with_the_nearest() -> None:
 def test_no_runs_at_all_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="needs at least one run"):
         report()
+
+
+def test_a_finding_is_given_by_word_or_by_file(here: Path) -> None:
+    report("runs", "--finding", "The fast one, by far.")
+    assert "The fast one, by far." in (here / "report.html").read_text("utf-8")
+    (here / "words.txt").write_text("Für beide: zu früh.\n", "utf-8")
+    report("runs", "--finding", "@words.txt", "--markdown", "docs", "--title", "x")
+    assert "Für beide: zu früh." in (here / "docs" / "x.md").read_text("utf-8")
+
+
+def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"words\.txt cannot be read"):
+        report("runs", "--finding", "@words.txt")
+    (here / "words.txt").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"words\.txt is not UTF-8 text"):
+        report("runs", "--finding", "@words.txt")
+    assert not (here / "report.html").exists()
+
+
+def test_places_of_the_wrong_kind_are_named_before_anything_is_written(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--out runs is a folder: .*runs/report.html"):
+        report("runs", "--out", "runs", "--markdown", "docs")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl is a file: name a folder"):
+        report("runs", "--markdown", "runs/fast/metrics.jsonl")
+    assert not (here / "docs").exists()
+
+
+def test_a_torn_line_is_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (here / "runs" / "fast" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    report("runs")
+    told = "fast: the last line of metrics.jsonl is unfinished and was left out."
+    assert told in capsys.readouterr().out

@@ -46,12 +46,27 @@ def test_a_dry_run_lists_the_trials_and_makes_nothing(
     assert not (tmp_path / "sweeps").exists()
 
 
+def test_a_dry_run_of_equal_times_tells_minutes(
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_sweep(grid={"batch_size": [2, 4]}, minutes=1.5)
+    assert main(["sweep", spec, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert "minutes" in page and "tokens" not in page
+    assert page.splitlines()[-1].split() == ["2", "trials", "3"]
+    ranges = {"optimizer.learning_rate": {"low": 1e-3, "high": 1e-2}}
+    drawn = write_sweep(ranges=ranges, sampler="tpe", num_trials=4, minutes=1.5)
+    assert main(["sweep", drawn, "--dry-run"]) == 0
+    assert "1.5 minutes for each trial" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("values", "words", "complaint"),
     [
         ({"grid": {"model.d_modell": [8]}}, [], "did you mean model.d_model?"),
         ({"grid": {"model.d_model": [17]}}, [], "trial d_model=17"),
         ({"grids": {}}, [], "unknown setting grids"),
+        ({"minutes": 1, "tokens": 100}, [], "keep tokens or minutes"),
         ({}, ["--jobs", "0"], "--jobs is 0"),
     ],
 )

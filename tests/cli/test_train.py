@@ -108,6 +108,11 @@ def test_help_shows_the_files_values(
         (["--config", "none.yaml"], "none.yaml does not exist"),
         (["--resume"], "--resume needs the name of the run"),
         (["--resume", "--name", "nobody"], "nobody holds no run to resume"),
+        (["--minutes", "0"], "--minutes is 0"),
+        (["--minutes", "nan"], "--minutes is nan"),
+        (["--minutes", "soon"], "--minutes"),
+        (["--minutes", "1", "--num-steps", "5"], "--num-steps follows from --minutes"),
+        (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
         (["--name", "a"], "there is no tokenizer file tokenizer.json"),
     ],
 )
@@ -137,6 +142,24 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     records = list(read_json_lines("runs/small/metrics.jsonl"))
     assert [record["step"] for record in records if "loss" in record] == [1, 2, 4, 6, 8, 10, 12]
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
+
+
+def test_minutes_settle_the_number_of_steps(
+    capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The process of the tests is much older than the command.
+    monkeypatch.setattr(verb, "process_start", time.monotonic)
+    words = ["--config", str(small_config), "--checkpoints.every_steps=1000"]
+    assert main(["train", *words, "--minutes", "0.05"]) == 0
+    out, err = capsys.readouterr()
+    settled = load_settings(RunConfig, "runs/small/config.yaml")
+    assert f"{settled.num_steps:,} of {settled.num_steps:,}" in out
+    assert f"0.05 minutes: {settled.num_steps:,} steps of " in err
+    assert settled.schedule.warmup_steps == max(1, round(settled.num_steps / 6))
+    assert settled.evaluation.every_steps == max(1, round(settled.num_steps / 3))
+    assert settled.checkpoints.every_steps == 1000
+    # It is a run like any other: its length is in its folder.
+    assert main(["train", "--name", "small", "--resume"]) == 0
 
 
 def test_a_run_is_resumed_by_its_name_alone(

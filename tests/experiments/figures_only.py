@@ -2,7 +2,7 @@
 
 The last loss is least at a learning rate of 0.01 and a width of 16. A greater rate than 0.5
 diverges and one below 1e-6 learns nothing; both then wait to be stopped. z_loss 13 fails. With
-TOGETHER set, a trial waits until that many have begun.
+TOGETHER set, a trial waits until that many have begun. A minute is ten steps.
 """
 
 import json
@@ -25,7 +25,10 @@ def main() -> int:
     if config["z_loss"] == 13 and not (folder.parent / "mended").exists():
         print("error: 13 brings bad luck", file=sys.stderr)
         return 2
-    (folder / "config.yaml").write_text(Path(sys.argv[1]).read_text("utf-8"))
+    if "--minutes" in sys.argv:
+        config["num_steps"] = round(10 * float(sys.argv[sys.argv.index("--minutes") + 1]))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
+    (folder / "words.txt").write_text(" ".join(sys.argv[1:]))
     rate, num_steps = config["optimizer"]["learning_rate"], config["num_steps"]
     distance = abs(math.log10(rate) + 2)
     width = math.log(config["model"]["d_model"] / 16)

@@ -86,10 +86,27 @@ def test_seeds_become_a_mean_with_a_band(tmp_path: Path) -> None:
     assert len(curve.threads) == 3
 
 
+def test_two_seeds_are_threads_without_a_band(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, [4.0 + seed, 2.0 + seed], f"run{seed}") for seed in range(2)]
+    curve = curves_of([group_of(*runs)], "loss")["step"][0]
+    assert curve.line == ((1.0, 4.5), (2.0, 2.5))
+    assert curve.band == () and len(curve.threads) == 2
+
+
 def test_only_steps_that_all_seeds_have_are_averaged(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, [4.0, 3.0, 2.0], "long"), run_of(tmp_path, [4.0, 3.5], "short")]
     curve = curves_of([group_of(*runs)], "loss")["step"][0]
     assert [x for x, _ in curve.line] == [1.0, 2.0]
+
+
+def test_runs_measured_at_different_steps_are_averaged_between_them(tmp_path: Path) -> None:
+    lines = {"one": [(2, 4.0), (6, 2.0)], "other": [(1, 6.0), (3, 4.0), (7, 2.0)]}
+    for name, points in lines.items():
+        text = "".join(f'{{"step": {step}, "validation_loss": {y}}}\n' for step, y in points)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    runs = [read_run(tmp_path / f"{name}.jsonl") for name in lines]
+    curve = curves_of([group_of(*runs)], "validation_loss")["step"][0]
+    assert curve.line == ((2.0, 4.5), (6.0, 2.25))
 
 
 def test_what_is_no_number_is_not_drawn(tmp_path: Path) -> None:
@@ -138,6 +155,39 @@ def test_labels_at_the_ends_do_not_overlap() -> None:
     assert len(places) == 8
     assert all(later - earlier >= 14.9 for earlier, later in pairwise(places))
     assert places[0] > 0 and places[-1] < WIDE.height
+
+
+def test_long_labels_keep_what_tells_them_apart() -> None:
+    curves = [
+        Curve(
+            f"{way}, learning rate {rate}", None if rate == 9 else place, ((0.0, 5.0), (9.0, rate))
+        )
+        for place, (way, rate) in enumerate(
+            (w, r) for w in ("clipped", "unclipped") for r in (1, 2)
+        )
+    ]
+    root = ElementTree.fromstring(draw_chart(curves, "step", "Loss", WIDE))
+    labels = [text.text for text in root.iter(f"{SVG}text") if "label" in text.get("class", "")]
+    assert sorted(map(str, labels)) == ["clipped, 1", "clipped, 2", "unclipped, 1", "unclipped, 2"]
+
+
+def test_the_curves_in_front_are_named_before_those_that_diverged() -> None:
+    sound = [Curve(f"sound {place}", place, ((0.0, 5.0), (9.0, 2.0))) for place in range(8)]
+    wild = [
+        Curve(f"wild {place}", None, ((0.0, 5.0), (9.0, 99.0)), is_diverged=True)
+        for place in range(9)
+    ]
+    chart = draw_chart([*wild, *sound], "step", "Loss", WIDE)
+    assert all(f">sound {place}</text>" in chart for place in range(8))
+
+
+def test_the_beginning_is_drawn_where_it_is_not_far_above_the_rest() -> None:
+    root = ElementTree.fromstring(
+        draw_chart([Curve("one", 0, ((1, 5.9), (2, 5.8), (3, 5.7)))], "step", "Loss")
+    )
+    (line,) = [path for path in root.iter(f"{SVG}path") if path.get("class") == "line"]
+    heights = [float(part.split()[1]) for part in line.get("d", "")[1:].split("L")]
+    assert min(heights) > WIDE.top
 
 
 def test_a_curve_that_leaves_the_drawing_is_marked_where_it_does() -> None:

@@ -17,7 +17,7 @@ from groundup.experiments.report_html import render_html
 from groundup.experiments.report_markdown import render_markdown, slug
 from groundup.training.config import RunConfig
 
-VOID = {"meta", "input", "br", "path", "rect", "circle", "link"}
+VOID = {"meta", "input", "br", "wbr", "path", "rect", "circle", "link"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)> | `*_ \0\ud800 \u202e"
 
 
@@ -248,12 +248,23 @@ def test_many_runs_and_many_lines_make_a_small_page(tmp_path: Path) -> None:
     assert "run29" in Page(page).text
 
 
+def test_only_what_is_off_the_usual_value_is_marked(tmp_path: Path) -> None:
+    for size in (4, 8):
+        for rate in (0.1, 0.2):
+            settings = {"batch_size": size, "optimizer": {"learning_rate": rate}}
+            z_loss = 0.5 if (size, rate) == (8, 0.2) else 0.0
+            write_run(tmp_path / f"b{size}r{rate}", [3.0], z_loss=z_loss, **settings)
+    page = render_markdown(make_report([tmp_path], title="x"))["x.md"]
+    section = page.partition("## Settings that differ")[2].partition("\n## ")[0]
+    assert re.findall(r"\*\*(.*?)\*\*", section) == ["0.5"]
+
+
 def test_markdown_has_its_drawings_beside_it(seeds: Path) -> None:
     files = render_markdown(make_report([seeds], title="Batch sizes!", why="To see."))
     page = files.pop("batch_sizes.md")
     named = re.findall(r"!\[.*?\]\((.*?)\)", page)
     assert sorted(named) == sorted(files)
-    assert len(named) == 6
+    assert len(named) == 7
     for drawing in files.values():
         assert ElementTree.fromstring(drawing).tag.endswith("svg")
     assert "| batch size 8 | **2.0100 ± 0.0248** ★ best |" in page

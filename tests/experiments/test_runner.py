@@ -85,6 +85,33 @@ def test_the_hopeless_are_stopped_when_asked(
     assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
 
 
+def test_trials_of_equal_time_have_the_steps_of_their_runs(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(grid={RATE: [0.01, 0.1]}, minutes=3)
+    outcome = run(spec, tmp_path, figures_only)
+    record = outcome.records["learning_rate=0.01+seed=0"]
+    assert record.status == "finished" and (record.step, record.num_steps) == (30, 30)
+    # One that had begun goes on with what it began with, whatever the time would give now.
+    words = tmp_path / "small" / "runs" / record.trial / "words.txt"
+    assert words.read_text().endswith(f"{record.trial}.yaml --minutes 3")
+    (tmp_path / "small" / "trials.jsonl").unlink()
+    assert run(spec, tmp_path, figures_only).records[record.trial].num_steps == 30
+    assert words.read_text() == f"{words.with_name('config.yaml')} --resume"
+    with pytest.raises(ConfigError, match=r"minutes: 3\.0 -> 4\.0"):
+        run(make_spec(grid={RATE: [0.01, 0.1]}, minutes=4), tmp_path, figures_only)
+
+
+def test_the_hopeless_are_found_by_their_share_of_a_settled_length(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
+    rules = {"hopeless": True, "min_trials": 2, "after": 0.4}
+    spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules, minutes=1)
+    record = run(spec, tmp_path, figures_only).records["learning_rate=1e-07+seed=0"]
+    # Four of ten steps; by the twenty of the base it would have been a fifth.
+    assert record.status == "pruned" and "after 40% of the run" in (record.reason or "")
+
+
 def test_a_failure_stops_no_other_trial_and_is_tried_again(
     make_spec: Any, figures_only: Command, tmp_path: Path
 ) -> None:

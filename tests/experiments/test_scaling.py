@@ -54,6 +54,12 @@ def test_too_few_points_are_refused() -> None:
         fit_power_law([1e12, 1e12], [1, 2])
 
 
+def test_a_shape_keeps_how_many_heads_share_keys_and_values() -> None:
+    base = ModelConfig(d_model=512, num_layers=4, num_heads=16, num_kv_heads=4, d_ff=1344)
+    shared = {width: shape(base, width)["model.num_kv_heads"] for width in (32, 224, 256, 1024)}
+    assert shared == {32: 1, 224: 1, 256: 2, 1024: 8}
+
+
 def test_a_shape_keeps_its_heads_and_its_ratios() -> None:
     base = ModelConfig(d_model=512, num_layers=4, num_heads=16, d_ff=1344)
     assert shape(base, 1024) == {

@@ -67,6 +67,15 @@ def test_a_name_that_is_no_setting_is_refused_with_the_nearest(
         ({"ranges": {RATE: {"low": 2, "high": 1}}}, "exchange them"),
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}}, "a log scale has no 0"),
         ({"grids": {}}, "grids"),
+        ({"tokens": 5, "minutes": 2}, "both 5 tokens and 2 minutes: keep tokens or minutes"),
+        ({"minutes": 0}, "greater than 0"),
+        ({"minutes": float("inf")}, "finite"),
+        ({"minutes": 2, "grid": {"num_steps": [5]}}, "num_steps cannot vary, for it follows from"),
+        (
+            {"minutes": 2, "variants": {"a": {"num_steps": 5}}},
+            "follows from minutes: leave one out",
+        ),
+        ({"tokens": 9, "ranges": {"num_steps": {"low": 1, "high": 2}}}, "follows from tokens"),
     ],
 )
 def test_a_sweep_that_contradicts_itself_is_refused(
@@ -162,6 +171,17 @@ def test_a_chosen_warm_up_stays_as_chosen(make_spec: Any) -> None:
     spec = make_spec(tokens=10_000)
     point = Point({"schedule.warmup_steps": 5})
     assert make_trial(spec, point, 0, Path("runs")).config.schedule.warmup_steps == 5
+
+
+def test_a_time_leaves_the_steps_to_the_run(make_spec: Any) -> None:
+    spec = make_spec(minutes=1.5, settings={"num_steps": 40})
+    chosen = {"schedule.warmup_steps": 5, "schedule.decay_steps": None, RATE: 0.1}
+    trial = make_trial(spec, Point(chosen), 0, Path("runs"))
+    assert trial.config.num_steps == 40 and trial.config.evaluation.every_steps == 4
+    assert trial.budget_flags(1.5) == [
+        *("--minutes", "1.5"),
+        *("--schedule.warmup-steps", "5", "--schedule.decay-steps", "None"),
+    ]
 
 
 def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:

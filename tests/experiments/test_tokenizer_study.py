@@ -51,6 +51,14 @@ def test_a_tokenizer_is_best_at_home() -> None:
     assert large.bytes_per_token > small.bytes_per_token
 
 
+def test_a_given_tokenizer_is_measured_beside_a_learned_one_of_its_name() -> None:
+    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    study = study_tokenizers(CORPORA, {"code-270": bytes_only}, vocab_sizes=[270], num_passes=1)
+    assert study.tokenizers == ["code-270", "stories-270", "code-270 (learned)"]
+    assert study.cell("code-270", "code").bytes_per_token == 1.0
+    assert study.cell("code-270 (learned)", "code").relative_to_home == 1
+
+
 def test_a_given_tokenizer_has_no_home() -> None:
     bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     study = study_tokenizers(CORPORA, {"bytes": bytes_only}, num_passes=1)

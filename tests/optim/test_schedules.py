@@ -61,6 +61,12 @@ def test_rates_stay_within_their_bounds(schedule: Any, step: int) -> None:
     assert (0 if step < warmup else low) <= rate(step) <= high
 
 
+def test_the_greatest_rate_is_reached_to_the_last_bit() -> None:
+    low, high = 1.4929753047466368, 5.55052136778795
+    assert low + (high - low) < high
+    assert cosine_schedule(0, high, low, 0, 10) == linear_schedule(0, high, low, 0, 10) == high
+
+
 @given(schedules(), counts)
 def test_rates_rise_then_stay_then_fall_then_stay(schedule: Any, step: int) -> None:
     rate, low, high, warmup, start, end = schedule

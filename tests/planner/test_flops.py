@@ -22,9 +22,14 @@ SHAPE: dict[str, Any] = {
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"tie_embeddings": True},
+    {"feed_forward": "silu"},
     {"feed_forward": "gelu"},
-    {"norm": "post", "positions": "none"},
+    {"feed_forward": "relu2"},
+    {"norm": "post"},
+    {"norm": "none", "positions": "none"},
     {"d_ff": 40, "qk_norm": True},
+    {"num_kv_heads": 2},
+    {"num_kv_heads": 1, "feed_forward": "gelu", "tie_embeddings": True},
 ]
 
 
@@ -36,7 +41,7 @@ def count(config: ModelConfig, num_tokens: int) -> FlopCounterMode:
     return counter
 
 
-@pytest.mark.parametrize("settings", [*VARIANTS, {"num_kv_heads": 2}], ids=str)
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
 @pytest.mark.parametrize("num_tokens", [16, 7])
 def test_a_forward_pass_is_what_torch_counts(settings: dict[str, Any], num_tokens: int) -> None:
     config = ModelConfig(**SHAPE, **settings, kernels="reference")
@@ -61,7 +66,7 @@ def test_every_component_is_what_torch_counts_in_its_modules() -> None:
     assert parts["output_head"] == counted(".lm_head")
 
 
-@pytest.mark.parametrize("settings", [{}, {"tie_embeddings": True}], ids=str)
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_a_step_is_three_times_a_forward_pass(settings: dict[str, Any]) -> None:
     config = ModelConfig(**SHAPE, **settings, kernels="reference")
     model = TransformerLM.from_config(config)
@@ -70,11 +75,7 @@ def test_a_step_is_three_times_a_forward_pass(settings: dict[str, Any]) -> None:
     assert counter.get_total_flops() == step_flops(config, batch_size=3)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"tie_embeddings": True}, {"feed_forward": "gelu"}, {"num_kv_heads": 2}],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_the_rule_is_what_the_formulas_multiply(settings: dict[str, Any]) -> None:
     config = ModelConfig(**SHAPE, **settings, kernels="reference")
     model = TransformerLM.from_config(config)

@@ -9,8 +9,9 @@ from groundup.planner import (
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.hardware import ACCELERATORS, device_kind, fastest_precision
-from groundup.planner.prices import PRICES
+from groundup.planner.accelerators import ACCELERATORS
+from groundup.planner.hardware import device_kind, fastest_precision
+from groundup.planner.prices import PRICES, find_price
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_a_reported_name_finds_its_row(device_name: str, row: str) -> None:
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce GTX 1080",
         "NVIDIA GeForce RTX 4090 Max-Q",
-        "Apple M3 Pro",
+        "Apple M9 Pro",
         "Intel(R) Xeon(R) Processor",
     ],
 )
@@ -93,7 +94,16 @@ def test_rows_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "row"), [("h200", "H200"), ("a100 80gb", "A100 80GB"), ("rtx-4090", "RTX 4090")]
+    ("typed", "row"),
+    [
+        ("h200", "H200"),
+        ("a100 80gb", "A100 80GB"),
+        ("a100_80gb", "A100 80GB"),
+        ("rtx-4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("4090", "RTX 4090"),
+        ("m4max", "M4 MAX"),
+    ],
 )
 def test_a_typed_name_finds_its_row(typed: str, row: str) -> None:
     assert get_accelerator(typed).name == row
@@ -124,6 +134,18 @@ def test_bfloat16_is_taken_where_the_hardware_has_it() -> None:
     assert fastest_precision(get_accelerator("A100")) == "bfloat16"
     assert fastest_precision(get_accelerator("T4")) == fastest_precision(get_accelerator("M1"))
     assert fastest_precision(get_accelerator("M1")) == "float32"
+
+
+def test_every_rate_has_a_source() -> None:
+    assert all(row.source for row in [*ACCELERATORS, describe_cpu(2, 10**9)])
+
+
+def test_a_processor_costs_by_its_cores_and_a_stranger_has_no_price() -> None:
+    one, four = find_price("CPU of 1 core"), find_price("CPU of 4 cores")
+    assert one is not None and four is not None
+    assert four.dollars_per_hour == pytest.approx(4 * one.dollars_per_hour)
+    assert find_price("H200") == PRICES["H200"]
+    assert find_price("M4 MAX") is find_price("abacus") is None
 
 
 def test_prices_have_a_device_a_source_and_a_date() -> None:

@@ -60,9 +60,9 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
     assert too_large.to_json()["memory"]["largest_micro_batch"] == 0
 
 
-@pytest.mark.parametrize("mfu", [0.0, -1.0, 1.5, float("nan")])
+@pytest.mark.parametrize("mfu", [0.0, -1.0, 1e-300, 1.5, float("nan")])
 def test_an_mfu_that_is_no_share_is_refused(mfu: float) -> None:
-    with pytest.raises(ConfigError, match=r"mfu is .*above 0 and up to 1"):
+    with pytest.raises(ConfigError, match=r"mfu is .*from 1e-06 to 1"):
         plan_on("H200", mfu=mfu)
 
 
@@ -72,6 +72,56 @@ def test_a_precision_that_the_hardware_lacks_is_refused() -> None:
         make_plan(PRESETS["gpt2-small"], v100, batch_size=1, num_steps=1, precision="bfloat16")
     plan = make_plan(PRESETS["gpt2-small"], v100, batch_size=1, num_steps=1)
     assert plan.duration.precision == "float32"
+
+
+def test_a_time_buys_the_steps_that_fit_into_it() -> None:
+    plan = plan_on("H200")
+    ten_minutes = plan.within(600)
+    duration = ten_minutes.duration
+    one_step = duration.flops_per_step / duration.flops_per_second
+    assert duration.seconds <= 600 < duration.seconds + one_step
+    assert ten_minutes.num_tokens == duration.num_steps * 64 * 1_024
+    assert any(line.startswith("the budget: 600 s x ") for line in duration.derivation())
+    with pytest.raises(ConfigError, match=r"one step takes 0\.136 s on H200, and there are 0\.1:"):
+        plan.within(0.1)
+
+
+def test_epochs_are_tokens_over_the_corpus() -> None:
+    h200 = get_accelerator("H200")
+    config = PRESETS["tinystories"]
+    plan = make_plan(config, h200, batch_size=4, num_steps=100, tokens_in_corpus=51_200)
+    assert plan.num_epochs == 2.0 and plan.to_json()["duration"]["num_epochs"] == 2.0
+    assert plan_on("H200").num_epochs is None
+
+
+def test_tf32_is_a_rate_of_its_own_where_there_are_tensor_cores_and_float32_elsewhere() -> None:
+    config = PRESETS["gpt2-small"]
+    rates = {}
+    for name in ("A100", "M4 Max"):
+        device = get_accelerator(name)
+        plan = make_plan(config, device, batch_size=1, num_steps=1, precision="tf32")
+        rates[name] = (plan.duration.precision, plan.duration.peak_flops_per_second)
+        assert plan.memory.execution.precision == "float32"
+    assert rates == {"A100": ("tf32", 156e12), "M4 Max": ("float32", 15.1e12)}
+
+
+def test_a_micro_batch_that_is_too_large_does_not_fit() -> None:
+    config, h200 = PRESETS["gpt2-xl"], get_accelerator("H200")
+    plan = make_plan(config, h200, batch_size=1_024, num_steps=1, micro_batch=1_024)
+    assert not plan.fits and not plan.to_json()["memory"]["fits"]
+    assert make_plan(config, h200, batch_size=1_024, num_steps=1).fits
+
+
+def test_a_run_beyond_all_devices_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"more than 1e\+60 operations"):
+        make_plan(PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=10**30, num_steps=10**30)
+
+
+def test_enough_steps_give_a_model_its_twenty_tokens_a_parameter() -> None:
+    plan = plan_on("H200")
+    tokens_per_step = 64 * 1_024
+    steps = plan.enough.num_steps
+    assert (steps - 1) * tokens_per_step < 20 * plan.num_parameters <= steps * tokens_per_step
 
 
 def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:

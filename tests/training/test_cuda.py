@@ -1,20 +1,24 @@
 """The laws of resuming and skipping on a GPU, where steps are queued; without one they skip."""
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
+from groundup.data.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
 from groundup.training import loop
 from groundup.training.comparison import compare_runs
 from groundup.training.config import RunConfig
 from groundup.training.loop import train
+from groundup.training.rehearsal import Rehearsal
 from groundup.training.run_folder import RunFolder
+from groundup.training.time_budget import TimeBudget
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -60,6 +64,27 @@ def test_attention_and_losses_of_long_texts_are_deterministic(make_config: MakeC
     train(one)
     train(other)
     assert compare_runs(one.run_folder, other.run_folder).differences == []
+
+
+@pytest.mark.parametrize("mode", ["off", "blocks"])
+def test_a_timed_run_is_the_run_of_that_length(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    take = Rehearsal.take
+
+    def take_slowly(self: Rehearsal, batches: Iterable[Batch]) -> float:
+        taken = list(batches)
+        take(self, taken)
+        return float(len(taken))
+
+    # Steps are said to take ten seconds, so that few fit, and the time to compile counts little.
+    monkeypatch.setattr(Rehearsal, "take", lambda *words: 10 * take_slowly(*words))
+    config = make_config("timed", {**SHAPE, "deterministic": True, "compile": mode})
+    timed = train(config, budget=TimeBudget(600.0, time.monotonic()))
+    settled = RunFolder(timed.run_folder).read_config()
+    assert settled.num_steps == timed.steps and 20 < timed.steps < 60
+    plain = train(settled.model_copy(update={"name": "plain"}))
+    assert compare_runs(timed.run_folder, plain.run_folder).differences == []
 
 
 def test_the_gpu_learns_what_the_cpu_learns(make_config: MakeConfig) -> None:

@@ -15,7 +15,7 @@ from groundup.tokenizer import Tokenizer
 from groundup.training.changes import differences
 from groundup.training.config import RunConfig
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder
+from groundup.training.run_folder import RunFolder, is_claimed
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -51,6 +51,15 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
     assert environment["data"]["content"].startswith("sha256:")
     assert {"torch", "numpy", "python", "groundup", "device", "git_commit"} <= environment.keys()
     assert "fused" in environment["kernels"]
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel lists no locks here")
+def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert is_claimed(folder.path) is None
+    with folder.claim(resume=False):
+        assert is_claimed(folder.path)
+    assert is_claimed(folder.path) is False
 
 
 def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:

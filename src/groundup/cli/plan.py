@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from groundup.cli.early_flags import value_of
 from groundup.config import load_settings
@@ -13,12 +13,21 @@ from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
 from groundup.planner.flops import OptimizerName
-from groundup.planner.prices import Price
+from groundup.planner.prices import Price, find_price
 from groundup.runtime import memory_bytes, num_cores
 from groundup.training.config import RunConfig
 
 if TYPE_CHECKING:
     from groundup.cli.plan_probe import Probe
+
+_LENGTHS = ("--num-steps", "--tokens", "--minutes")
+# Beyond them a figure was mistyped, or is no number.
+_RANGES = {
+    "peak_tflops": (1e-6, 1e9),
+    "memory_gb": (1e-3, 1e9),
+    "price_per_hour": (1e-6, 1e9),
+    "minutes": (1e-3, 1e9),
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +55,20 @@ class Arguments:
     tokens: int | None = None
     """Tokens to train on, instead of a number of steps."""
 
+    minutes: float | None = None
+    """Minutes to train for, instead of a number of steps."""
+
+    corpus_tokens: int | None = None
+    """Tokens in the corpus, to tell epochs; from the shards of --config where they are there."""
+
     optimizer: OptimizerName = "adamw"
     """adamw, sgd or muon."""
 
     device: str = "A100 80GB"
     """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
 
-    precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """Of products; auto is bfloat16 on devices that have it."""
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
+    """Of products; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
     mfu: float = 0.5
     """The share of the device's peak that training reaches."""
@@ -70,6 +85,9 @@ class Arguments:
     probe: bool = False
     """Time three real steps on this machine, and plan for it with what they took."""
 
+    devices: bool = False
+    """Print the table of devices, with the sources of its rates and prices, and plan nothing."""
+
     json: bool = False
     """Print one JSON object instead of tables."""
 
@@ -81,6 +99,9 @@ class Arguments:
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the preset's model, or what the settings file says."""
+    lengths = [one for one in _LENGTHS if value_of(one, argv) is not None]
+    if len(lengths) > 1:
+        raise ConfigError(f"{' and '.join(lengths)} both say how long the run is: give one")
     name, file = value_of("--preset", argv), value_of("--config", argv)
     if name is not None and file is not None:
         raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")
@@ -94,14 +115,19 @@ def defaults(argv: Sequence[str]) -> Arguments:
         batch_size=run.batch_size,
         micro_batch_size=run.micro_batch,
         num_steps=run.num_steps,
+        corpus_tokens=_tokens_in(run.data.shards),
         optimizer=run.optimizer.name,
-        precision=run.precision,
+        device="cpu" if run.device == "cpu" else Arguments.device,
+        precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
     )
 
 
 def run(arguments: Arguments) -> None:
     """Plan, and print or draw it."""
     _check(arguments)
+    if arguments.devices:
+        _show_devices(arguments)
+        return
     probe = _probe(arguments) if arguments.probe else None
     plan = _plan(arguments, probe)
     if arguments.plot is not None:
@@ -120,13 +146,15 @@ def run(arguments: Arguments) -> None:
     print_plan(plan)
     if probe is not None:
         print_probe(plan, probe)
+    if arguments.plot is not None:
+        print(f"wrote {arguments.plot}")
 
 
 def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
     price = None
     if arguments.price_per_hour is not None:
         price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
-    return make_plan(
+    plan = make_plan(
         arguments.model,
         _device(arguments) if probe is None else probe.device,
         batch_size=arguments.batch_size,
@@ -136,7 +164,26 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         optimizer=arguments.optimizer,
         micro_batch=arguments.micro_batch_size if probe is None else probe.micro_batch,
         price=price,
+        tokens_in_corpus=arguments.corpus_tokens,
     )
+    return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
+
+
+def _show_devices(arguments: Arguments) -> None:
+    from groundup.cli.plan_page import print_devices
+    from groundup.planner.accelerators import ACCELERATORS
+
+    devices = [*ACCELERATORS, describe_cpu(num_cores(), memory_bytes())]
+    if arguments.json:
+        rows = [{**one._asdict(), "price": _price_of(one)} for one in devices]
+        print(json.dumps(rows, ensure_ascii=False, indent=2))
+    else:
+        print_devices(devices)
+
+
+def _price_of(device: Accelerator) -> dict[str, Any] | None:
+    price = find_price(device.name)
+    return None if price is None else price._asdict()
 
 
 def _probe(arguments: Arguments) -> "Probe":
@@ -147,7 +194,8 @@ def _probe(arguments: Arguments) -> "Probe":
         micro_batch_size=arguments.micro_batch_size,
         model=arguments.model,
         optimizer=OptimizerConfig(name=arguments.optimizer),
-        precision=arguments.precision,
+        precision="float32" if arguments.precision == "tf32" else arguments.precision,
+        tf32=arguments.precision == "tf32",
     )
     return probe_this_machine(config, memory_bytes())
 
@@ -168,22 +216,47 @@ def _device(arguments: Arguments) -> Accelerator:
     else:
         device = get_accelerator(arguments.device)
     if rate is not None:
-        device = device._replace(bfloat16_flops_per_second=rate, float32_flops_per_second=rate)
+        device = device._replace(
+            bfloat16_flops_per_second=rate,
+            tf32_flops_per_second=rate,
+            float32_flops_per_second=rate,
+            source="given by --peak-tflops",
+        )
     return device if given_bytes is None else device._replace(memory_bytes=given_bytes)
 
 
+def _tokens_in(shards: Path) -> int | None:
+    """The size of a corpus that has been prepared already."""
+    from groundup.data.shard_index import INDEX_NAME, read_index
+
+    if not (shards / INDEX_NAME).is_file():
+        return None
+    split = read_index(shards).splits.get("train")
+    return split.num_ids if split else None
+
+
 def _check(arguments: Arguments) -> None:
-    for name in ("batch_size", "num_steps", "tokens", "micro_batch_size"):
+    for name in ("batch_size", "num_steps", "tokens", "micro_batch_size", "corpus_tokens"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
-    for name in ("peak_tflops", "memory_gb", "price_per_hour"):
+            raise ConfigError(f"{_flag(name)} is {value}, but must be at least 1")
+    for name, (low, high) in _RANGES.items():
         value = getattr(arguments, name)
-        if value is not None and not value > 0:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value:g}, but must be above 0")
+        if value is not None and not low <= value <= high:
+            raise ConfigError(
+                f"{_flag(name)} is {value:g}, but must be from {low:g} to {high:g}"
+                if value > 0
+                else f"{_flag(name)} is {value:g}, but must be above 0"
+            )
     size = arguments.micro_batch_size
     if size is not None and arguments.batch_size % size:
         raise ConfigError(
             f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
             f"--micro-batch-size {size}: choose a divisor of the batch size"
         )
+    if arguments.plot is not None and arguments.plot.suffix != ".svg":
+        raise ConfigError(f"--plot writes SVG, but {str(arguments.plot)!r} does not end in .svg")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,11 +1,13 @@
 """A plan on the screen: tables of figures, and the way from operations to days and dollars."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from groundup.cli.tables import print_figures, print_table, show_duration
+from groundup.planner.accelerators import Accelerator
 from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
 from groundup.planner.plan import Plan
+from groundup.planner.prices import find_price
 from groundup.planner.quantities import show_bytes, show_count, show_dollars, show_flops
 from groundup.planner.shares import shares_by_context, shares_by_size
 
@@ -38,6 +40,34 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
     print_figures(f"measured on {plan.duration.device}", figures)
 
 
+def print_devices(devices: Sequence[Accelerator]) -> None:
+    """The table of devices, and where its rates and prices were read."""
+    rows, names_by_source = [], dict[str, list[str]]()
+    for device in devices:
+        names_by_source.setdefault(device.source, []).append(device.name)
+        price = find_price(device.name)
+        rates = (
+            device.bfloat16_flops_per_second,
+            device.tf32_flops_per_second,
+            device.float32_flops_per_second,
+        )
+        rows.append(
+            (
+                device.name,
+                *("" if rate is None else f"{rate / 1e12:,.6g}" for rate in rates),
+                f"{device.memory_bytes / 2**30:,.4g}",
+                "" if price is None else f"{price.dollars_per_hour:,.2f}",
+            )
+        )
+    headers = ("device", "bfloat16", "tf32", "float32", "GiB", "$/hour")
+    print_table("devices, with dense rates in TFLOP/s", headers, rows)
+    rates_from = [(", ".join(names), source) for source, names in names_by_source.items()]
+    print_figures("sources of the rates", rates_from)
+    prices = [(one.name, find_price(one.name)) for one in devices]
+    prices_from = [(name, f"{one.source}, {one.date}") for name, one in prices if one is not None]
+    print_figures("sources of the prices", prices_from)
+
+
 def _print_parts(plan: Plan) -> None:
     total = plan.num_parameters
     rows = [(_words(name), f"{n:,}", f"{n / total:.1%}") for name, n in plan.parameters.items()]
@@ -45,8 +75,9 @@ def _print_parts(plan: Plan) -> None:
     print_table("parameters", ("part", "weights", "share"), rows)
     flops = plan.flops
     total = sum(flops.values())
+    layers = {name: f"{n:,}" for name, n in plan.flops_per_layer.items()}
     lines = [
-        (_words(name), f"{plan.flops_per_layer.get(name, 0):,}", f"{n:,}", f"{n / total:.1%}")
+        (_words(name), layers.get(name, ""), f"{n:,}", f"{n / total:.1%}")
         for name, n in flops.items()
     ]
     per_layer = sum(plan.flops_per_layer.values())
@@ -74,11 +105,19 @@ def _print_memory(plan: Plan) -> None:
     largest = memory.largest_micro_batch(plan.memory_bytes)
     figures.append(("a sequence: total", show_bytes(memory.bytes_per_sequence)))
     figures.append((f"largest micro-batch in {_show_memory(plan)}", f"{largest:,}"))
-    if plan.peak_bytes is not None:
-        shown = f"{show_bytes(plan.peak_bytes)} with micro-batches of {plan.micro_batch:,}"
-        figures.append(("peak of a step", shown))
+    figures.append(("peak of a step", _show_peak(plan)))
     where = f"{memory.execution.precision} on {memory.execution.device}"
     print_figures(f"memory of groundup train, {where}", figures)
+
+
+def _show_peak(plan: Plan) -> str:
+    if plan.peak_bytes is None:
+        one = show_bytes(plan.memory.bytes_at(1))
+        return f"does not fit: one sequence at a time takes {one}"
+    shown = f"{show_bytes(plan.peak_bytes)} with micro-batches of {plan.micro_batch:,}"
+    if plan.memory.process_bytes:
+        shown += f", {show_bytes(plan.memory.process_bytes)} more for the process"
+    return shown if plan.fits else f"does not fit: {shown}"
 
 
 def _print_textbook(plan: Plan) -> None:
@@ -98,16 +137,25 @@ def _print_textbook(plan: Plan) -> None:
 
 def _print_run(plan: Plan) -> None:
     duration = plan.duration
+    tokens = f"{show_count(plan.num_tokens)} in {duration.num_steps:,} steps"
+    if plan.num_epochs is not None and plan.tokens_in_corpus is not None:
+        tokens += f", {plan.num_epochs:.3g} epochs of {show_count(plan.tokens_in_corpus)}"
     figures = [
-        ("tokens", show_count(plan.num_tokens)),
+        ("tokens", tokens),
         ("a step", f"{show_flops(duration.flops_per_step)}, update {plan.update_flops:,} FLOPs"),
         ("time", show_duration(duration.seconds)),
     ]
+    price = "none in the table: give --price-per-hour"
     if duration.dollars is not None:
-        figures.append(("price", show_dollars(duration.dollars)))
+        price = show_dollars(duration.dollars)
     best = optimal_parameters(duration.total_flops)
+    enough = show_count(optimal_tokens(plan.num_parameters))
     figures += [
-        ("enough tokens for this model", show_count(optimal_tokens(plan.num_parameters))),
+        ("price", price),
+        (
+            "enough tokens for this model",
+            f"{enough} in {plan.enough.num_steps:,} steps, {show_duration(plan.enough.seconds)}",
+        ),
         (
             "best use of this compute",
             f"{show_count(best)} parameters on {show_count(optimal_tokens(best))} tokens",

@@ -4,9 +4,8 @@ The step is the one that `groundup train` takes, on random ids; nothing is writt
 """
 
 import statistics
-import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from groundup.model.config import ModelConfig
 from groundup.planner import (
@@ -18,17 +17,12 @@ from groundup.planner import (
     training_memory,
 )
 from groundup.planner.activations import DeviceKind
-from groundup.planner.hardware import rate_in
+from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
 from groundup.runtime import num_cores, peak_memory_bytes
 from groundup.training.config import RunConfig
 
-if TYPE_CHECKING:
-    from groundup.data.loader import Batch
-
 _TIMED_STEPS = 3
-# Everything is allocated after one step, and on CUDA recorded after a few more.
-_WARM_UP_STEPS = {"cpu": 1, "mps": 1, "cuda": 5}
 # A processor is as fast on small batches, and nobody wants to wait for large ones.
 _CPU_TOKENS = 4_096
 
@@ -38,7 +32,7 @@ class Probe:
     """What the steps took, beside what was predicted."""
 
     device: Accelerator
-    precision: Literal["float32", "bfloat16"]
+    precision: Precision
     micro_batch: int
     seconds_per_step: float
     tokens_per_second: float
@@ -53,11 +47,15 @@ class Probe:
 def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     """Train a model of these settings for a few steps of one micro-batch."""
     from groundup.training.execution import settle
+    from groundup.training.rehearsal import num_warm_up_steps
 
     config = settle(config)
     execution = _execution(config)
-    kind, precision = execution
+    kind = execution.device
     device = _describe_device(config, host_memory_bytes)
+    precision: Precision = execution.precision
+    if precision == "float32" and config.tf32 and device.tf32_flops_per_second is not None:
+        precision = "tf32"
     memory = training_memory(config.model, execution, config.optimizer.name, device.memory_bytes)
     micro_batch = config.micro_batch
     if micro_batch is None:
@@ -66,7 +64,7 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
             most = min(most, max(1, _CPU_TOKENS // config.model.context_length))
         micro_batch = next(n for n in range(most, 0, -1) if config.batch_size % n == 0)
     config = config.model_copy(update={"batch_size": micro_batch, "micro_batch_size": micro_batch})
-    seconds, peak_bytes = time_steps(config, _WARM_UP_STEPS[kind])
+    seconds, peak_bytes = time_steps(config, num_warm_up_steps(config))
     rate = step_flops(config.model, micro_batch) / seconds
     peak_rate = rate_in(device, precision)
     if not peak_rate or rate > peak_rate:
@@ -74,6 +72,7 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
         peak_rate = rate
         device = device._replace(
             float32_flops_per_second=rate,
+            tf32_flops_per_second=rate if precision == "tf32" else None,
             bfloat16_flops_per_second=rate if precision == "bfloat16" else None,
         )
     return Probe(
@@ -114,30 +113,24 @@ def time_steps(config: RunConfig, num_warm_up: int) -> tuple[float, int]:
     """Seconds of a step, the median, and the peak of the memory."""
     import torch
 
-    from groundup.training.building import build_state
     from groundup.training.execution import switches
-    from groundup.training.graph import choose_step
+    from groundup.training.rehearsal import Rehearsal, random_batch
 
     is_cuda = config.device.startswith("cuda")
     _load_libraries(config)
     before = peak_memory_bytes()
     seconds = []
     with switches(config):
-        state = build_state(config)
-        step = choose_step(config, state.model, state.optimizer)
+        rehearsal = Rehearsal(config)
         for number in range(num_warm_up + _TIMED_STEPS):
-            batch = random_batch(config, number)
-            started = time.perf_counter()
-            step(batch).read()
-            seconds.append(time.perf_counter() - started)
+            seconds.append(rehearsal.take([random_batch(config, number)]))
         peak = torch.cuda.max_memory_allocated(config.device) if is_cuda else peak_memory_bytes()
     return statistics.median(seconds[num_warm_up:]), peak if is_cuda else peak - before
 
 
 def _load_libraries(config: RunConfig) -> None:
     """Take a step of next to nothing: what is loaded on the way is no part of a step's memory."""
-    from groundup.training.building import build_state
-    from groundup.training.graph import choose_step
+    from groundup.training.rehearsal import Rehearsal, random_batch
 
     sizes = {"context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 1, "vocab_size": 16}
     small = config.model_copy(
@@ -148,17 +141,4 @@ def _load_libraries(config: RunConfig) -> None:
             "model": ModelConfig(**sizes),
         }
     )
-    state = build_state(small)
-    choose_step(small, state.model, state.optimizer)(random_batch(small, 0)).read()
-
-
-def random_batch(config: RunConfig, number: int) -> "Batch":
-    import torch
-
-    from groundup.data.loader import Batch
-
-    generator = torch.Generator().manual_seed(number)
-    shape = (config.batch_size, config.model.context_length + 1)
-    ids = torch.randint(config.model.vocab_size, shape, generator=generator).to(config.device)
-    inputs, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
-    return Batch(number, inputs, targets, config.micro_batch)
+    Rehearsal(small).take([random_batch(small, 0)])

@@ -114,6 +114,8 @@ def print_scaling(outcome: "ScalingOutcome") -> None:
         ],
     )
     figures = []
+    if sum(fit.is_inside for fit in outcome.fits) < 2:
+        figures.append(("not to be trusted", "fewer than two best sizes lie inside the ladder"))
     if outcome.size_law is not None and outcome.loss_law is not None:
         figures.append(("best size", f"grows as FLOPs^{outcome.size_law.exponent:.3f}"))
         figures.append(("its loss", f"falls as FLOPs^{outcome.loss_law.exponent:.4f}"))

@@ -42,10 +42,15 @@ def run(arguments: Arguments) -> int:
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
     if arguments.dry_run and spec.sampler == "tpe":
-        print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs")
+        length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
+        print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
         return 0
     if arguments.dry_run:
-        print_trials(f"{spec.name}: trials", plan_trials(spec, path))
+        trials = plan_trials(spec, path)
+        if spec.minutes is None:
+            print_trials(f"{spec.name}: trials", trials)
+        else:
+            print_timed_trials(f"{spec.name}: trials", trials, spec.minutes)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     print_outcome(spec.name, outcome)
@@ -82,6 +87,19 @@ def print_trials(title: str, trials: "list[Trial]") -> None:
     print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs"), rows)
 
 
+def print_timed_trials(title: str, trials: "list[Trial]", minutes: float) -> None:
+    """Each trial with its size; what it can do in its time is not known before it begins."""
+    from groundup.cli.tables import print_table
+    from groundup.planner.parameters import count_parameters
+
+    rows = []
+    for trial in trials:
+        parameters = sum(count_parameters(trial.config.model).values())
+        rows.append([trial.name, f"{parameters:,}", f"{minutes:g}"])
+    rows.append([f"{len(trials)} trials", "", f"{minutes * len(trials):g}"])
+    print_table(title, ("trial", "parameters", "minutes"), rows)
+
+
 def print_outcome(title: str, outcome: "SweepOutcome") -> None:
     """The points from best to worst, and where everything lies."""
     from groundup.cli.tables import print_table
@@ -90,6 +108,8 @@ def print_outcome(title: str, outcome: "SweepOutcome") -> None:
     print_table(title, headers, [_row(result) for result in outcome.results])
     if outcome.best is not None:
         print(f"best: {outcome.best.point}")
+    if not outcome.has_one_text:
+        print("no best: the texts differ, and with them what a loss means; bits per byte compare")
     print(f"the runs are in {outcome.folder / 'runs'}; groundup report {outcome.folder} shows them")
     if outcome.stopped_by is not None:
         print("stopped before the end: the same command goes on")

@@ -53,6 +53,8 @@ def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> No
             headers[column] if headers else "",
             justify="right" if column and headers else "left",
             style="" if column else "cyan",
+            # A figure without its last digits would be another figure.
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*map(Text, row))

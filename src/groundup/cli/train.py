@@ -3,21 +3,27 @@
 Settings come from their defaults, then the YAML file, then the flags.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from tyro.conf import Fixed, Suppress
 
+from groundup.cli.early_flags import value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.training.config import RunConfig
+from groundup.training.process_clock import process_start
+from groundup.training.step_counts import COUNTED_IN_STEPS
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
     from groundup.training import TrainSummary
+    from groundup.training.time_budget import TimeBudget
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,28 @@ class Arguments:
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
 
+    minutes: float | None = None
+    """Train for this long, from the start of the command to its last line: steps are timed on this
+    machine and num_steps follows. Settings counted in steps keep their share of the run, but for
+    those that are given as flags."""
+
     settings: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
+
+    given_flags: Suppress[Fixed[tuple[str, ...]]] = ()
+    """The settings counted in steps that the command line sets, by dotted name."""
 
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the settings file's values, where one is given."""
-    file = _value_of("--config", argv) or _file_of_resumed_run(argv)
-    return Arguments(settings=load_settings(RunConfig, file))
+    file = value_of("--config", argv) or _file_of_resumed_run(argv)
+    counts = ("num_steps", *COUNTED_IN_STEPS)
+    given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
+    return Arguments(settings=load_settings(RunConfig, file), given_flags=given)
+
+
+def flag_of(name: str) -> str:
+    """A setting's dotted name as it is given on the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def run(arguments: Arguments) -> int:
@@ -52,6 +73,7 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(
             "--resume needs the name of the run: add --name RUN, or a --config that has one"
         )
+    budget = _budget(arguments)
     from groundup.cli.progress import progress_bar
     from groundup.training import train
 
@@ -62,6 +84,7 @@ def run(arguments: Arguments) -> int:
             allow_changes=arguments.allow_changes,
             write_sample=sample_writer(config),
             progress=progress,
+            budget=budget,
         )
     _print_summary(summary)
     return exit_status(summary)
@@ -101,22 +124,26 @@ def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, str], str]":
     return write_sample
 
 
-def _value_of(flag: str, argv: Sequence[str]) -> str | None:
-    """The last value given to a flag, before the flags are parsed."""
-    found = None
-    for place, word in enumerate(argv):
-        name, is_joined, value = word.partition("=")
-        if name.replace("_", "-") == flag:
-            found = value if is_joined else next(iter(argv[place + 1 : place + 2]), None)
-    return found
+def _budget(arguments: Arguments) -> "TimeBudget | None":
+    """The time that --minutes gives, counted from the start of this process."""
+    minutes = arguments.minutes
+    if minutes is None:
+        return None
+    from groundup.training.time_budget import TimeBudget
+
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes is {minutes:g}: give a number of minutes above 0")
+    if "num_steps" in arguments.given_flags:
+        raise ConfigError("--num-steps follows from --minutes: give one of them")
+    return TimeBudget(60 * minutes, process_start(), arguments.given_flags)
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     """The settings a run was last trained with, when it is to be resumed by its name alone."""
-    name = _value_of("--name", argv)
+    name = value_of("--name", argv)
     if name is None or "--resume" not in argv:
         return None
-    folder = Path(_value_of("--runs-folder", argv) or RUNS_FOLDER)
+    folder = Path(value_of("--runs-folder", argv) or RUNS_FOLDER)
     file = folder / name / "config.yaml"
     return file if file.is_file() else None
 

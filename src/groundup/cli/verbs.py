@@ -33,6 +33,7 @@ VERBS = {
         Verb("ablate", "find what each part of a recipe is worth, at its own best learning rate"),
         Verb("scaling", "fit loss over size and compute, and test the prediction"),
         Verb("report", "compare runs on one page: curves, intervals, settings, cost, samples"),
+        Verb("temperatures", "measure what temperature and top-p do to a model's texts"),
         Verb("tokenizer train", "learn a vocabulary from text"),
         Verb("tokenizer encode", "turn text into ids"),
         Verb("tokenizer decode", "turn ids back into text"),

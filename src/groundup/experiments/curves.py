@@ -5,6 +5,7 @@ How curves look is `curves_svg`.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,8 @@ NUM_SLOTS = 8
 _NUM_DRAWN = 4_000
 _MOST_POINTS, _FEWEST_POINTS = 240, 40
 _MOST_GROUPS_WITH_JITTER = 3
+# Student's t makes the band of two seeds twelve times their distance: it would hide the curves.
+_FEWEST_SEEDS_OF_A_BAND = 3
 _SMOOTHING_SHARE = 40
 _JITTERING = frozenset({"loss", "gradient_norm", "tokens_per_second", "mfu"})
 
@@ -119,6 +122,8 @@ def _average(
 ) -> tuple[tuple[Point, ...], tuple[tuple[float, float, float], ...]]:
     """The mean of several runs at the steps they share, and its interval."""
     shared = sorted(set.intersection(*(set(run) for run in runs))) if runs else []
+    if runs and len(shared) < 2 and all(runs):
+        runs, shared = _aligned(runs)
     line, band = [], []
     for step in shared:
         x = sum(run[step][0] for run in runs) / len(runs)
@@ -126,9 +131,26 @@ def _average(
         if interval is None:
             continue
         line.append((x, interval.mean))
-        if interval.half_width is not None:
+        if interval.half_width is not None and len(runs) >= _FEWEST_SEEDS_OF_A_BAND:
             band.append((x, interval.low, interval.high))
     return tuple(line), tuple(band)
+
+
+def _aligned(runs: Sequence[dict[int, Point]]) -> tuple[list[dict[int, Point]], list[int]]:
+    """Runs that were measured at different steps, between their points at those of the first."""
+    ends = (max(min(run) for run in runs), min(max(run) for run in runs))
+    shared = [step for step in sorted(runs[0]) if ends[0] <= step <= ends[1]]
+    return [{step: _between(run, step) for step in shared} for run in runs], shared
+
+
+def _between(run: dict[int, Point], step: int) -> Point:
+    steps = sorted(run)
+    after = bisect_left(steps, step)
+    if steps[after] == step:
+        return run[step]
+    (x_1, y_1), (x_2, y_2) = run[steps[after - 1]], run[steps[after]]
+    share = (step - steps[after - 1]) / (steps[after] - steps[after - 1])
+    return x_1 + share * (x_2 - x_1), y_1 + share * (y_2 - y_1)
 
 
 def smooth(values: Sequence[float], reach: int) -> list[float]:

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from groundup.experiments.curves import Axis, Curve, Point
-from groundup.experiments.figure_text import markup, shorten, show_count, show_loss
+from groundup.experiments.figure_text import markup, shorten_alike, show_count, show_loss
 
 STYLE_FILE = Path(__file__).parent / "static" / "curves.css"
 
-# The highest losses, early ones mostly, lie above the drawing: they would press down the rest.
+# The highest losses, early ones mostly, lie above the drawing where they would press down the rest:
+# where they are this many times as high above the lowest one as nearly all others. Of few points
+# none is lightly left out.
 _SHARE_DRAWN = 0.88
+_FARTHEST, _FARTHEST_OF_FEW, _FEW = 2.5, 6.0, 20
 _LABEL_HEIGHT = 15.0
-_MOST_LABELS = 12
+_MOST_LABELS, _LONGEST_LABEL = 16, 24
 
 
 class Size(NamedTuple):
@@ -98,6 +101,22 @@ def draw_key(curve: Curve) -> str:
     )
 
 
+def draw_mark(slot: int, x: float, y: float, *, is_open: bool = False) -> str:
+    """The shape of a style, hollow where something goes on."""
+    shapes = (
+        f"M{x - 4:.1f} {y:.1f}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
+        f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8Z",
+        f"M{x:.1f} {y - 5:.1f}l5 9h-10Z",
+        f"M{x:.1f} {y - 5.5:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5Z",
+    )
+    return f'<path class="{"mark open" if is_open else "mark"}" d="{shapes[slot % 4]}"/>'
+
+
+def draw_cross(x: float, y: float) -> str:
+    """Divergence."""
+    return f'<path class="cross" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
+
+
 def describe(curves: Sequence[Curve], axis: Axis, figure_name: str, longest: int = 8) -> str:
     """The drawing in words: where each curve ends."""
     by = {"step": "step", "tokens": "tokens", "wall_seconds": "wall clock"}[axis]
@@ -121,6 +140,25 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
+def move_apart(places: Sequence[float], top: float, bottom: float) -> list[float]:
+    """Places from top to bottom, at least a line apart, within the plot if they all fit."""
+    moved: list[float] = []
+    for place in places:
+        moved.append(max(place, moved[-1] + _LABEL_HEIGHT) if moved else max(place, top))
+    limit = bottom
+    for index in range(len(moved) - 1, -1, -1):
+        moved[index] = min(moved[index], limit)
+        limit = moved[index] - _LABEL_HEIGHT
+    return moved
+
+
+def short_number(value: float) -> str:
+    """A number beside an axis."""
+    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
+        return f"{value:.3g}"
+    return f"{round(value, 6):,.10g}"
+
+
 def _scale(curves: Sequence[Curve], size: Size) -> _Scale:
     x_end = max(x for curve in curves for x, _ in curve.line) or 1.0
     sound = [curve for curve in curves if not curve.is_diverged]
@@ -128,6 +166,9 @@ def _scale(curves: Sequence[Curve], size: Size) -> _Scale:
     values = sorted(y for curve in counted for _, y in curve.line)
     ends = (curve.line[-1][1] for curve in counted)
     low, high = values[0], max(values[int((len(values) - 1) * _SHARE_DRAWN)], *ends)
+    farthest = _FARTHEST_OF_FEW if len(values) <= _FEW else _FARTHEST
+    if values[-1] - low <= farthest * (high - low):
+        high = values[-1]
     room = max((high - low) * 0.06, abs(high) * 1e-4, 1e-9)
     return _Scale(size, x_end, low - room, high + room)
 
@@ -139,7 +180,9 @@ def _grid(scale: _Scale, axis: Axis, figure_name: str) -> str:
     for value in ticks(scale.y_low, scale.y_high):
         y = scale.y(value)
         parts.append(f'<path d="M{size.left} {y:.1f}H{right}"/>')
-        parts.append(f'<text x="{size.left - 8}" y="{y + 4:.1f}" class="y">{_short(value)}</text>')
+        parts.append(
+            f'<text x="{size.left - 8}" y="{y + 4:.1f}" class="y">{short_number(value)}</text>'
+        )
     unit, divisor = _unit(axis, scale.x_end)
     about = 6 if size.width > 500 else 4
     for value in ticks(0.0, scale.x_end / divisor, about):
@@ -203,52 +246,27 @@ def _path(points: Sequence[Point], scale: _Scale) -> str:
 def _mark(curve: Curve, x: float, y: float) -> str:
     """The end of a curve: a shape of its style, a cross where it diverged."""
     if curve.is_diverged:
-        return f'<path class="cross" d="M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10"/>'
-    if curve.slot is None:
-        return ""
-    shapes = (
-        f"M{x - 4:.1f} {y:.1f}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
-        f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8Z",
-        f"M{x:.1f} {y - 5:.1f}l5 9h-10Z",
-        f"M{x:.1f} {y - 5.5:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5Z",
-    )
-    kind = "mark open" if curve.is_open else "mark"
-    return f'<path class="{kind}" d="{shapes[curve.slot % 4]}"/>'
+        return draw_cross(x, y)
+    return "" if curve.slot is None else draw_mark(curve.slot, x, y, is_open=curve.is_open)
 
 
 def _end_labels(curves: Sequence[Curve], scale: _Scale) -> str:
     """Labels beside the ends of the curves in front, moved apart where they would collide."""
     named = [curve for curve in curves if curve.slot is not None or curve.is_diverged]
-    named = sorted(named, key=lambda curve: curve.line[-1][1], reverse=True)[:_MOST_LABELS]
+    named = sorted(named, key=lambda curve: curve.is_diverged)[:_MOST_LABELS]
+    named = sorted(named, key=lambda curve: curve.line[-1][1], reverse=True)
+    labels = shorten_alike([curve.label for curve in named], _LONGEST_LABEL)
     places = [scale.y(scale.inside(curve.line[-1][1])) for curve in named]
-    places = _move_apart(places, scale.size.top + 4.0, scale.size.height - scale.size.bottom)
+    places = move_apart(places, scale.size.top + 4.0, scale.size.height - scale.size.bottom)
     x = scale.size.width - scale.size.right + 14
     return "".join(
         f'<text class="label {_class(curve)}" x="{x}" y="{y + 4:.1f}">'
-        f"{'✕ ' if curve.is_diverged else ''}{markup(shorten(curve.label, 24))}</text>"
-        for curve, y in zip(named, places, strict=True)
+        f"{'✕ ' if curve.is_diverged else ''}{markup(label)}</text>"
+        for curve, label, y in zip(named, labels, places, strict=True)
     )
-
-
-def _move_apart(places: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Places from top to bottom, at least a line apart, within the plot if they all fit."""
-    moved: list[float] = []
-    for place in places:
-        moved.append(max(place, moved[-1] + _LABEL_HEIGHT) if moved else max(place, top))
-    limit = bottom
-    for index in range(len(moved) - 1, -1, -1):
-        moved[index] = min(moved[index], limit)
-        limit = moved[index] - _LABEL_HEIGHT
-    return moved
 
 
 def _class(curve: Curve) -> str:
     if curve.is_diverged:
         return "curve diverged"
     return "curve behind" if curve.slot is None else f"curve slot-{curve.slot + 1}"
-
-
-def _short(value: float) -> str:
-    if value and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.3g}"
-    return f"{round(value, 6):,.10g}"

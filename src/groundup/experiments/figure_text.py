@@ -1,6 +1,7 @@
 """Figures and foreign text as a reader meets them: short numbers, times, no control signs."""
 
 import unicodedata
+from collections.abc import Sequence
 from html import escape
 
 from groundup.experiments.statistics import Interval
@@ -80,6 +81,31 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
+def shorten_alike(texts: Sequence[str], length: int) -> list[str]:
+    """Texts that do not fit, without the words that all of them have: what tells them apart stays.
+
+    "clipped, learning rate 0.1" beside "free, learning rate 0.2" becomes "clipped, 0.1".
+    """
+    parts = [text.split(", ") for text in texts]
+    if all(len(text) <= length for text in texts) or len({len(one) for one in parts}) > 1:
+        return [shorten(text, length) for text in texts]
+    columns = [_without_common_words(column) for column in zip(*parts, strict=True)]
+    told = [", ".join(filter(None, row)) for row in zip(*columns, strict=True)]
+    are_distinct = len(set(told)) == len(set(texts)) and all(told)
+    return [shorten(text, length) for text in (told if are_distinct else texts)]
+
+
+def _without_common_words(texts: Sequence[str]) -> list[str]:
+    """Nothing where all texts are alike, else what follows the words they begin with."""
+    words = [text.split(" ") for text in texts]
+    if len(set(texts)) == 1:
+        return [""] * len(texts)
+    count = 0
+    while all(len(one) > count + 1 for one in words) and len({one[count] for one in words}) == 1:
+        count += 1
+    return [" ".join(one[count:]) for one in words]
+
+
 def visible(text: str) -> str:
     """Text that any page or drawing may hold; what has no shape becomes the replacement sign."""
     return "".join("\ufffd" if _is_shapeless(sign) else sign for sign in text.replace("\r\n", "\n"))
@@ -88,6 +114,11 @@ def visible(text: str) -> str:
 def markup(text: object) -> str:
     """Foreign text where HTML or SVG expects some: nothing in it is a tag."""
     return escape(visible(str(text)))
+
+
+def breakable(text: object) -> str:
+    """The same for names of runs and paths, whose parts are better lines than any other place."""
+    return markup(text).replace("+", "+<wbr>").replace("/", "/<wbr>")
 
 
 def _is_shapeless(sign: str) -> bool:

@@ -4,9 +4,11 @@ Groups are ranked within the data they learned from: losses on different text do
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.results import RunResult
@@ -18,6 +20,7 @@ Measure = Literal["validation_loss", "loss"]
 _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
+_LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
 _SHARE_AT_END = 0.05
 
 
@@ -100,8 +103,13 @@ def choose_measure(runs: Sequence[RunResult]) -> Measure:
 def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
     """The groups of each data set from best to worst, those without figures last."""
     members: dict[str, list[RunResult]] = {}
+    points: dict[tuple[Path, str, str | None], str] = {}
     for run in runs:
-        members.setdefault(_key(run), []).append(run)
+        key = _key(run)
+        if run.point is not None:
+            # Within a time budget, each repetition of a point has a number of steps of its own.
+            key = points.setdefault((run.path.parent, run.point, run.data_id), key)
+        members.setdefault(key, []).append(run)
     names = differing_settings([batch[0] for batch in members.values()])
     groups = []
     for batch in members.values():
@@ -134,17 +142,20 @@ def describe_sameness(runs: Sequence[RunResult]) -> str:
     """What to say where no setting differs."""
     if not any(run.settings for run in runs):
         return "No run says what its settings were."
+    if len(runs) == 1:
+        return "There is one run, so there is nothing to compare."
     return "The runs whose settings are known have the same ones, but for the seed."
 
 
-def settings_all_unlike(groups: Sequence[Group]) -> set[str]:
-    """Differing settings that no two groups have alike: none of their values is the usual one."""
+def settings_without_usual(groups: Sequence[Group]) -> set[str]:
+    """Differing settings none of whose values is the usual one: a grid has each equally often."""
     known = [group for group in groups if group.runs[0].settings]
-    return {
-        name
-        for name in (known[0].differences if known else ())
-        if len({_spell(group.differences[name]) for group in known}) == len(known)
-    }
+    without = set()
+    for name in known[0].differences if known else ():
+        counts = Counter(_spell(group.differences[name]) for group in known).most_common(2)
+        if len(counts) > 1 and counts[0][1] == counts[1][1]:
+            without.add(name)
+    return without
 
 
 def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
@@ -195,7 +206,8 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
     points = {run.point for run in runs}
     point = points.pop() if len(points) == 1 else None
     if point is not None:
-        return point.replace("+", ", ").replace("_", " ").replace("=", " ")
+        told = point.replace("+", ", ").replace("_", " ").replace("=", " ")
+        return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", told)
     told = ", ".join(
         f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
     )

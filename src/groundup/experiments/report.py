@@ -3,12 +3,17 @@
 How it looks is `report_html` and `report_markdown`; both say what stands here.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from groundup.experiments.curves_by_setting import SettingChart, chart_of
 from groundup.experiments.figure_text import show_interval, show_loss
 from groundup.experiments.groups import Group, Measure, choose_measure, group_runs
+from groundup.experiments.report_ablation import ablation_study
+from groundup.experiments.report_scaling import scaling_study
+from groundup.experiments.report_studies import Study
 from groundup.experiments.results import RunResult
 from groundup.experiments.run_finding import find_runs
 
@@ -28,6 +33,12 @@ class Report:
     """What came out, a sentence or two for each data set."""
     warnings: tuple[str, ...]
     """What keeps figures from being compared or complete."""
+    finding: str = ""
+    """What a person makes of it, in their own words."""
+    studies: tuple[Study, ...] = ()
+    """What ablations and ladders of sizes came to."""
+    chart: SettingChart | None = None
+    """The loss over the setting that was varied, where that is a number."""
 
     @property
     def measure_name(self) -> str:
@@ -50,11 +61,23 @@ class Report:
         return f"data {_letters(known.index(data_id))}"
 
 
-def make_report(paths: Sequence[Path], *, title: str | None = None, why: str = "") -> Report:
-    """Read the runs below `paths` and compare them."""
+def make_report(
+    paths: Sequence[Path],
+    *,
+    title: str | None = None,
+    why: str = "",
+    finding: str | None = None,
+) -> Report:
+    """Read the runs below `paths` and compare them.
+
+    Title, reason and finding are those of the sweeps where they are not given.
+    """
     found = find_runs(paths)
     measure = choose_measure(found.runs)
     groups = tuple(group_runs(found.runs, measure))
+    studies, study_notes = read_studies(found.sweeps)
+    has_ladder = any(study.chart for study in studies)
+    varied = found.varied if found.sweeps else None
     report = Report(
         title=title or _title(found.names, found.runs),
         why=why or " ".join(found.reasons),
@@ -63,9 +86,48 @@ def make_report(paths: Sequence[Path], *, title: str | None = None, why: str = "
         measure=measure,
         verdicts=(),
         warnings=(),
+        finding="\n\n".join(found.findings) if finding is None else finding.strip(),
+        studies=tuple(studies),
+        chart=None if has_ladder else chart_of(groups, varied, MEASURE_NAMES[measure]),
     )
-    warnings = (*_warnings(report), *found.notes)
-    return replace(report, verdicts=tuple(_verdicts(report)), warnings=warnings)
+    verdicts = [*_verdicts(report), *(study.verdict for study in studies if study.verdict)]
+    warnings = (*_warnings(report), *found.notes, *study_notes)
+    return replace(report, verdicts=tuple(verdicts), warnings=warnings)
+
+
+def list_names(names: Sequence[str], longest: int = 6) -> str:
+    """The names, or the first of them and how many more there are."""
+    comma = "; " if any("," in name for name in names) else ", "
+    shown = comma.join(names[:longest])
+    return shown if len(names) <= longest else f"{shown} and {len(names) - longest} more"
+
+
+def run_notes(runs: Sequence[RunResult]) -> list[str]:
+    """What was odd about folders, a sentence each with the runs it is true of."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            names.setdefault(note, []).append(run.name)
+    return [f"{list_names(these)}: {note}." for note, these in names.items()]
+
+
+def read_studies(sweeps: Sequence[Path]) -> tuple[list[Study], list[str]]:
+    """The studies in the folders of sweeps, and a note for each that cannot be read."""
+    studies: list[Study] = []
+    notes = []
+    for folder in sweeps:
+        for name, read in (("ablation.json", ablation_study), ("scaling.json", scaling_study)):
+            file = folder / name
+            if not file.is_file():
+                continue
+            try:
+                study = read(json.loads(file.read_bytes()))
+            except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                notes.append(f"{name} of {folder.name} cannot be read; its runs are shown without")
+                continue
+            title = f"{study.title}: {folder.name}" if len(sweeps) > 1 else study.title
+            studies.append(replace(study, title=title))
+    return studies, notes
 
 
 def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
@@ -99,15 +161,19 @@ def _verdicts(report: Report) -> list[str]:
 def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
     assert winner.best is not None
     where = f" on {report.data_name(winner.data_id)}" if len(report.data_ids) > 1 else ""
+    waiting = {"running", "unfinished", "empty"}
+    is_open = any(run.outcome.state in waiting for group in rivals for run in group.runs)
+    so_far = " of what has finished" if is_open else ""
     text = (
-        f"{winner.label} has the lowest {report.measure_name}{where}: {show_interval(winner.best)}"
+        f"{winner.label} has the lowest {report.measure_name}{so_far}{where}: "
+        f"{show_interval(winner.best)}"
     )
     second = next(
         (group for group in rivals if group is not winner and group.best and group.is_complete),
         None,
     )
     if second is None or second.best is None:
-        return f"{text}; no other group on it is finished."
+        return f"{text}; no other group on the same data is finished."
     lead = show_loss(second.best.mean - winner.best.mean)
     is_level = float(lead) == 0
     text += f", level with {second.label}." if is_level else f", {lead} below {second.label}."
@@ -133,7 +199,7 @@ def _warnings(report: Report) -> list[str]:
     if unknown and len(report.runs) > 1:
         warnings.append(
             f"Whether these compare with anything is not known, because they do not say which "
-            f"data they learned from: {_list(unknown)}."
+            f"data they learned from: {list_names(unknown)}."
         )
     if len({run.tokenizer_id for run in report.runs if run.tokenizer_id}) > 1:
         warnings.append(
@@ -156,7 +222,7 @@ def _warnings(report: Report) -> list[str]:
     ):
         names = _names_in(report, state)
         if names:
-            warnings.append(f"{told}: {_list(names)}.")
+            warnings.append(f"{told}: {list_names(names)}.")
     return warnings
 
 
@@ -170,12 +236,7 @@ def _names_in(report: Report, state: str) -> list[str]:
 
 
 def _names_of(report: Report, data_id: str | None) -> str:
-    return _list([group.label for group in report.groups if group.data_id == data_id])
-
-
-def _list(names: Sequence[str], longest: int = 6) -> str:
-    shown = ", ".join(names[:longest])
-    return shown if len(names) <= longest else f"{shown} and {len(names) - longest} more"
+    return list_names([group.label for group in report.groups if group.data_id == data_id])
 
 
 def _letters(place: int) -> str:

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from groundup.experiments.curves import thin_evenly
-from groundup.experiments.figure_text import UNKNOWN, markup, show_count
+from groundup.experiments.figure_text import UNKNOWN, breakable, markup, show_count
 from groundup.experiments.groups import Group, show_setting
-from groundup.experiments.report import Report
+from groundup.experiments.report import Report, list_names
 from groundup.experiments.report_tables import state_badge, table
 from groundup.experiments.results import RunResult, flatten
 from groundup.experiments.run_metrics import Sample
 
 _MOST_GROUPS_OPEN = 6
 _MOST_SAMPLES = 12
-_TOLD_ELSEWHERE = ("command", "started", "seed")
+_TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
 
 
 def samples_section(report: Report) -> str:
@@ -46,12 +46,13 @@ def environment_section(report: Report) -> str:
         parts.append(f'<dl class="pairs">{items}</dl>')
         if differing:
             rows = [
-                [markup(name), *(markup(show_setting(value)) for value in values)]
-                for name, values in differing.items()
+                [markup(name), markup(value), breakable(list_names(runs))]
+                for name, by_value in differing.items()
+                for value, runs in by_value.items()
             ]
-            headers = ["Differs", *(markup(run.name) for run in described)]
             parts.append("<h3>What differs between runs</h3>")
-            parts.append(table("Environments that differ", headers, rows, "plain"))
+            headers = ["What", "Value", "Runs"]
+            parts.append(table("Environments that differ", headers, rows, "differing"))
     else:
         parts.append("<p>No run says what it ran on.</p>")
     parts.append("<h3>Every run</h3>")
@@ -86,18 +87,19 @@ def _texts(sample: Sample, run: RunResult) -> str:
     return "".join(texts)
 
 
-def _split(runs: list[RunResult]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """What all environments say alike, and what they do not, by dotted names."""
+def _split(runs: list[RunResult]) -> tuple[dict[str, Any], dict[str, dict[str, list[str]]]]:
+    """What all environments say alike; and what they do not, with the runs that say so."""
     flat = [_described(run.environment) for run in runs]
     names = dict.fromkeys(name for one in flat for name in one)
     shared: dict[str, Any] = {}
-    differing: dict[str, list[Any]] = {}
+    differing: dict[str, dict[str, list[str]]] = {}
     for name in names:
         values = [one.get(name, UNKNOWN) for one in flat]
         if all(value == values[0] for value in values):
             shared[name] = values[0]
         else:
-            differing[name] = values
+            for run, value in zip(runs, values, strict=True):
+                differing.setdefault(name, {}).setdefault(show_setting(value), []).append(run.name)
     return shared, differing
 
 
@@ -112,14 +114,14 @@ def _runs_table(report: Report) -> str:
         notes = "".join(f"<small>{markup(note)}</small>" for note in run.notes)
         rows.append(
             [
-                markup(run.name),
+                breakable(run.name),
                 f"{state_badge(run.outcome.state)}<small>{markup(run.outcome.sentence)}</small>"
                 f"{notes}",
                 UNKNOWN if run.seed is None else str(run.seed),
                 f"{run.num_steps_done:,}",
                 show_count(run.cost.tokens),
                 markup(str(run.environment.get("started", UNKNOWN)).replace("T", " ")),
-                f"<code>{markup(run.path)}</code><code>{markup(_command(run))}</code>",
+                f"<code>{breakable(run.path)}</code><code>{breakable(_command(run))}</code>",
             ]
         )
     return table("Every run", headers, rows, "runs")

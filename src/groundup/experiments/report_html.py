@@ -7,6 +7,8 @@ import datetime
 from pathlib import Path
 
 from groundup.experiments.curves import AXES, Axis, Curve, curves_of
+from groundup.experiments.curves_by_setting import SettingChart
+from groundup.experiments.curves_by_setting_svg import draw_setting_chart, draw_setting_keys
 from groundup.experiments.curves_svg import (
     NARROW,
     SMALL,
@@ -27,6 +29,7 @@ from groundup.experiments.figure_text import (
 )
 from groundup.experiments.report import Report
 from groundup.experiments.report_details import environment_section, samples_section
+from groundup.experiments.report_studies import Study
 from groundup.experiments.report_tables import (
     badge,
     cost_table,
@@ -55,8 +58,13 @@ def render_html(report: Report, today: datetime.date | None = None) -> str:
     drawn = {figure: curves_of(report.groups, figure) for figure in (*MAIN_FIGURES, *MORE_FIGURES)}
     keys = {curve.label: curve for curve in drawn["loss"]["step"]}
     keys |= {curve.label: curve for curve in drawn[report.measure]["step"]}
+    chart = _setting_figure(report.chart) if report.chart else ""
     sections = {
-        "results": ("Results", results_table(report, keys)),
+        f"study-{place}": (markup(study.title), _study_section(study))
+        for place, study in enumerate(report.studies, start=1)
+    }
+    sections |= {
+        "results": ("Results", chart + results_table(report, keys)),
         "curves": ("Learning curves", _curves_section(report, drawn, keys)),
         "settings": ("Settings", settings_table(report) + shared_settings_list(report)),
         "cost": ("Cost, planned and measured", _cost_section(report)),
@@ -83,7 +91,7 @@ def render_html(report: Report, today: datetime.date | None = None) -> str:
         '</head>\n<body>\n<a class="skip-link" href="#results">Skip to the results</a>\n'
         f"{_masthead(report, today)}\n"
         f'<nav class="contents" aria-label="Sections"><ul>{links}</ul></nav>\n'
-        f"<main>{_verdict_cards(report)}{_warnings(report)}{body}</main>\n"
+        f"<main>{_verdict_cards(report)}{_finding(report)}{_warnings(report)}{body}</main>\n"
         f"<footer><p>Written by <code>groundup report</code> on {today:%Y-%m-%d}.</p></footer>\n"
         "</body>\n</html>\n"
     )
@@ -129,6 +137,17 @@ def _verdict_cards(report: Report) -> str:
     return f'<div class="verdicts" role="group" aria-label="Outcome">{"".join(cards)}</div>'
 
 
+def _finding(report: Report) -> str:
+    if not report.finding:
+        return ""
+    return (
+        '<aside class="finding" aria-labelledby="finding-title">'
+        '<h2 id="finding-title">What we make of it</h2>'
+        f'<p dir="auto">{markup(report.finding)}</p>'
+        '<p class="muted">Written by a person, not by the program.</p></aside>'
+    )
+
+
 def _warnings(report: Report) -> str:
     if not report.warnings:
         return ""
@@ -137,6 +156,30 @@ def _warnings(report: Report) -> str:
         '<aside class="notice" aria-labelledby="notice-title">'
         f'<h2 id="notice-title"><span aria-hidden="true">⚠</span> Read this first</h2>'
         f"<ul>{items}</ul></aside>"
+    )
+
+
+def _study_section(study: Study) -> str:
+    rows = []
+    for row in study.rows:
+        name, *cells = (markup(cell) for cell in row.cells)
+        marks = "".join(badge(mark.sign, mark.text, mark.kind) for mark in row.marks)
+        rows.append([f"{name}<div>{marks}</div>", *cells])
+    drawn = _setting_figure(study.chart) if study.chart else ""
+    headers = [markup(header) for header in study.headers]
+    lede = f'<p class="muted">{markup(study.lede)}</p>'
+    return lede + table(markup(study.title), headers, rows, "study") + drawn
+
+
+def _setting_figure(chart: SettingChart) -> str:
+    keys = "".join(
+        f"<li>{key}<span>{markup(label)}</span></li>" for key, label in draw_setting_keys(chart)
+    )
+    legend = f'<ul class="legend" aria-label="Lines">{keys}</ul>' if keys else ""
+    return (
+        f'<figure class="card plot"><figcaption><h3>{markup(chart.title)}</h3></figcaption>'
+        f'<div class="wide">{draw_setting_chart(chart, WIDE)}</div>'
+        f'<div class="narrow">{legend}{draw_setting_chart(chart, NARROW)}</div></figure>'
     )
 
 

@@ -2,9 +2,10 @@
 
 import datetime
 import re
-from collections.abc import Sequence
 
 from groundup.experiments.curves import AXES, curves_of
+from groundup.experiments.curves_by_setting import describe
+from groundup.experiments.curves_by_setting_svg import draw_setting_file
 from groundup.experiments.curves_svg import draw_file
 from groundup.experiments.figure_text import (
     UNKNOWN,
@@ -20,16 +21,18 @@ from groundup.experiments.groups import (
     Group,
     common_values,
     describe_sameness,
-    settings_all_unlike,
+    settings_without_usual,
+    shared_settings,
     show_setting,
 )
-from groundup.experiments.report import Report
-from groundup.experiments.report_tables import STATES
+from groundup.experiments.markdown_text import cell, fenced, plain, table
+from groundup.experiments.report import Report, run_notes
+from groundup.experiments.report_studies import Study
+from groundup.experiments.report_tables import STATES, describe_shared
 from groundup.experiments.results import RunResult
 from groundup.experiments.run_cost import ASSUMED_MFU, mean_cost
 
 _FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 _MOST_SAMPLES = 4
 
 
@@ -40,24 +43,41 @@ def render_markdown(report: Report, today: datetime.date | None = None) -> dict[
     drawings = _drawings(report)
     files = {f"{name}/{file}": drawing for file, (_, drawing) in drawings.items()}
     devices = sorted({str(run.environment.get("device", "")) for run in report.runs} - {""})
-    parts = [f"# {_plain(report.title)}"]
+    parts = [f"# {plain(report.title)}"]
     if report.why:
-        parts.append(_plain(report.why))
+        parts.append(_paragraph(report.why))
     told = f"{len(report.runs)} runs, {len(report.groups)} settings"
-    parts.append(_plain(f"{told}; {', '.join(devices) or 'device unknown'}; {today:%Y-%m-%d}."))
-    parts += [_plain(verdict) for verdict in report.verdicts]
+    parts.append(plain(f"{told}; {', '.join(devices) or 'device unknown'}; {today:%Y-%m-%d}."))
+    parts += map(_paragraph, report.verdicts)
+    if report.finding:
+        first, *others = re.split(r"\n\s*\n", report.finding)
+        parts.append(f"**What we make of it** (written by a person): {plain(first)}")
+        parts += map(_paragraph, others)
     if report.warnings:
-        parts.append("\n".join(f"> - {_plain(warning)}" for warning in report.warnings))
-    parts += ["## Results", _results(report)]
+        parts.append("\n".join(f"> - {plain(warning)}" for warning in report.warnings))
+    for place, study in enumerate(report.studies, start=1):
+        parts += [f"## {plain(study.title)}", plain(study.lede), _study(study)]
+        if study.chart:
+            parts.append(_image(f"{name}/study_{place}.svg", describe(study.chart)))
+            files[f"{name}/study_{place}.svg"] = draw_setting_file(study.chart)
+    parts.append("## Results")
+    if report.chart:
+        file = f"{name}/{slug(report.chart.title)}.svg"
+        parts.append(_image(file, describe(report.chart)))
+        files[file] = draw_setting_file(report.chart)
+    parts.append(_results(report))
     if drawings:
         parts.append("## Learning curves")
-        parts += [f"![{_plain(told)}]({name}/{file})" for file, (told, _) in drawings.items()]
+        parts += [_image(f"{name}/{file}", told) for file, (told, _) in drawings.items()]
     parts += ["## Settings that differ", _settings(report)]
+    if shared := shared_settings(report.runs):
+        listed = "\n".join(f"{name}: {show_setting(value)}" for name, value in shared.items())
+        parts.append(_folded(describe_shared(report), fenced(listed)))
     parts += ["## Cost", _cost(report)]
     samples = _samples(report)
     if samples:
         parts += ["## Samples", *samples]
-    parts += ["## Environment", _environment(report)]
+    parts += ["## Environment", _environment(report), _runs(report)]
     files[f"{name}.md"] = "\n\n".join(parts) + "\n"
     return files
 
@@ -82,6 +102,18 @@ def _drawings(report: Report) -> dict[str, tuple[str, str]]:
     return drawings
 
 
+def _image(path: str, told: str) -> str:
+    return f"![{plain(told)}]({path})"
+
+
+def _study(study: Study) -> str:
+    rows = []
+    for row in study.rows:
+        marks = ", ".join(f"{mark.sign} {mark.text}" for mark in row.marks)
+        rows.append([*map(cell, row.cells), plain(marks)])
+    return table([*(header.lower() for header in study.headers), ""], rows)
+
+
 def _results(report: Report) -> str:
     headers = [
         "runs",
@@ -96,7 +128,7 @@ def _results(report: Report) -> str:
         best = show_interval(group.best)
         rows.append(
             [
-                _cell(group.label),
+                cell(group.label),
                 f"**{best}** ★ best" if group.is_winner else best + _tie(group),
                 show_interval(group.figure(report.measure)),
                 show_interval(group.figure("bits_per_byte")),
@@ -104,7 +136,7 @@ def _results(report: Report) -> str:
                 _outcome(report, group),
             ]
         )
-    return _table(headers, rows)
+    return table(headers, rows)
 
 
 def _tie(group: Group) -> str:
@@ -120,28 +152,28 @@ def _outcome(report: Report, group: Group) -> str:
     ]
     if len(report.data_ids) > 1:
         told.append(report.data_name(group.data_id))
-    return _cell(", ".join(told))
+    return cell(", ".join(told))
 
 
 def _settings(report: Report) -> str:
     usual = common_values(report.groups)
     if not usual:
         return describe_sameness(report.runs)
-    unlike = settings_all_unlike(report.groups)
+    without_usual = settings_without_usual(report.groups)
     rows = []
     for group in report.groups:
-        cells = [_cell(group.label)]
+        cells = [cell(group.label)]
         for name, value in usual.items():
             own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
-            is_usual = name in unlike or own in (show_setting(value), UNKNOWN)
-            cells.append(_cell(own) if is_usual else f"**{_cell(own)}**")
+            is_usual = name in without_usual or own in (show_setting(value), UNKNOWN)
+            cells.append(cell(own) if is_usual else f"**{cell(own)}**")
         rows.append(cells)
-    return _table(["runs", *(f"`{name}`" for name in usual)], rows)
+    return table(["runs", *(f"`{name}`" for name in usual)], rows)
 
 
 def _cost(report: Report) -> str:
     headers = ["runs", "parameters", "operations", "tokens a second", "MFU", "wall clock", "memory"]
-    return _table(headers, [_cost_row(group) for group in report.groups]) + (
+    return table(headers, [_cost_row(group) for group in report.groups]) + (
         "\n\nMeans over seeds; in brackets what the planner expected from the settings alone, at "
         f"{ASSUMED_MFU:.0%} MFU."
     )
@@ -150,7 +182,7 @@ def _cost(report: Report) -> str:
 def _cost_row(group: Group) -> list[str]:
     cost = mean_cost([run.cost for run in group.runs])
     return [
-        _cell(group.label),
+        cell(group.label),
         show_count(cost.num_parameters),
         show_flops(cost.flops),
         _against(show_count(cost.tokens_per_second), show_count(cost.planned_tokens_per_second)),
@@ -170,10 +202,10 @@ def _samples(report: Report) -> list[str]:
     for group in writing[:_MOST_SAMPLES]:
         run = next(run for run in group.runs if run.samples)
         newest = run.samples[-1]
-        parts.append(f"{_plain(group.label)}, after step {newest.step:,}:")
+        parts.append(f"{plain(group.label)}, after step {newest.step:,}:")
         prompts = [*run.prompts, *[""] * len(newest.texts)]
         for prompt, text in zip(prompts, newest.texts, strict=False):
-            parts.append(_fenced(prompt + text))
+            parts.append(fenced(prompt + text))
     return parts
 
 
@@ -183,35 +215,35 @@ def _environment(report: Report) -> str:
     for name in names:
         values = dict.fromkeys(str(run.environment[name]) for run in report.runs if _has(run, name))
         if values:
-            lines.append(f"- {name.replace('_', ' ')}: {_plain(', '.join(values))}")
+            lines.append(f"- {name.replace('_', ' ')}: {plain(', '.join(values))}")
     for data_id in report.data_ids:
         if data_id is not None:
             lines.append(f"- {report.data_name(data_id)}: `{data_id}`")
-    for run in report.runs:
-        lines += [f"- {_plain(run.name)}: {_plain(note)}" for note in run.notes]
+    lines += [f"- {plain(note)}" for note in run_notes(report.runs)]
     return "\n".join(lines) or "No run says what it ran on."
+
+
+def _runs(report: Report) -> str:
+    """Every run and how it ended."""
+    headers = ["run", "seed", "steps", "tokens", "wall clock", "outcome"]
+    rows = []
+    for run in report.runs:
+        sign, _ = STATES[run.outcome.state]
+        seed = UNKNOWN if run.seed is None else str(run.seed)
+        counts = [f"{run.num_steps_done:,}", show_count(run.cost.tokens)]
+        told = plain(f"{sign} {run.outcome.sentence}")
+        rows.append([cell(run.name), seed, *counts, show_duration(run.cost.seconds), told])
+    return _folded("Every run", table(headers, rows))
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
+
+
+def _paragraph(text: str) -> str:
+    """Text whose beginning is no list, heading or rule either."""
+    return re.sub(r"^(\d+(?=[.)])|(?=[-+=]))", r"\1\\", plain(text))
 
 
 def _has(run: RunResult, name: str) -> bool:
     return run.environment.get(name) is not None
-
-
-def _table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headers, ["---", *["---:"] * (len(headers) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _fenced(text: str) -> str:
-    text = visible(text)
-    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def _plain(text: str) -> str:
-    """Text in which nothing is markup, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
-
-
-def _cell(text: str) -> str:
-    return _plain(text) or UNKNOWN

@@ -19,7 +19,7 @@ from groundup.experiments.groups import (
     Group,
     common_values,
     describe_sameness,
-    settings_all_unlike,
+    settings_without_usual,
     shared_settings,
     show_setting,
 )
@@ -108,14 +108,14 @@ def settings_table(report: Report) -> str:
     if not usual:
         return f"<p>{describe_sameness(report.runs)}</p>"
     headers = ["Runs", *(_setting_header(name) for name in usual)]
-    unlike = settings_all_unlike(report.groups)
+    without_usual = settings_without_usual(report.groups)
     rows = []
     for group in report.groups:
         cells = [markup(group.label)]
         for name, value in usual.items():
             own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
             shown = markup(own)
-            is_usual = name in unlike or own in (show_setting(value), UNKNOWN)
+            is_usual = name in without_usual or own in (show_setting(value), UNKNOWN)
             cells.append(f'<span class="usual">{shown}</span>' if is_usual else f"<b>{shown}</b>")
         rows.append(cells)
     return table("Settings that differ", headers, rows, "settings")
@@ -131,9 +131,15 @@ def shared_settings_list(report: Report) -> str:
         for name, value in shared.items()
     )
     return (
-        f"<details><summary>{len(shared)} settings that all runs share</summary>"
+        f"<details><summary>{describe_shared(report)}</summary>"
         f'<dl class="pairs">{items}</dl></details>'
     )
+
+
+def describe_shared(report: Report) -> str:
+    """What the settings are that do not differ."""
+    count = len(shared_settings(report.runs))
+    return f"All {count} settings" if len(report.runs) == 1 else f"{count} settings all runs share"
 
 
 def cost_table(report: Report) -> str:

@@ -1,7 +1,7 @@
 """One run as its folder tells it: settings, figures, samples, environment, outcome, cost.
 
 Whatever is missing, torn or damaged becomes a note of the run, so that nothing readable is lost.
-Which folders are meant is `run_finding`; how runs compare is `comparison`.
+Which folders are meant is `run_finding`; how runs compare is `groups`.
 """
 
 import json
@@ -35,6 +35,8 @@ class RunResult:
     """What was odd about the folder, a sentence each."""
     point: str | None = None
     """What the sweep that made it tries with it; the same for all seeds."""
+    variant: str | None = None
+    """The sweep's bundle of settings that it has, by name."""
 
     @property
     def seed(self) -> int | None:
@@ -85,6 +87,9 @@ def read_run(
         notes.append("only its figures are given: settings and environment are not known")
     if trial is not None and not settings and isinstance(trial.get("settings"), dict):
         settings = dict(flatten(trial["settings"]))
+    resumes = environment.get("resumes")
+    if isinstance(resumes, list) and resumes:
+        notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
     metrics = read_metrics(path / "metrics.jsonl" if is_folder else path)
     num_steps = settings.get("num_steps")
     outcome = judge(
@@ -103,6 +108,7 @@ def read_run(
         cost=cost_of(settings, environment, metrics),
         notes=(*notes, *metrics.notes),
         point=_text_or_none(trial.get("point")) if trial else None,
+        variant=_text_or_none(trial.get("variant")) if trial else None,
     )
 
 

@@ -34,7 +34,8 @@ class Cost:
     planned_tokens_per_second: float | None = None
     planned_seconds: float | None = None
     planned_bytes: int | None = None
-    """The peak of a step: weights, gradients, optimizer state and activations."""
+    """The peak of a step, weights, gradients, optimizer state and activations; where the process
+    is what is measured, its own memory as well."""
     tokens: int | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None
@@ -138,7 +139,7 @@ def _planned_bytes(
     if execution is None:
         return None
     memory = training_memory(model, execution, optimizer)
-    return memory.bytes_at(size, accumulates=size < batch_size)
+    return memory.process_bytes + memory.bytes_at(size, accumulates=size < batch_size)
 
 
 def _execution_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Execution | None:

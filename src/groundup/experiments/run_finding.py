@@ -1,5 +1,6 @@
 """Which runs are meant by the paths a person gives: run folders, sweeps, folders of runs, files."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,11 @@ class Found:
     """Names of the sweeps among the paths."""
     reasons: list[str] = field(default_factory=list)
     """Why the sweeps were made."""
+    sweeps: list[Path] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+    """The settings that the sweeps vary, by dotted name, in their order."""
+    findings: list[str] = field(default_factory=list)
+    """What a person wrote about the outcome, into finding.txt beside the runs."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -34,6 +40,7 @@ def find_runs(paths: Sequence[Path]) -> Found:
     found = Found()
     seen: set[str] = set()
     for path in paths:
+        _read_finding(path, found)
         for run, trial in _runs_of(path, found):
             real = os.path.realpath(run)
             if real not in seen:
@@ -55,6 +62,7 @@ def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str, Any]
         yield from _runs_of_sweep(path, found)
     elif sweeps := [child for child in _children(path) if _is_sweep(child)]:
         for sweep in sweeps:
+            _read_finding(sweep, found)
             yield from _runs_of_sweep(sweep, found)
     else:
         runs = _run_folders_in(path) or _run_folders_in(path / "runs")
@@ -75,13 +83,66 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str
     found.names.append(str(spec.get("name") or path.name))
     if spec.get("why"):
         found.reasons.append(str(spec["why"]).strip())
+    found.sweeps.append(path)
+    found.varied += [name for name in _varied(spec) if name not in found.varied]
     trials = _read_trials(path / "trials.jsonl", found)
     runs = _run_folders_in(path / "runs")
+    known = {str(trial.get("point")) for trial in trials.values()}
     for run in runs:
-        yield run, trials.pop(run.name, {})
+        trial = trials.pop(run.name, {}) or _trial_by_name(run.name, spec)
+        known.add(str(trial.get("point")))
+        yield run, trial
+    num_missing = _num_points(spec) - len(known)
+    if num_missing > 0:
+        verb = "has" if num_missing == 1 else "have"
+        found.notes.append(
+            f"{num_missing:,} of {_num_points(spec):,} points of {path.name} {verb} not begun: "
+            f"the command that made it goes on"
+        )
     for name, trial in trials.items():
         status = trial.get("status", "unknown status")
         found.notes.append(f"trial {name} of {path.name} ({status}) left no run folder")
+
+
+def _part(spec: Mapping[str, Any], name: str) -> dict[Any, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _varied(spec: Mapping[str, Any]) -> list[str]:
+    return [str(name) for part in ("grid", "ranges") for name in _part(spec, part)]
+
+
+def _num_points(spec: Mapping[str, Any]) -> int:
+    """How many a grid has; 0 where points are drawn, or nothing can be told."""
+    sizes = [max(1, len(_part(spec, "variants")))]
+    for values in _part(spec, "grid").values():
+        sizes.append(len({repr(value) for value in values}) if isinstance(values, list) else 0)
+    for values in _part(spec, "ranges").values():
+        num = values.get("num") if isinstance(values, dict) else 0
+        sizes.append(num if isinstance(num, int) else 0)
+    return math.prod(sizes) if spec.get("sampler") == "grid" else 0
+
+
+def _trial_by_name(run: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the name of a trial tells that has not ended, so that no line speaks of it yet."""
+    point = run.rpartition("seed=")[0].removesuffix("+")
+    names = map(str, _part(spec, "variants"))
+    fitting = [name for name in names if f"{point}+".startswith(f"{name}+")]
+    return {"point": point or None, "variant": max(fitting, key=len, default=None)}
+
+
+def _read_finding(folder: Path, found: Found) -> None:
+    file = folder / "finding.txt"
+    if not file.is_file():
+        return
+    try:
+        text = file.read_text("utf-8").strip()
+    except (OSError, ValueError):
+        found.notes.append(f"{file.name} of {folder.name} cannot be read as text")
+        return
+    if text and text not in found.findings:
+        found.findings.append(text)
 
 
 def _read_trials(file: Path, found: Found) -> dict[str, Mapping[str, Any]]:

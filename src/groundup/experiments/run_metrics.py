@@ -39,6 +39,7 @@ class Metrics:
     notes: list[str] = field(default_factory=list)
     ends_without_loss: bool = False
     """Was the newest training loss no number?"""
+    num_skipped_at_end: int = 0
 
     def add(self, record: dict[str, Any]) -> None:
         """Take one line in."""
@@ -51,7 +52,9 @@ class Metrics:
         self.num_lines += 1
         if "loss" in record:
             self.ends_without_loss = not math.isfinite(as_float(record["loss"]))
-        self.num_skipped += record.get("skipped") is True
+        is_skipped = record.get("skipped") is True
+        self.num_skipped += is_skipped
+        self.num_skipped_at_end = self.num_skipped_at_end + 1 if is_skipped else 0
         texts = record.get("samples")
         if isinstance(texts, list) and texts:
             shown = tuple(str(text)[:_MAX_SAMPLE_CHARACTERS] for text in texts[:16])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.run_metrics import Metrics
+from groundup.training.run_folder import is_claimed
 
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
 
@@ -43,7 +44,7 @@ def judge(
         return Outcome(
             "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
         )
-    if folder is not None and is_held(folder):
+    if folder is not None and is_claimed(folder):
         return Outcome("running", f"Still training; these are its figures up to step {step:,}.")
     if status == "failed" or error:
         return Outcome("failed", str(error or reason or "It failed; its log does not say why."))
@@ -54,19 +55,6 @@ def judge(
     if step < num_steps:
         return Outcome("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
     return Outcome("finished", f"All {num_steps:,} steps are done.")
-
-
-def is_held(folder: Path) -> bool:
-    """Does a process of this machine train in the folder? Trainers lock it while they live.
-
-    The kernel's list of locks is read, because trying the lock could turn a trainer away.
-    """
-    try:
-        inode = os.stat(folder).st_ino
-        lines = Path("/proc/locks").read_text("ascii", "replace").splitlines()
-    except OSError:
-        return False
-    return any(" FLOCK " in line and f":{inode} " in line for line in lines)
 
 
 def _has_diverged(metrics: Metrics) -> bool:
@@ -91,6 +79,12 @@ def _describe_divergence(metrics: Metrics) -> str:
     end = metrics.last("loss")
     if metrics.ends_without_loss or end is None:
         return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
+    if metrics.num_skipped_at_end:
+        return (
+            f"It diverged: best loss {loss:.4g} at step {step:,}; its last "
+            f"{metrics.num_skipped_at_end:,} could not be taken, for their gradients were not "
+            f"finite."
+        )
     return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
 
 

@@ -123,10 +123,17 @@ class Runner:
         config_file = self._folder.trials / f"{trial.name}.yaml"
         save_yaml(config_file, trial.config)
         resume = run_folder.has_run()
+        command = self._command(config_file, resume)
+        if self._spec.minutes is not None:
+            if resume:
+                # Its steps were settled when it began, and its folder alone knows them.
+                command = self._command(run_folder.config_file, resume)
+            else:
+                command += trial.budget_flags(self._spec.minutes)
         _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
         with open(self._output_file(trial), "ab") as output:
             process = subprocess.Popen(
-                [*_DIE_WITH_PARENT, str(os.getpid()), *self._command(config_file, resume)],
+                [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -159,7 +166,8 @@ class Runner:
     def _record(self, trial: Trial, status: int, verdict: Verdict | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
-        outcome = judge(folder.path, metrics, trial.config.num_steps)
+        num_steps = trial.find_num_steps()
+        outcome = judge(folder.path, metrics, num_steps)
         best = metrics.lowest("validation_loss")
         ending: Status
         reason: str | None
@@ -181,7 +189,7 @@ class Runner:
             variant=trial.variant,
             reason=reason,
             step=int(metrics.last("step") or 0),
-            num_steps=trial.config.num_steps,
+            num_steps=num_steps,
             tokens=int(metrics.last("tokens") or 0),
             loss=metrics.last("loss"),
             validation_loss=metrics.last("validation_loss"),

@@ -15,12 +15,13 @@ from groundup.experiments.fits import Parabola, PowerLaw, fit_parabola, fit_powe
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import run_sweep
-from groundup.experiments.trials import Point, TrialRecord, scaled_steps
+from groundup.experiments.trials import Point, TrialRecord
 from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
 from groundup.training.config import RunConfig
+from groundup.training.step_counts import scaled_steps
 
 _LEARNING_RATE = "optimizer.learning_rate"
 _FEWEST_STEPS = 10
@@ -89,12 +90,18 @@ def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
             f"of {d_head}"
         )
     d_ff = max(1, round(base.feed_forward_dim / base.d_model * d_model))
-    return {
+    num_heads = d_model // d_head
+    sizes = {
         "model.d_model": d_model,
-        "model.num_heads": d_model // d_head,
+        "model.num_heads": num_heads,
         "model.num_layers": max(1, round(base.num_layers * d_model / base.d_model)),
         "model.d_ff": 8 * round(d_ff / 8) if d_ff >= 256 else d_ff,
     }
+    if base.num_kv_heads is not None:
+        wanted = max(1, num_heads * base.num_kv_heads / base.num_heads)
+        divisors = [number for number in range(1, num_heads + 1) if num_heads % number == 0]
+        sizes["model.num_kv_heads"] = max(number for number in divisors if number <= wanted)
+    return sizes
 
 
 def scaling_spec(
@@ -132,8 +139,6 @@ def variant_name(budget: float, width: int) -> str:
 def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
     """The shape of a width and the steps that spend the budget on it."""
     settings = shape(base.model, width)
-    if base.model.num_kv_heads is not None:
-        settings["model.num_kv_heads"] = settings["model.num_heads"]
     flops_per_step = base.tokens_per_step * training_flops_per_token(_model(base, settings))
     num_steps = round(budget / flops_per_step)
     if num_steps < _FEWEST_STEPS:
@@ -141,7 +146,7 @@ def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
             f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
             f"smaller widths or a smaller batch_size"
         )
-    return {**settings, **scaled_steps(base, num_steps, chosen=())}
+    return {**settings, **scaled_steps(base, num_steps)}
 
 
 def run_scaling(

@@ -109,6 +109,10 @@ class SweepConfig(Settings):
     """Train every trial on this many tokens, whatever its batch size: num_steps and all other
     settings counted in steps follow from it."""
 
+    minutes: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """Or train every trial for this long, from the start of its command to its end: what it can do
+    in that time on the device it gets is measured when it begins."""
+
     prune: PruneConfig = PruneConfig()
 
     keep_checkpoints: Literal["all", "last", "none"] = "last"
@@ -134,6 +138,23 @@ class SweepConfig(Settings):
             raise ValueError(f"grid has no values for {empty[0]}: list some, or leave it out")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {self.seeds} has one twice: a run is repeated, not copied")
+        return self
+
+    @model_validator(mode="after")
+    def _check_length(self) -> "SweepConfig":
+        if self.tokens is not None and self.minutes is not None:
+            raise ValueError(
+                f"trials cannot have both {self.tokens:,} tokens and {self.minutes:g} minutes: "
+                f"keep tokens or minutes"
+            )
+        given = "tokens" if self.tokens is not None else "minutes"
+        tried = [
+            *self.grid,
+            *self.ranges,
+            *(name for one in self.variants.values() for name in one),
+        ]
+        if getattr(self, given) is not None and "num_steps" in tried:
+            raise ValueError(f"num_steps cannot vary, for it follows from {given}: leave one out")
         return self
 
 

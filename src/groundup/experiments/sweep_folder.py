@@ -79,7 +79,7 @@ class SweepFolder:
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:
     """What else would give a trial of the same name another meaning."""
-    for name in ("tokens", "sampler"):
+    for name in ("tokens", "minutes", "sampler"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             yield f"{name}: {before!r} -> {after!r}"

@@ -68,6 +68,8 @@ def study_tokenizers(
         for corpus, (learned, _) in halves.items():
             tokenizer, _ = train_tokenizer([learned.encode()], size, list(special_tokens))
             name = f"{corpus}-{size}"
+            # A file that was given may have the name of one that is learned here.
+            name = f"{name} (learned)" if name in tokenizers else name
             known[name] = tokenizer
             origins[name] = (corpus, size)
     if not known:

@@ -2,26 +2,19 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from groundup.errors import DataError
+from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
 from groundup.training.config import RunConfig
+from groundup.training.run_folder import RunFolder
+from groundup.training.step_counts import COUNTED_IN_STEPS, scaled_steps
 
 Status = Literal["finished", "diverged", "pruned", "failed"]
 
-# They keep their share of the run when its length changes.
-_COUNTED_IN_STEPS = (
-    "schedule.warmup_steps",
-    "schedule.decay_steps",
-    "evaluation.every_steps",
-    "checkpoints.every_steps",
-    "logging.every_steps",
-    "samples.every_steps",
-)
 _MAX_NAME_LENGTH = 120
 
 
@@ -45,6 +38,22 @@ class Trial:
     settings: Mapping[str, Any]
     """What the trial sets, by dotted name; the rest is the base's."""
     variant: str | None = None
+
+    def find_num_steps(self) -> int:
+        """As its run folder has it, once there is one: a time budget is settled there."""
+        folder = RunFolder(self.config.run_folder)
+        try:
+            return folder.read_config().num_steps if folder.has_run() else self.config.num_steps
+        except ConfigError:
+            return self.config.num_steps
+
+    def budget_flags(self, minutes: float) -> list[str]:
+        """What makes `groundup train` fit the trial into a time; what it chose stays chosen."""
+        flags = ["--minutes", f"{minutes:g}"]
+        for name in COUNTED_IN_STEPS:
+            if name in self.settings:
+                flags += [f"--{name.replace('_', '-')}", str(self.settings[name])]
+        return flags
 
 
 @dataclass(frozen=True)
@@ -103,16 +112,6 @@ def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) ->
     layers |= {"name": name, "runs_folder": str(runs_folder), "seed": seed}
     config = build_config(spec.base_values, layers, where=where)
     return Trial(name, base_name or "base", config, settings, point.variant)
-
-
-def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str]) -> dict[str, Any]:
-    """num_steps, and what else is counted in steps so that it keeps its share of the run."""
-    values: dict[str, Any] = {"num_steps": num_steps}
-    for name in _COUNTED_IN_STEPS:
-        value = setting_of(base, name)
-        if value and name not in chosen:
-            values[name] = max(1, round(value * num_steps / base.num_steps))
-    return values
 
 
 def setting_of(config: RunConfig, name: str) -> Any:

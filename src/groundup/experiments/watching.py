@@ -29,6 +29,7 @@ class Watcher:
         self._rules = rules
         self._sizes: dict[str, int] = {}
         self._finished: dict[Path, list[Curve]] = {}
+        self._num_steps: dict[str, int] = {}
 
     def look(self, trial: Trial) -> Verdict | None:
         """A verdict if the newest figures call for one; None while they do not."""
@@ -43,13 +44,15 @@ class Watcher:
     def remember(self, trial: Trial) -> None:
         """Keep the curve of a trial that came to its end, for the others to be measured by."""
         metrics = read_metrics(RunFolder(trial.config.run_folder).metrics_file)
-        curve = validation_curve(metrics, trial.config.num_steps)
+        curve = self._curve(trial, metrics)
         self._finished.setdefault(_data_of(trial), []).append(curve)
 
     def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Verdict | None:
         rules = self._rules
-        curve = validation_curve(metrics, trial.config.num_steps)
-        if not rules.hopeless or not curve or curve[-1][0] < rules.after:
+        if not rules.hopeless:
+            return None
+        curve = self._curve(trial, metrics)
+        if not curve or curve[-1][0] < rules.after:
             return None
         share, loss = curve[-1]
         others = [_value_at(other, share) for other in self._finished.get(_data_of(trial), [])]
@@ -64,6 +67,12 @@ class Watcher:
             f"best validation loss {loss:.4f} after {share:.0%} of the run, where "
             f"{rules.quantile:.0%} of {len(known)} finished trials had {limit:.4f} or less",
         )
+
+    def _curve(self, trial: Trial, metrics: Metrics) -> Curve:
+        # A run that writes figures has its settings in place, so they are read but once.
+        num_steps = self._num_steps.get(trial.name) or trial.find_num_steps()
+        self._num_steps[trial.name] = num_steps
+        return validation_curve(metrics, num_steps)
 
 
 def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:

@@ -81,6 +81,8 @@ def _progress(step: int, start: int, end: int) -> float:
 
 def _between(high: float, low: float, share: float) -> float:
     """`high` for a share of 1, `low` for 0, and never outside, which rounding would allow."""
+    if share == 1.0:
+        return high
     return min(high, max(low, low + share * (high - low)))
 
 

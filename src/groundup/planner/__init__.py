@@ -1,9 +1,9 @@
 """What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
+from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
 from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
 from groundup.planner.hardware import (
-    Accelerator,
     describe_cpu,
     find_accelerator,
     get_accelerator,
@@ -16,7 +16,8 @@ from groundup.planner.memory import (
     training_state_bytes,
 )
 from groundup.planner.parameters import count_parameters
-from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
+from groundup.planner.plan import Plan, make_plan
+from groundup.planner.run_lines import memory_line, two_line_plan
 
 __all__ = [
     "Accelerator",

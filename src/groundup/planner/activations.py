@@ -21,6 +21,10 @@ _SHORT_TEXT_HEADS = (16, 32, 64)
 # its formula keeps besides, and its output. A compiler makes the second again.
 _PLAIN_KEPT = {"silu": 3, "gelu": 4, "relu2": 3}
 _PLAIN_KEPT_COMPILED = 2
+# And on the way back the gradients of as many at once.
+_INNER_GRADIENTS = {"swiglu": 2, "silu": 2, "gelu": 4, "relu2": 2}
+# What a norm's way back holds in float32 where the rest is bfloat16, in vectors of the latter.
+_WIDE_NORM_GRADIENTS = {"pre": 12, "post": 8, "none": 0}
 
 
 class Execution(NamedTuple):
@@ -55,6 +59,8 @@ def output_activations(config: ModelConfig, execution: Execution) -> int:
     """Bytes of each token that the last norm and the output layer keep: its input, its output and
     the gradient of that, which the loss makes on its way forward; and the ids and targets."""
     num_vectors = 3 if config.norm == "pre" else 2
+    if config.norm == "pre" and _mixes_precisions(execution):
+        num_vectors = 6
     return num_vectors * config.d_model * execution.value_bytes + 3 * _ID_BYTES
 
 
@@ -77,14 +83,21 @@ def kept_weight_copies(config: ModelConfig, execution: Execution) -> int:
 def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
     """Bytes of each token that a block needs on its way back besides what it kept: the gradients
     of its output and of the inner values of its widest layer."""
-    num_inner = 2 if config.feed_forward == "swiglu" else 1
-    return (config.d_model + num_inner * config.feed_forward_dim) * execution.value_bytes
+    is_compiled_plain = execution.device == "cuda" and config.feed_forward != "swiglu"
+    num_inner = 1 if is_compiled_plain else _INNER_GRADIENTS[config.feed_forward]
+    values = config.d_model + num_inner * config.feed_forward_dim
+    if _mixes_precisions(execution):
+        values = max(values, _WIDE_NORM_GRADIENTS[config.norm] * config.d_model)
+    return values * execution.value_bytes
 
 
 def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
     """Two outputs and their scales; the formula keeps the values before the gain as well."""
     if config.norm == "none":
         return 0
+    if _mixes_precisions(execution):
+        # Norms compute in float32, and keep both what they got and what they made of it.
+        return 4 * config.d_model * _FLOAT32_BYTES + 2 * _FLOAT32_BYTES
     num_vectors = 2 if config.kernels == "fused" else 4
     return num_vectors * config.d_model * execution.value_bytes + 2 * _FLOAT32_BYTES
 
@@ -100,12 +113,14 @@ def _fused_attention(config: ModelConfig, execution: Execution) -> dict[str, int
         # Keys and values are written out once for each query head, and the packed ones let go.
         projections, turned = 0, 3 * d_model
     if config.qk_norm:
-        turned += d_model + d_key_value
+        widened = 2 * _FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
+        turned += widened * (d_model + d_key_value)
         log_totals += (config.num_heads + config.key_value_heads) * _FLOAT32_BYTES
     if _turns_again(config, execution):
         turned = 0
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
-    mixed = d_model if _stays_packed(config) else 2 * d_model
+    is_apart = _mixes_precisions(execution) and config.positions == "rope"
+    mixed = d_model if _stays_packed(config) and not is_apart else 2 * d_model
     return {
         "query_key_value": projections * execution.value_bytes,
         "rotated": turned * execution.value_bytes,
@@ -129,6 +144,11 @@ def _stays_packed(config: ModelConfig) -> bool:
     return not config.qk_norm and config.key_value_heads == config.num_heads
 
 
+def _mixes_precisions(execution: Execution) -> bool:
+    """On a CPU products alone are in bfloat16, and kernels of ours that fuse are for float32."""
+    return execution == ("cpu", "bfloat16")
+
+
 def _turns_again(config: ModelConfig, execution: Execution) -> bool:
     return (
         execution == ("cuda", "bfloat16")
@@ -142,4 +162,6 @@ def _feed_forward_values(config: ModelConfig, execution: Execution) -> int:
     is_compiled = execution.device == "cuda"
     if config.feed_forward != "swiglu":
         return _PLAIN_KEPT_COMPILED if is_compiled else _PLAIN_KEPT[config.feed_forward]
-    return 3 if config.kernels == "fused" or is_compiled else 5
+    if config.kernels == "fused":
+        return 4 if _mixes_precisions(execution) else 3
+    return 3 if is_compiled else 5

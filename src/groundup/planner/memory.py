@@ -11,6 +11,7 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner.activations import (
     FLOAT32_ON_CPU,
+    DeviceKind,
     Execution,
     backward_temporaries,
     kept_weight_copies,
@@ -32,10 +33,12 @@ _USABLE_SHARE = 0.92
 _LARGEST_MICRO_BATCH = 1 << 20
 
 # On a CPU freed memory is kept, and the holes between blocks of different life are never all used:
-# the process grows by a fifth to a quarter more than its tensors, over five shapes from 3 to 23
-# million parameters (Linux, glibc, 2026-11).
-_HEAP_FACTOR = 1.24
-_PROCESS_BYTES = 340_000_000
+# a process grows beyond its tensors by these shares of what comes and goes in the passes and at the
+# update. Over 21 shapes from 14 MB to 1.2 GB, eight steps each, that meets the growth to 12% and
+# the whole process to 8% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
+_HOLES_OF_PASSES = 0.37
+_HOLES_OF_UPDATE = 0.12
+_PROCESS_BYTES = 355_000_000
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,13 @@ class TrainingMemory:
 
     def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
         """The peak of a step; where micro-batches add up their gradients, all of these stay."""
-        tensors = self.state_bytes + max(
-            self.moments(micro_batch, accumulates=accumulates).values()
-        )
-        return round(tensors * _HEAP_FACTOR) if self.execution.device == "cpu" else tensors
+        moments = self.moments(micro_batch, accumulates=accumulates)
+        tensors = self.state_bytes + max(moments.values())
+        if self.execution.device != "cpu":
+            return tensors
+        update = moments.pop("update")
+        holes = _HOLES_OF_PASSES * max(moments.values()) + _HOLES_OF_UPDATE * update
+        return tensors + round(holes)
 
     @property
     def process_bytes(self) -> int:
@@ -101,7 +107,7 @@ class TrainingMemory:
         low, high = 0, _LARGEST_MICRO_BATCH
         while low < high:
             middle = (low + high + 1) // 2
-            if self._fits(middle, memory_bytes, accumulates):
+            if self.fits(middle, memory_bytes, accumulates=accumulates):
                 low = middle
             else:
                 high = middle - 1
@@ -109,12 +115,13 @@ class TrainingMemory:
 
     def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
         """The most sequences at once that fit and cut a batch evenly; 0 where not even one does."""
-        if self._fits(batch_size, memory_bytes, accumulates=False):
+        if self.fits(batch_size, memory_bytes, accumulates=False):
             return batch_size
         most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, accumulates=True))
         return next((size for size in range(most, 0, -1) if batch_size % size == 0), 0)
 
-    def _fits(self, micro_batch: int, memory_bytes: int, accumulates: bool) -> bool:
+    def fits(self, micro_batch: int, memory_bytes: int, *, accumulates: bool = False) -> bool:
+        """Whether a step leaves room for what else a device or a process has to hold."""
         usable = memory_bytes - self.process_bytes
         if self.execution.device == "cuda":
             usable = int(memory_bytes * _USABLE_SHARE)
@@ -131,10 +138,17 @@ class TrainingMemory:
         row = self.config.vocab_size * self.execution.value_bytes
         most = max(_FEWEST_ROWS, self.chunk_bytes // row)
         rows = -(-tokens // -(-tokens // most))
-        is_in_place = self.config.logit_soft_cap is None and self.execution.device == "cpu"
-        if is_in_place or self.execution == ("cuda", "bfloat16"):
-            return rows * row
-        return rows * (row + 2 * self.config.vocab_size * _FLOAT32_BYTES)
+        return rows * (row + self._wide_copies() * self.config.vocab_size * _FLOAT32_BYTES)
+
+    def _wide_copies(self) -> int:
+        """How often passes over logits hold them in float32 besides, where no kernel of ours works
+        in place."""
+        if self.execution == ("cuda", "bfloat16"):
+            return 0
+        if self.execution.device != "cpu":
+            return 2
+        slopes = 0 if self.config.logit_soft_cap is None else 2
+        return slopes + (self.execution.precision == "bfloat16")
 
 
 def training_memory(
@@ -159,7 +173,7 @@ def training_memory(
         gradients=weights,
         optimizer_state=training_state_bytes(config, optimizer) - 2 * weights,
         weight_copies=num_layers * kept_weight_copies(config, execution),
-        update_temporaries=_muon_temporaries(config) if optimizer == "muon" else 0,
+        update_temporaries=_update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,
         chunk_bytes=_chunk_bytes(execution, memory_bytes),
     )
@@ -192,6 +206,25 @@ def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw"
         "muon": 2 * num_parameters - num_block_weights,
     }
     return _FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
+
+
+def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: OptimizerName) -> int:
+    """What an update holds besides its state, since a step can be undone on the device.
+
+    AdamW has one kernel that works in place, but none on mps: there it holds, of the larger of its
+    two groups, scaled gradients, weights and averages as they were, roots and moves. SGD holds
+    scaled gradients, the weights as they were and the move of the largest matrix.
+    """
+    if optimizer == "muon":
+        return _muon_temporaries(config)
+    parts = count_parameters(config)
+    staying = parts["token_embedding"] + parts["norms"]
+    if optimizer == "adamw":
+        largest = max(staying, sum(parts.values()) - staying)
+        return 6 * _FLOAT32_BYTES * largest if device == "mps" else 0
+    matrices = [config.vocab_size * config.d_model]
+    matrices += [rows * columns for rows, columns in block_matrices(config) if config.num_layers]
+    return _FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
 
 
 def _muon_temporaries(config: ModelConfig) -> int:

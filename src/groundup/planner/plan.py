@@ -1,13 +1,11 @@
-"""A run on one page before it starts: everything the planner knows, as one value.
+"""A run on one page before it starts: everything the planner knows, as one value."""
 
-`two_line_plan` is the same in two lines, for the log of a run.
-"""
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
 from groundup.planner.duration import Duration, estimate_duration
 from groundup.planner.flops import (
@@ -15,15 +13,13 @@ from groundup.planner.flops import (
     forward_flops,
     layer_flops,
     step_flops,
-    training_flops_per_token,
     update_flops,
 )
-from groundup.planner.hardware import Accelerator, device_kind, fastest_precision, rate_in
-from groundup.planner.memory import TrainingMemory, training_memory, training_state_bytes
+from groundup.planner.hardware import Precision, device_kind, fastest_precision, rate_in
+from groundup.planner.memory import TrainingMemory, training_memory
 from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
 from groundup.planner.parameters import count_parameters
-from groundup.planner.prices import PRICES, Price
-from groundup.planner.quantities import show_bytes, show_count, show_flops
+from groundup.planner.prices import Price, find_price
 from groundup.planner.shares import flop_shares, shares_by_context, shares_by_size
 from groundup.planner.textbook_memory import TextbookMemory, textbook_memory
 
@@ -47,6 +43,7 @@ class Plan:
     memory_bytes: int
     """What the device has."""
     duration: Duration
+    tokens_in_corpus: int | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -56,6 +53,30 @@ class Plan:
     def num_tokens(self) -> int:
         """Of the whole run."""
         return self.batch_size * self.config.context_length * self.duration.num_steps
+
+    @property
+    def num_epochs(self) -> float | None:
+        """How often the run goes through its corpus, where that is known."""
+        return None if self.tokens_in_corpus is None else self.num_tokens / self.tokens_in_corpus
+
+    @property
+    def enough(self) -> Duration:
+        """The run that gives this model the tokens it is worth (see `optimal`)."""
+        tokens_per_step = self.batch_size * self.config.context_length
+        num_steps = -(-optimal_tokens(self.num_parameters) // tokens_per_step)
+        return replace(self.duration, num_steps=num_steps, limit_seconds=None)
+
+    def within(self, seconds: float) -> "Plan":
+        """The same run for as many steps as fit into a time."""
+        return replace(self, duration=self.duration.within(seconds))
+
+    @property
+    def fits(self) -> bool:
+        """Whether a step of ours fits into the memory of the device."""
+        accumulates = self.micro_batch < self.batch_size
+        return self.micro_batch > 0 and self.memory.fits(
+            self.micro_batch, self.memory_bytes, accumulates=accumulates
+        )
 
     @property
     def peak_bytes(self) -> int | None:
@@ -109,6 +130,8 @@ class Plan:
             "largest_micro_batch": memory.largest_micro_batch(self.memory_bytes),
             "micro_batch": self.micro_batch,
             "peak_bytes": self.peak_bytes,
+            "process_bytes": memory.process_bytes,
+            "fits": self.fits,
         }
 
     def _textbook_memory(self) -> dict[str, Any]:
@@ -136,6 +159,7 @@ class Plan:
             "batch_size": duration.batch_size,
             "num_steps": duration.num_steps,
             "num_tokens": self.num_tokens,
+            "num_epochs": None if self.num_epochs is None else round(self.num_epochs, 3),
             "total_flops": duration.total_flops,
             "seconds": round(duration.seconds),
             "days": round(duration.days, 2),
@@ -148,6 +172,8 @@ class Plan:
         return {
             "tokens_per_parameter": round(self.num_tokens / self.num_parameters, 2),
             "tokens_for_this_model": optimal_tokens(self.num_parameters),
+            "steps_for_this_model": self.enough.num_steps,
+            "seconds_for_this_model": round(self.enough.seconds),
             "parameters_for_this_compute": num_parameters,
             "tokens_for_this_compute": optimal_tokens(num_parameters),
             "source": SOURCE,
@@ -160,21 +186,23 @@ def make_plan(
     *,
     batch_size: int,
     num_steps: int,
-    precision: Literal["auto", "float32", "bfloat16"] = "auto",
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto",
     mfu: float = 0.5,
     optimizer: OptimizerName = "adamw",
     micro_batch: int | None = None,
     price: Price | None = None,
+    tokens_in_corpus: int | None = None,
 ) -> Plan:
     """The plan of a run on one device; the price is the table's where none is given."""
-    if precision == "auto":
-        precision = fastest_precision(accelerator)
-    peak = rate_in(accelerator, precision)
+    chosen = _settle_precision(precision, accelerator)
+    peak = rate_in(accelerator, chosen)
     if peak is None:
         raise ConfigError(
-            f"{accelerator.name} has no {precision} of its own: plan with --precision float32"
+            f"{accelerator.name} has no {chosen} of its own: plan with --precision float32"
         )
-    execution = Execution(device_kind(accelerator), precision)
+    execution = Execution(
+        device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
+    )
     memory = training_memory(config, execution, optimizer, accelerator.memory_bytes)
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
@@ -185,8 +213,9 @@ def make_plan(
         peak_flops_per_second=peak,
         mfu=mfu,
         device=accelerator.name,
-        precision=precision,
-        price=price or PRICES.get(accelerator.name),
+        precision=chosen,
+        price=price or find_price(accelerator.name),
+        source=accelerator.source,
     )
     return Plan(
         config=config,
@@ -200,46 +229,19 @@ def make_plan(
         textbook=textbook_memory(config),
         memory_bytes=accelerator.memory_bytes,
         duration=duration,
+        tokens_in_corpus=tokens_in_corpus,
     )
 
 
-def two_line_plan(
-    config: ModelConfig,
-    batch_size: int,
-    num_steps: int,
-    *,
-    tokens_in_corpus: int | None = None,
-    optimizer: OptimizerName = "adamw",
-) -> list[str]:
-    """Two lines: the parameters and the memory they take; the tokens and operations of the run."""
-    num_parameters = sum(count_parameters(config).values())
-    state_bytes = training_state_bytes(config, optimizer)
-    tokens_per_step = batch_size * config.context_length
-    num_tokens = tokens_per_step * num_steps
-    flops_per_step = training_flops_per_token(config) * tokens_per_step
-    tokens = f"{show_count(num_tokens)} tokens"
-    if tokens_in_corpus:
-        passes = num_tokens / tokens_in_corpus
-        tokens += f" ({passes:.2g} passes over {show_count(tokens_in_corpus)})"
-    return [
-        f"{show_count(num_parameters)} parameters: {show_bytes(state_bytes)} of memory for "
-        f"weights, gradients and optimizer, activations on top",
-        f"{num_steps:,} steps of {tokens_per_step:,} tokens: {tokens}, "
-        f"{show_flops(flops_per_step)} a step, {show_flops(flops_per_step * num_steps)} in all",
-    ]
-
-
-def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> str:
-    """One line for the log of a run: the peak of a step, and what it is made of."""
-    peak = memory.bytes_at(micro_batch, accumulates=micro_batch < batch_size)
-    at_once = f"all {batch_size:,} sequences at once"
-    if micro_batch < batch_size:
-        at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
-    return (
-        f"about {show_bytes(peak)} at the peak of a step with {at_once}: "
-        f"{show_bytes(memory.state_bytes)} stand, a sequence adds "
-        f"{show_bytes(memory.bytes_per_sequence)}"
-    )
+def _settle_precision(
+    precision: Literal["auto", "float32", "tf32", "bfloat16"], accelerator: Accelerator
+) -> Precision:
+    """TF32 is how float32 is multiplied where the hardware has it, and plain float32 elsewhere."""
+    if precision == "auto":
+        return fastest_precision(accelerator)
+    if precision == "tf32" and accelerator.tf32_flops_per_second is None:
+        return "float32"
+    return precision
 
 
 def _rounded(shares: dict[str, float]) -> dict[str, float]:

@@ -19,6 +19,8 @@ def show_flops(number: float) -> str:
 
 
 def show_dollars(number: float) -> str:
+    if number < 0.01:
+        return "less than a cent"
     return f"${number:,.0f}" if number >= 100 else f"${number:,.2f}"
 
 

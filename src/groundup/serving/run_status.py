@@ -1,22 +1,18 @@
 """Whether a run trains, hangs, has ended, and how: told from its files and the lock on its folder.
 
-A trainer holds a lock on its run folder while it lives. The lock is looked up in the kernel's list
-and not tried, so that a look never stands in the way of a trainer that begins at that moment.
+A trainer holds a lock on its run folder while it lives.
 """
 
-import os
 import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from groundup.serving.run_reading import file_signature, read_tail
-from groundup.training.run_folder import RunFolder
+from groundup.training.run_folder import RunFolder, is_claimed
 
 State = Literal["running", "stalled", "finished", "stopped", "failed"]
 
-_LIST_OF_LOCKS = Path("/proc/locks")
 _LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
 _PATIENCE_SECONDS = 60.0
 _PATIENCE_BEFORE_FIRST_LINE_SECONDS = 300.0
@@ -42,16 +38,16 @@ def judge(
     if step is not None and num_steps is not None and step >= num_steps:
         return Status("finished", f"All {num_steps:,} steps are done.")
     level, text = _last_word(folder)
-    is_claimed = find_claim(folder.path)
-    if not is_claimed and level == "ERROR":
+    is_held = is_claimed(folder.path)
+    if not is_held and level == "ERROR":
         return Status("failed", text)
-    if not is_claimed and text.startswith("stopped after step"):
+    if not is_held and text.startswith("stopped after step"):
         return Status("stopped", "It was stopped and saved, and can go on with --resume.")
     silent_seconds = max(0.0, time.time() - (last_change(folder) or 0.0))
     is_silent = silent_seconds > _patience_seconds(step, longest_gap_seconds)
     if not is_silent:
         return Status("running", "It trains." if step else "It has begun; no figures yet.")
-    if is_claimed is False:
+    if is_held is False:
         if step is None and not text:
             return Status("stopped", "The folder has no training figures.")
         return Status(
@@ -67,16 +63,6 @@ def last_change(folder: RunFolder) -> float | None:
     files = (folder.metrics_file, folder.log_file, folder.config_file, folder.environment_file)
     signatures = (file_signature(path) for path in files)
     return max((found[2] / 1e9 for found in signatures if found is not None), default=None)
-
-
-def find_claim(folder: Path) -> bool | None:
-    """Does a process of this machine hold the folder? None where the system does not tell."""
-    try:
-        inode = os.stat(folder).st_ino
-        lines = _LIST_OF_LOCKS.read_text("ascii", "replace").splitlines()
-    except OSError:
-        return None
-    return any(" FLOCK " in line and f":{inode} " in line for line in lines)
 
 
 def _patience_seconds(step: int | None, longest_gap_seconds: float | None) -> float:

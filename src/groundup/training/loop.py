@@ -6,6 +6,7 @@ is followed by nothing but a log line is finished while the device computes the 
 
 import contextlib
 import datetime
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
 from groundup.data.loader import Batch
-from groundup.errors import GroundupError
-from groundup.model import TransformerLM
+from groundup.errors import ConfigError, GroundupError
 from groundup.optim.build import learning_rate_at, set_learning_rates
 from groundup.training.config import RunConfig
 from groundup.training.console import show_duration
+from groundup.training.cost_probe import WriteSample, fit_into_budget
 from groundup.training.execution import autocast, settle, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.graph import choose_step
@@ -31,9 +32,9 @@ from groundup.training.run_folder import RunFolder
 from groundup.training.saving import Saver
 from groundup.training.signals import StopRequest
 from groundup.training.step import QueuedStep
+from groundup.training.time_budget import TimeBudget
 from groundup.training.timetable import Timetable
 
-WriteSample = Callable[[TransformerLM, str], str]
 Progress = Callable[[int, int | None], None]
 
 _log = logging.getLogger(__name__)
@@ -79,21 +80,39 @@ def train(
     write_sample: WriteSample | None = None,
     progress: Progress | None = None,
     stop_after: int | None = None,
+    budget: TimeBudget | None = None,
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
     `write_sample` continues a prompt for the samples; `progress` is told (steps done, all steps).
     `stop_after` ends the run at that step as a signal would: saved, to be resumed. Settings that
-    differ from those the run began with are an error unless `allow_changes` is set.
+    differ from those the run began with are an error unless `allow_changes` is set. With a
+    `budget`, num_steps becomes what fits into that time on this machine.
     """
     config = settle(_named(config))
     folder = RunFolder(config.run_folder)
+    settle_length = None
+    if budget is not None:
+        if resume:
+            raise ConfigError(
+                f"the run in {folder.path} has begun with its number of steps, so that a time "
+                f"cannot decide it any more: resume without --minutes"
+            )
+        settle_length = functools.partial(
+            fit_into_budget, folder=folder, budget=budget, write_sample=write_sample
+        )
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.claim(resume=resume))
         stack.enter_context(folder.log_to_file())
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
-        run = open_run(config, folder, resume=resume, allow_changes=allow_changes)
+        run = open_run(
+            config,
+            folder,
+            resume=resume,
+            allow_changes=allow_changes,
+            settle_length=settle_length,
+        )
         for tracker in run.trackers:
             stack.callback(tracker.close)
         return _Training(run, write_sample, progress).run(stop_after)

@@ -2,6 +2,7 @@
 
 import datetime
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder
@@ -27,6 +28,8 @@ from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
 
+SettleLength = Callable[[RunConfig, RunData], RunConfig]
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,10 +48,18 @@ class OpenRun:
     """The step of the checkpoint it goes on from, if there is one."""
 
 
-def open_run(config: RunConfig, folder: RunFolder, *, resume: bool, allow_changes: bool) -> OpenRun:
+def open_run(
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    allow_changes: bool,
+    settle_length: SettleLength | None = None,
+) -> OpenRun:
     """Check everything that can be checked before the first step, and build the parts.
 
     The folder must have been claimed. Nothing in it changes before all checks have passed.
+    `settle_length` may give a new run another number of steps once its data are known.
     """
     changes = []
     if resume:
@@ -56,6 +67,8 @@ def open_run(config: RunConfig, folder: RunFolder, *, resume: bool, allow_change
     data = open_data(config, _load_tokenizer(config, folder, resume=resume))
     if resume:
         _check_environment(config, folder, data, allow_changes=allow_changes)
+    elif settle_length is not None:
+        config = settle_length(config, data)
     state = build_state(config)
     checkpoints = CheckpointFolder(
         folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best

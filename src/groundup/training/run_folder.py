@@ -28,6 +28,8 @@ from groundup.training.config import RunConfig
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
+_LIST_OF_LOCKS = Path("/proc/locks")
+
 
 class RunFolder:
     """The paths of one run, and what is done to its small files."""
@@ -142,6 +144,20 @@ class RunFolder:
                     f"{self.path} has {remains.name} but no {self.config_file.name}: put that "
                     f"back and use --resume, or choose another --name"
                 )
+
+
+def is_claimed(folder: Path) -> bool | None:
+    """Does a process of this machine train in the folder? None where the system does not tell.
+
+    The kernel's list of locks is read and no lock is tried, for a look must never turn away a
+    trainer that begins at that moment.
+    """
+    try:
+        inode = os.stat(folder).st_ino
+        lines = _LIST_OF_LOCKS.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return None
+    return any(" FLOCK " in line and f":{inode} " in line for line in lines)
 
 
 class _QuietFileHandler(logging.FileHandler):

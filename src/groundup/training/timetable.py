@@ -34,3 +34,8 @@ class Timetable:
     def _is_due(self, step: int, every_steps: int) -> bool:
         is_last = step == self._config.num_steps
         return is_last or (every_steps > 0 and step % every_steps == 0)
+
+
+def times_due(num_steps: int, every_steps: int) -> int:
+    """How often something is due in a whole run that is due at its end and every so many steps."""
+    return -(-num_steps // every_steps) if every_steps else 1

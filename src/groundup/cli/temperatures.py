@@ -1,0 +1,204 @@
+"""`groundup temperatures`: what temperature and top-p do to the texts of trained models."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.cli.report import read_finding
+from groundup.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from groundup.experiments.reference_text import ReferenceText
+    from groundup.experiments.temperature_study import RunStudy, TemperatureStudy
+
+DEFAULT_PROMPT = "Once upon a time"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Write many texts at each of several temperatures and measure them.
+
+    Every setting has the same seeds. Measured are the model's own bits per token, how varied the
+    words are, how much repeats, how long texts are and whether they come to an end.
+    """
+
+    runs: Positional[tuple[str, ...]]
+    """Runs: their folders, or their names under runs."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.3, 0.6, 0.8, 1.0, 1.3)
+    """Temperatures to write at; 0 takes the likeliest token always and writes one text a prompt."""
+
+    top_p: tuple[float, ...] = (1.0, 0.9)
+    """Values of top-p for each temperature."""
+
+    prompt: UseAppendAction[tuple[str, ...]] = ()
+    """A text to go on from; repeat for more. Without one: Once upon a time."""
+
+    num_samples: int = 32
+    """Texts for each prompt and setting."""
+
+    max_tokens: int = 200
+    """The most tokens of a text; the end of the document comes first as a rule."""
+
+    seed: int = 0
+    """The first text of a prompt is drawn with this seed, the next with the one after it."""
+
+    reference: Path | None = None
+    """Text that people wrote: its words are the known ones, its first documents are measured."""
+
+    checkpoint: str = "newest"
+    """The state of the runs to write with: newest, best, or a step."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    out: Path | None = None
+    """Write everything, with every text, to this JSON file."""
+
+    markdown: Path | None = None
+    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+
+    title: str = "Generation at several temperatures"
+    """What the Markdown page is called."""
+
+    why: str = ""
+    """What was to be found out, in a sentence or two."""
+
+    finding: str | None = None
+    """What you make of it, in your own words, or @FILE that holds them."""
+
+
+def run(arguments: Arguments) -> None:
+    """Check, write, measure, print."""
+    from groundup.experiments.figure_text import visible
+    from groundup.experiments.temperature_report import render_temperatures
+    from groundup.files import write_json_atomic, write_text_atomic
+
+    check_places(arguments)
+    finding = read_finding(arguments.finding) or ""
+    study = make_study(arguments)
+    print_study(study)
+    if arguments.out is not None:
+        write_json_atomic(arguments.out, study.as_json())
+        print(f"written: {visible(str(arguments.out))}")
+    if arguments.markdown is not None:
+        files = render_temperatures(study, arguments.title, why=arguments.why, finding=finding)
+        for name, text in files.items():
+            write_text_atomic(arguments.markdown / name, text)
+        print(f"written: {visible(str(arguments.markdown / next(iter(files))))}")
+
+
+def check_places(arguments: Arguments) -> None:
+    """Refuse places that could not be written to, before there is something to lose."""
+    if arguments.out is not None and arguments.out.is_dir():
+        raise ConfigError(f"--out {arguments.out} is a folder: name a file")
+    if arguments.markdown is not None and arguments.markdown.is_file():
+        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+
+
+def make_study(arguments: Arguments) -> "TemperatureStudy":
+    """All runs, one after another; mistakes are told before the first text."""
+    from groundup.cli.generate import load_to_write
+    from groundup.cli.progress import progress_bar
+    from groundup.experiments.temperature_study import (
+        Conditions,
+        TemperatureStudy,
+        settings_of,
+        study_run,
+    )
+
+    settings = settings_of(arguments.temperatures, arguments.top_p)
+    conditions = Conditions(
+        prompts=tuple(map(_readable, arguments.prompt)) or (DEFAULT_PROMPT,),
+        num_texts=arguments.num_samples,
+        max_tokens=arguments.max_tokens,
+        seed=arguments.seed,
+    )
+    folders = find_folders(arguments.runs)
+    reference = _read_reference(arguments)
+    studied: list[RunStudy] = []
+    for name, folder in folders.items():
+        language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
+        with progress_bar(f"writing with {name}", "texts") as report:
+            studied.append(
+                study_run(
+                    name,
+                    language_model,
+                    settings,
+                    conditions,
+                    reference=reference,
+                    progress=report,
+                )
+            )
+    reference_name = None if reference is None else reference.name
+    device = describe_device(arguments.device)
+    return TemperatureStudy(conditions, settings, device, reference_name, studied)
+
+
+def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:
+    """The folders of runs by short names; each run once, and each with a checkpoint."""
+    from groundup.checkpoint import CheckpointFolder
+    from groundup.cli.runs import find_run
+
+    if not runs:
+        raise ConfigError("groundup temperatures needs at least one run: name its folder")
+    folders = list({folder.resolve(): folder for folder in map(find_run, runs)}.values())
+    for folder in folders:
+        if not CheckpointFolder(folder / "checkpoints").steps():
+            raise CheckpointError(f"{folder} has no checkpoint yet: train until one is written")
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    return dict(zip(names, folders, strict=True))
+
+
+def describe_device(device: str) -> str:
+    """The device that the flag stands for, as its maker calls it."""
+    from groundup.config import load_settings
+    from groundup.training.config import RunConfig
+    from groundup.training.execution import device_name, settle
+
+    return device_name(settle(load_settings(RunConfig, overrides={"device": device})))
+
+
+def print_study(study: "TemperatureStudy") -> None:
+    """Two tables for each run: how sure and how long; how varied."""
+    from groundup.cli.tables import print_table
+    from groundup.experiments.figure_text import UNKNOWN, visible
+    from groundup.experiments.temperature_figures import figures_in, row_of, show_finished
+    from groundup.experiments.temperature_report import warnings_of
+
+    figures = figures_in(study)
+    first = [figure for figure in figures if not figure.name.endswith("grams")]
+    second = [figure for figure in figures if figure.name.endswith("grams")]
+    for run in study.runs:
+        name = " ".join(visible(run.name).split())
+        rows = [
+            [result.setting.label, *row_of(result.figures, first), show_finished(result)]
+            for result in run.results
+        ]
+        varied = [[result.setting.label, *row_of(result.figures, second)] for result in run.results]
+        if run.reference is not None:
+            rows.append(["reference text", *row_of(run.reference, first), UNKNOWN])
+            varied.append(["reference text", *row_of(run.reference, second)])
+        headers = ["temperature", *(figure.short_title for figure in first), "ended"]
+        print_table(f"{name}: how sure, how long", headers, rows)
+        headers = ["temperature", *(figure.short_title for figure in second)]
+        print_table(f"{name}: how varied, in n-grams of words", headers, varied)
+    for warning in warnings_of(study):
+        print(" ".join(visible(warning).split()))
+
+
+def _read_reference(arguments: Arguments) -> "ReferenceText | None":
+    if arguments.reference is None:
+        return None
+    from groundup.experiments.reference_text import read_reference
+
+    return read_reference(arguments.reference, max(2, arguments.num_samples))
+
+
+def _readable(prompt: str) -> str:
+    """Words of the command line that are no UTF-8 arrive as surrogates, which no text has."""
+    return prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,72 @@
+"""ablation.json as a table of what each part of a recipe is worth."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groundup.experiments.figure_text import UNKNOWN, show_interval
+from groundup.experiments.report_studies import Mark, Study, StudyRow
+from groundup.experiments.statistics import Interval
+
+
+def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
+    """The rows of the file in their order: the base first, then from the best to the worst."""
+    if not isinstance(rows, list) or not rows:
+        raise TypeError("an ablation is a list of rows")
+    known = [row for row in rows if row["variant"] != "base" and row["difference"] is not None]
+    best = min(known, key=lambda row: float(row["difference"]), default=None)
+    told = []
+    for row in rows:
+        is_base = row["variant"] == "base"
+        rate, difference = row["learning_rate"], row["difference"]
+        told.append(
+            StudyRow(
+                (
+                    str(row["variant"]),
+                    f"{row['num_parameters']:,}",
+                    UNKNOWN if rate is None else f"{rate:g}",
+                    show_interval(_interval(row["loss"])),
+                    UNKNOWN if difference is None or is_base else f"{difference:+.4f}",
+                ),
+                tuple(_ablation_marks(row, is_best=row is best)),
+            )
+        )
+    return Study(
+        title="What each part is worth",
+        lede="Each variant at the best of the learning rates tried, with as many parameters and "
+        "tokens as the base. The loss is the last validation loss, mean ± 95% interval over seeds; "
+        "a difference above 0 is worse than the base.",
+        headers=(
+            "Variant",
+            "Parameters",
+            "Best learning rate",
+            "Loss",
+            "Difference from the base",
+        ),
+        rows=tuple(told),
+    )
+
+
+def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
+    marks = []
+    if row["loss"] is None:
+        marks.append(Mark("✕", "no run came to its end", "diverged"))
+    elif row["is_clear"] and row["difference"] < 0:
+        marks.append(Mark("★", "clearly better", "winner"))
+    elif row["is_clear"]:
+        marks.append(Mark("▲", "clearly worse", "diverged"))
+    elif row["variant"] != "base":
+        marks.append(Mark("≈", "not told apart from the base", "tied"))
+    if is_best and row["difference"] < 0 and not row["is_clear"]:
+        marks.append(Mark("★", "lowest mean", "tied"))
+    if row["is_at_edge"]:
+        marks.append(Mark("→", "best rate at the end of the list", "unfinished"))
+    if row["diverged_at"]:
+        rates = ", ".join(f"{rate:g}" for rate in row["diverged_at"])
+        marks.append(Mark("✕", f"diverged at {rates}", "diverged"))
+    return marks
+
+
+def _interval(value: Mapping[str, Any] | None) -> Interval | None:
+    if value is None:
+        return None
+    return Interval(float(value["mean"]), value["half_width"], int(value["num_values"]))

@@ -1,0 +1,146 @@
+"""How many steps fit into a given time: arithmetic on what was measured, no clock and no torch.
+
+What the parts of a run cost on this machine is measured by `cost_probe`.
+"""
+
+import bisect
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from groundup.errors import ConfigError
+from groundup.training.config import RunConfig
+from groundup.training.step_counts import scaled, with_num_steps
+from groundup.training.timetable import times_due
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """The time that a run may take."""
+
+    seconds: float
+    began: float
+    """When it began to run, by time.monotonic."""
+    chosen: Collection[str] = ()
+    """Settings counted in steps that stay as they are; all others keep their share of the run."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Something that is done every so many steps, and after the last one in any case."""
+
+    seconds: float
+    every_steps: int
+    """Of the run as its settings have it; 0 for the last step alone."""
+    keeps_share: bool = True
+    """Does every_steps change with the length of the run?"""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run whose settings say `base_num_steps` takes, part by part."""
+
+    base_num_steps: int
+    step_seconds: float
+    starting_seconds: float = 0.0
+    """From the measuring to the first step, and what is slower the first time than later."""
+    repeated: Mapping[str, Repeated] = field(default_factory=dict)
+    num_timed: int = 0
+    """Steps that step_seconds is the mean of."""
+    reserve: float = 0.02
+    """The share of a budget to keep free, because no two stretches of a run are equally fast."""
+
+    def num_times(self, num_steps: int) -> dict[str, int]:
+        """How often each repeated thing is done in a run of that length."""
+        times = {}
+        for name, work in self.repeated.items():
+            every_steps = work.every_steps
+            if work.keeps_share:
+                every_steps = scaled(every_steps, num_steps, self.base_num_steps)
+            times[name] = times_due(num_steps, every_steps)
+        return times
+
+    def seconds(self, num_steps: int) -> float:
+        """The time of a run of that length."""
+        times = self.num_times(num_steps)
+        repeated = sum(work.seconds * times[name] for name, work in self.repeated.items())
+        return self.starting_seconds + num_steps * self.step_seconds + repeated
+
+    @property
+    def needed_seconds(self) -> float:
+        """One step, and everything else as often as the settings mean it to be done."""
+        total = self.starting_seconds + self.step_seconds
+        return total + sum(work.seconds * self.num_meant(work) for work in self.repeated.values())
+
+    def num_meant(self, work: Repeated) -> int:
+        """How often the settings mean it to be done, whatever the length of the run."""
+        return times_due(self.base_num_steps, work.every_steps) if work.keeps_share else 1
+
+    def least_seconds(self, num_steps: int) -> float:
+        """Less than `seconds`, or as much, and never falling as the run gets longer.
+
+        `seconds` itself may fall: with intervals in whole steps, a run of 14 steps may have 14
+        evaluations and one of 15 steps 8.
+        """
+        total = self.starting_seconds + num_steps * self.step_seconds
+        for work in self.repeated.values():
+            longest = float(work.every_steps)
+            if work.keeps_share:
+                longest = max(1.0, longest * num_steps / self.base_num_steps + 0.5)
+            total += work.seconds * (num_steps / longest if work.every_steps else 1.0)
+        return total
+
+
+def num_steps_within(costs: Costs, seconds: float) -> int:
+    """The most steps that take no longer than `seconds`; 0 if not even one fits."""
+    lengths = range(1, max(1, int(seconds / costs.step_seconds)) + 2)
+    most = bisect.bisect_right(lengths, seconds, key=costs.least_seconds)
+    return next((n for n in range(most + 1, 0, -1) if costs.seconds(n) <= seconds), 0)
+
+
+def settle_num_steps(
+    config: RunConfig, costs: Costs, budget: TimeBudget, passed_seconds: float
+) -> RunConfig:
+    """The run with as many steps as fit into what is left of the budget; an error if none does."""
+    left_seconds = budget.seconds * (1.0 - costs.reserve) - passed_seconds
+    if costs.needed_seconds > left_seconds:
+        raise ConfigError(_describe_shortage(costs, budget, passed_seconds))
+    return with_num_steps(config, num_steps_within(costs, left_seconds), budget.chosen)
+
+
+def describe_settlement(
+    costs: Costs, budget: TimeBudget, passed_seconds: float, num_steps: int
+) -> str:
+    """One line: what was measured, and the number of steps that follows from it."""
+    times = costs.num_times(num_steps)
+    parts = [f"{num_steps:,} steps of {_show(costs.step_seconds)} (mean of {costs.num_timed})"]
+    parts += [
+        f"{times[name]} × {name} of {_show(work.seconds)}" for name, work in costs.repeated.items()
+    ]
+    parts.append(f"{_show(passed_seconds)} passed before")
+    parts.append(f"{_show(costs.starting_seconds)} to start")
+    parts.append(f"{_show(costs.reserve * budget.seconds)} in reserve")
+    return f"{_minutes(budget)}: {', '.join(parts)}"
+
+
+def _describe_shortage(costs: Costs, budget: TimeBudget, passed_seconds: float) -> str:
+    parts = [f"{_show(passed_seconds)} have passed"]
+    parts.append(f"to start takes {_show(costs.starting_seconds)}")
+    parts.append(f"one step {_show(costs.step_seconds)}")
+    for name, work in costs.repeated.items():
+        times = costs.num_meant(work)
+        parts.append(f"{times} × {name} {_show(times * work.seconds)}")
+    needed_seconds = (passed_seconds + costs.needed_seconds) / (1.0 - costs.reserve)
+    return (
+        f"{_minutes(budget)} cannot hold this run: {', '.join(parts)}. Give it "
+        f"more than {needed_seconds / 60:.2g} minutes, evaluate on fewer windows "
+        f"(--evaluation.num-windows) or less often, or make the model or the batch smaller"
+    )
+
+
+def _minutes(budget: TimeBudget) -> str:
+    minutes = budget.seconds / 60
+    return "1 minute" if minutes == 1 else f"{minutes:g} minutes"
+
+
+def _show(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"

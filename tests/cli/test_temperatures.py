@@ -1,0 +1,102 @@
+"""`groundup temperatures` as a person types it, on a run that was trained here."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from groundup.cli.main import main
+from groundup.cli.parsing import parse_arguments
+from groundup.cli.temperatures import Arguments, run
+from groundup.errors import GroundupError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+    """A folder with the run runs/small in it, and one that has no checkpoint."""
+    folder = tmp_path_factory.mktemp("temperatures")
+    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
+    assert main(["train", *words]) == 0
+    (folder / "runs" / "empty").mkdir()
+    for name in ("config.yaml", "tokenizer.json"):
+        (folder / "runs" / "empty" / name).write_bytes((folder / "runs/small" / name).read_bytes())
+    (folder / "stories.txt").write_text("Once upon a time there was a cat.")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def temperatures(*words: str) -> None:
+    arguments = parse_arguments(Arguments, "groundup temperatures", words)
+    assert arguments is not None
+    run(arguments)
+
+
+def test_a_study_is_printed_and_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("small", "--num-samples", "3", "--max-tokens", "6", "--temperatures", "0", "1")
+    more = ("--prompt", "The cat", "--prompt", "One", "--reference", "stories.txt")
+    for place in ("first", "second"):
+        files = ("--out", str(tmp_path / f"{place}.json"), "--markdown", str(tmp_path / place))
+        temperatures(*words, *more, *files, "--title", "Warm", "--finding", "Found.")
+    printed = capsys.readouterr()
+    assert "small: how sure, how long" in printed.out and printed.err == ""
+    assert f"written: {tmp_path / 'second' / 'warm.md'}" in printed.out
+    text = (tmp_path / "first.json").read_text("utf-8")
+    assert text == (tmp_path / "second.json").read_text("utf-8")
+    stored = json.loads(text)
+    assert stored["conditions"]["prompts"] == ["The cat", "One"]
+    assert stored["reference"] == "stories.txt"
+    (studied,) = stored["runs"]
+    assert [(one["setting"]["temperature"], len(one["texts"])) for one in studied["results"]] == [
+        (0.0, 2),
+        (1.0, 6),
+        (1.0, 6),
+    ]
+    page = (tmp_path / "first" / "warm.md").read_text("utf-8")
+    assert page.startswith("# Warm\n\nFound.\n\n")
+    for label in ("0", "1", "1, top-p 0.9", "reference text"):
+        assert f"\n| {label} | " in page and f"\n  {label} " in printed.out
+    assert (tmp_path / "first" / "warm" / "over_temperature.svg").exists()
+
+
+def test_runs_are_taken_once_and_the_prompt_has_a_default(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "study.json"
+    temperatures(
+        "small", "runs/small", "--temperatures", "0", "--max-tokens", "2", "--out", str(out)
+    )
+    stored = json.loads(out.read_text("utf-8"))
+    assert [one["name"] for one in stored["runs"]] == ["small"]
+    assert stored["conditions"]["prompts"] == ["Once upon a time"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "needs at least one run"),
+        (["smal"], r"there is no run smal.* did you mean small\?"),
+        (["small", "empty"], "runs/empty has no checkpoint yet"),
+        (["small", "--temperatures", "0.5", "-0.1"], "the temperature is -0.1"),
+        (["small", "--temperatures"], "no temperature to write at"),
+        (["small", "--top-p", "0"], "top-p is 0"),
+        (["small", "--top-p", "1.1"], "top-p is 1.1"),
+        (["small", "--num-samples", "0"], "number of texts is 0"),
+        (["small", "--max-tokens", "0"], "max_tokens is 0"),
+        (["small", "--prompt", "long " * 40], "more than the context of 16: shorten it"),
+        (["small", "--checkpoint", "7"], "no checkpoint of step 7"),
+        (["small", "--seed", "-1"], "seed -1 is out of range"),
+        (["small", "--out", "runs"], "--out runs is a folder: name a file"),
+        (["small", "--markdown", "stories.txt"], "stories.txt is a file: name a folder"),
+        (["small", "--reference", "nowhere.txt"], "nowhere.txt does not exist"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    with pytest.raises(GroundupError, match=complaint):
+        temperatures(*words)
+    assert capsys.readouterr().out == ""

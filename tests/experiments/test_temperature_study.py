@@ -1,0 +1,281 @@
+"""Texts at several temperatures: the figures by hand, the laws of settings, a model as oracle."""
+
+import datetime
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.reference_text import read_reference
+from groundup.experiments.temperature_figures import FIGURES
+from groundup.experiments.temperature_report import render_temperatures, warnings_of
+from groundup.experiments.temperature_study import (
+    Conditions,
+    RunStudy,
+    Setting,
+    TemperatureStudy,
+    settings_of,
+    study_run,
+)
+from groundup.experiments.text_diversity import (
+    distinct_share,
+    known_share,
+    own_shares,
+    repeated_share,
+    words_of,
+)
+from groundup.experiments.writing import write_drafts
+from groundup.generation import Engine, LanguageModel, Sampler
+from groundup.generation.scoring import log_probabilities
+from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
+
+SETTINGS = settings_of([0, 0.7, 1], [1, 0.9])
+CONDITIONS = Conditions(prompts=("The cat", ""), num_texts=6, max_tokens=50, seed=3)
+
+
+@pytest.fixture(scope="module")
+def language_model() -> LanguageModel:
+    """A model of bytes that has learned nothing: about one token in 260 ends a text."""
+    torch.manual_seed(0)
+    model = TransformerLM(
+        vocab_size=257,
+        context_length=64,
+        d_model=16,
+        num_layers=1,
+        num_heads=2,
+        d_ff=32,
+        rope_theta=100.0,
+    )
+    tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"])
+    return LanguageModel(model.eval(), tokenizer, step=7)
+
+
+@pytest.fixture(scope="module")
+def studied(language_model: LanguageModel) -> RunStudy:
+    return study_run("small", language_model, SETTINGS, CONDITIONS)
+
+
+def as_study(*runs: RunStudy, reference: str | None = None) -> TemperatureStudy:
+    return TemperatureStudy(CONDITIONS, SETTINGS, "a device", reference, list(runs))
+
+
+def test_words_are_in_small_letters_and_keep_what_joins_them() -> None:
+    assert words_of("Don't, said X-ray 9!") == ["don't", "said", "x-ray", "9"]
+
+
+def test_a_word_that_the_prompt_began_is_of_the_text_that_ends_it() -> None:
+    assert words_of("The cat sat", begin=len("The ca")) == ["cat", "sat"]
+    assert words_of("The cat sat", begin=len("The cat")) == ["sat"]
+
+
+def test_repeated_4_grams_are_those_that_stood_there_before() -> None:
+    # Nine of them: four are new, five are there already.
+    assert repeated_share("a b c d a b c d a b c d".split(), 4) == pytest.approx(5 / 9)
+    assert repeated_share("a b c d e f".split(), 4) == 0
+    assert repeated_share("a b c".split(), 4) is None
+
+
+def test_own_3_grams_are_those_of_no_other_text() -> None:
+    first, second = "a b c d".split(), "a b c e".split()
+    assert own_shares([first, second], 3) == [0.5, 0.5]
+    assert own_shares([first, first], 3) == [0, 0]
+    assert own_shares([first, ["a"]], 3) == [1, None]
+    # A text's own repetition does not take a 3-gram from it.
+    assert own_shares([["a"] * 5, second], 3) == [1, 1]
+    assert own_shares([first], 3) == [None]
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=9), max_size=4), st.integers(1, 4))
+def test_shares_lie_between_0_and_1(texts: list[list[str]], length: int) -> None:
+    shares = own_shares(texts, length)
+    for words in texts:
+        distinct, repeated = distinct_share(words, length), repeated_share(words, length)
+        shares += [distinct, repeated, known_share(words, {"a"})]
+        assert distinct is None or repeated == 1 - distinct
+    assert all(share is None or 0 <= share <= 1 for share in shares)
+
+
+def test_every_temperature_meets_every_top_p_and_greedy_none() -> None:
+    assert [setting.label for setting in SETTINGS] == [
+        "0",
+        "0.7",
+        "0.7, top-p 0.9",
+        "1",
+        "1, top-p 0.9",
+    ]
+    assert settings_of([0, 0.0, 1e-9, 1, 1.0], [0.5, 0.5]) == [Setting(0.0), Setting(1.0, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("temperatures", "top_ps", "complaint"),
+    [
+        ([0.5, -1], [1], "the temperature is -1"),
+        ([math.nan], [1], "the temperature is nan"),
+        ([1], [0], "top-p is 0"),
+        ([0], [1.5], "top-p is 1.5"),
+        ([], [1], "no temperature"),
+        ([1], [], "no top-p"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(
+    temperatures: list[float], top_ps: list[float], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        settings_of(temperatures, top_ps)
+
+
+def test_conditions_that_cannot_be_are_named(language_model: LanguageModel) -> None:
+    with pytest.raises(ConfigError, match="no prompt"):
+        Conditions(prompts=())
+    with pytest.raises(ConfigError, match="number of texts is 0"):
+        Conditions(num_texts=0)
+    with pytest.raises(ConfigError, match="max_tokens is 0"):
+        Conditions(max_tokens=0)
+    with pytest.raises(ConfigError, match=r"'xx.*…' has 65 tokens, more than the context of 64"):
+        study_run("small", language_model, SETTINGS, Conditions(prompts=("x" * 65,)))
+
+
+def test_greedy_writes_one_text_a_prompt_and_others_one_a_seed(studied: RunStudy) -> None:
+    assert [len(result.texts) for result in studied.results] == [2, 12, 12, 12, 12]
+    for result in studied.results[1:]:
+        found = [(text.prompt, text.seed) for text in result.texts]
+        assert found == [(prompt, seed) for prompt in CONDITIONS.prompts for seed in range(3, 9)]
+
+
+def test_texts_are_those_that_the_model_writes_alone(
+    language_model: LanguageModel, studied: RunStudy
+) -> None:
+    for result in studied.results:
+        for text in result.texts[:2]:
+            assert text.text == language_model.generate(
+                text.prompt,
+                max_tokens=CONDITIONS.max_tokens,
+                temperature=result.setting.temperature,
+                top_p=result.setting.top_p,
+                seed=text.seed,
+            )
+
+
+def test_bits_are_the_models_own_before_any_rule(language_model: LanguageModel) -> None:
+    request = language_model.request("cat", 40, Sampler.of(0.9, top_p=0.95))
+    requests = [replace(request, seed=seed, num_alternatives=0) for seed in range(30)]
+    drafts = write_drafts(Engine(language_model.model, 30), requests, lambda: None)
+    for draft in drafts:
+        chosen = [*draft.ids, 256] if draft.is_finished else draft.ids
+        assert len(chosen) == draft.num_chosen and 256 not in draft.ids
+        known = log_probabilities(language_model.model, [*request.prompt_ids, *chosen])
+        assert draft.nats == pytest.approx(-sum(known[2:]), rel=1e-4)
+    conditions = Conditions(prompts=("cat",), num_texts=30, max_tokens=40)
+    (result,) = study_run("small", language_model, [Setting(0.9, 0.95)], conditions).results
+    assert 0 < result.num_finished < 30
+    for draft, text in zip(drafts, result.texts, strict=True):
+        assert text.is_finished == draft.is_finished
+        assert text.figures["num_tokens"] == len(draft.ids)
+        bits = draft.nats / math.log(2) / draft.num_chosen
+        assert text.figures["bits_per_token"] == pytest.approx(bits)
+
+
+def test_the_same_study_gives_the_same_figures_and_no_setting_feels_another(
+    language_model: LanguageModel, studied: RunStudy
+) -> None:
+    again = study_run("small", language_model, SETTINGS, CONDITIONS)
+    assert json.dumps(as_study(again).as_json()) == json.dumps(as_study(studied).as_json())
+    alone = study_run("small", language_model, SETTINGS[-1:], CONDITIONS)
+    assert alone.results == studied.results[-1:]
+
+
+def test_more_texts_than_rows_wait_for_their_turn(language_model: LanguageModel) -> None:
+    told = []
+    conditions = Conditions(prompts=("a",), num_texts=70, max_tokens=2)
+    study = study_run(
+        "small",
+        language_model,
+        SETTINGS[:2],
+        conditions,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert [len(result.texts) for result in study.results] == [1, 70]
+    assert told == [(done, 71) for done in range(1, 72)]
+
+
+def test_a_full_context_is_told(language_model: LanguageModel) -> None:
+    conditions = Conditions(prompts=("a" * 60,), num_texts=4, max_tokens=50)
+    run = study_run("small", language_model, SETTINGS, conditions)
+    assert run.most_tokens == 5
+    assert all(text.figures["num_tokens"] == 5 for text in run.results[0].texts)
+    study = TemperatureStudy(conditions, SETTINGS, "a device", None, [run])
+    (warning,) = warnings_of(study)
+    assert "after 5 tokens" in warning
+    assert warning in render_temperatures(study, "Cut")["cut.md"]
+
+
+def test_reference_text_gives_known_words_and_figures_of_its_own(
+    language_model: LanguageModel, tmp_path: Path
+) -> None:
+    file = tmp_path / "tales.txt"
+    file.write_text("A dog sat. A dog ran.<|endoftext|>\n \n<|endoftext|>One cat sat here.")
+    reference = read_reference(file, 2)
+    assert reference.words == {"a", "dog", "sat", "ran", "one", "cat", "here"}
+    assert reference.documents == ("A dog sat. A dog ran.", "One cat sat here.")
+    study = study_run("small", language_model, SETTINGS, CONDITIONS, reference=reference)
+    assert study.reference is not None
+    figures = {name: mean and mean.mean for name, mean in study.reference.items()}
+    scores = [language_model.score(document).loss for document in reference.documents]
+    assert figures["bits_per_token"] == pytest.approx(sum(scores) / 2 / math.log(2))
+    assert figures["num_tokens"] == (21 + 17) / 2
+    assert figures["distinct_1_grams"] == (4 / 6 + 1) / 2
+    assert figures["own_3_grams"] == 1
+    for result in study.results:
+        known = result.figures["known_words"]
+        assert known is not None and 0 <= known.mean < 1
+    page = render_temperatures(as_study(study, reference="tales.txt"), "Known")["known.md"]
+    assert "known words" in page and "| reference text |" in page and "tales.txt" in page
+
+
+def test_a_reference_without_words_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text(" ...\n")
+    with pytest.raises(DataError, match=r"no words in .*empty\.txt"):
+        read_reference(tmp_path / "empty.txt", 2)
+
+
+def test_the_page_has_every_setting_with_its_figures_and_specimen(studied: RunStudy) -> None:
+    files = render_temperatures(
+        as_study(studied),
+        "How *warm*?",
+        why="To see.",
+        finding="It is | so.",
+        today=datetime.date(2026, 1, 2),
+    )
+    assert list(files) == ["how_warm.md", "how_warm/over_temperature.svg"]
+    page = files["how_warm.md"]
+    assert page.startswith("# How \\*warm\\*?\n\nTo see.\n\nIt is \\| so.\n\nsmall at step 7; ")
+    assert "2026-01-02" in page and "](how_warm/over_temperature.svg)" in page
+    for result in studied.results:
+        assert page.count(f"\n| {result.setting.label} | ") == 1
+        assert page.count(f"\nTemperature {result.setting.label}:\n\n```text\nThe cat") == 1
+        bits = result.figures["bits_per_token"]
+        assert bits is not None and FIGURES["bits_per_token"].show(bits) in page
+    assert "known words" not in page
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, SETTINGS[:1], settings_of([0, 1], [0.9])])
+def test_the_drawing_is_sound_for_any_settings(
+    language_model: LanguageModel, settings: list[Setting]
+) -> None:
+    conditions = Conditions(prompts=("a",), num_texts=2, max_tokens=30)
+    runs = [study_run(name, language_model, settings, conditions) for name in ("one", "<&>")]
+    study = TemperatureStudy(conditions, settings, "a device", None, runs)
+    drawing = render_temperatures(study, "Any")["any/over_temperature.svg"]
+    assert "nan" not in drawing
+    root = ElementTree.fromstring(drawing)
+    labels = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(label.startswith("<&>") for label in labels)
+    assert "Bits per token" in labels

@@ -1,0 +1,140 @@
+"""The experiments that come with groundup, made small enough for a CPU and really run.
+
+What differs from `docs/experiments/` is the size of the model, the text and the number of points;
+the files, the commands and the reports are the same.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.cli.main import main
+from groundup.data.prepare import prepare
+from groundup.data.samples import write_sample_corpus
+from groundup.files import read_json_lines
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.training import train_tokenizer
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "num_threads": 1,
+    "batch_size": 4,
+    "model.vocab_size": 300,
+    "model.context_length": 16,
+    "model.d_model": 16,
+    "model.num_layers": 1,
+    "model.num_heads": 2,
+    "model.d_ff": 48,
+    "evaluation.num_windows": 8,
+}
+RECORDS = {
+    path.stem: Path("sweeps", path.stem, "trials.jsonl")
+    for path in (CONFIGS / "sweep").glob("*.yaml")
+}
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to work in, with `stories` and `web` where the settings look for them."""
+    folder = tmp_path_factory.mktemp("laboratory")
+    for seed, name in enumerate(("stories", "web")):
+        (folder / name).mkdir()
+        corpus, tokenizer_file = folder / f"{name}.txt", folder / name / "tokenizer.json"
+        write_sample_corpus(corpus, megabytes=0.06, seed=seed)
+        tokenizer, _ = train_tokenizer([corpus.read_bytes()], 300, ["<|endoftext|>"])
+        tokenizer.save(tokenizer_file)
+        shards = folder / name / "shards"
+        prepare([corpus], Tokenizer.load(tokenizer_file), shards, validation_fraction=0.1)
+    before = Path.cwd()
+    with pytest.MonkeyPatch.context() as patch:
+        # For processes that are started from the new folder.
+        patch.setenv("PYTHONPATH", str(CONFIGS.parent / "src"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        os.chdir(folder)
+        yield folder
+        os.chdir(before)
+
+
+def shrink(name: str, **changes: Any) -> str:
+    """A sweep that comes with groundup, with a tiny model, and the first and last of its values."""
+    sweep = yaml.safe_load((CONFIGS / "sweep" / f"{name}.yaml").read_text("utf-8"))
+    sweep["base"] = str((CONFIGS / "sweep" / sweep["base"]).resolve())
+    sweep["settings"] = {**sweep.get("settings", {}), **SMALL}
+    grid = sweep.get("grid", {})
+    sweep["grid"] = {setting: [values[0], values[-1]] for setting, values in grid.items()}
+    file = Path(f"{name}.yaml")
+    file.write_text(yaml.safe_dump({**sweep, "seeds": [0], **changes}), "utf-8")
+    return str(file)
+
+
+def run(*words: str) -> None:
+    assert main(words) == 0
+
+
+def report(folder: str) -> str:
+    """The page for docs/experiments, after one that opens offline was written as well."""
+    run("report", folder, "--out", f"{folder}.html", "--markdown", "experiments")
+    assert Path(f"{folder}.html").stat().st_size > 10_000
+    return Path("experiments", f"{Path(folder).name}.md").read_text("utf-8")
+
+
+def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
+    # A model so small bears far more than a real one.
+    grid = {"optimizer.learning_rate": [0.01, 300.0]}
+    run("sweep", shrink("learning_rate", tokens=3_200, grid=grid), "--jobs", "2")
+    records = {record["trial"]: record for record in read_json_lines(RECORDS["learning_rate"])}
+    assert {name: record["status"] for name, record in records.items()} == {
+        f"{clipping}+learning_rate={rate}+seed=0": status
+        for clipping in ("clipped", "unclipped")
+        for rate, status in (("0.01", "finished"), ("300", "diverged"))
+    }
+    page = report("sweeps/learning_rate")
+    assert "# learning\\_rate" in page and "diverged" in page and "unclipped" in page
+
+
+def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
+    grid = {"batch_size": [1, 16], "optimizer.learning_rate": [0.002]}
+    run("sweep", shrink("batch_size", tokens=2_560, grid=grid))
+    records = list(read_json_lines(RECORDS["batch_size"]))
+    assert [(record["tokens"], record["step"]) for record in records] == [(2_560, 160), (2_560, 10)]
+    assert "batch" in report("sweeps/batch_size")
+
+
+def test_texts_are_compared_and_written_at_several_temperatures(
+    laboratory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("sweep", shrink("text", tokens=3_200), "--jobs", "2")
+    assert "no best: the texts differ" in capsys.readouterr().out
+    page = report("sweeps/text")
+    assert "did not all learn from the same data" in page and "Once upon a time" in page
+    runs = [f"sweeps/text/runs/{name}+seed=0" for name in ("stories", "web")]
+    words = "--temperatures 0 1 --top-p 0.9 --num-samples 3 --max-tokens 8 --device cpu".split()
+    run("temperatures", *runs, *words, "--out", "study.json", "--markdown", "experiments")
+    assert len(json.loads(Path("study.json").read_text("utf-8"))) > 0
+
+
+def test_parts_are_taken_away_one_by_one(laboratory: Path) -> None:
+    base = yaml.safe_load((CONFIGS / "train" / "web.yaml").read_text("utf-8"))
+    for name, value in SMALL.items():
+        section, _, key = name.rpartition(".")
+        (base[section] if section else base)[key] = value
+    Path("base.yaml").write_text(yaml.safe_dump(base), "utf-8")
+    words = "--variants no-norm muon --learning-rates 0.003 --seeds 0 --tokens 2560 --jobs 2"
+    run("ablate", "base.yaml", *words.split())
+    rows = json.loads(Path("sweeps/ablations/ablation.json").read_text("utf-8"))
+    assert rows[0]["variant"] == "base"
+    assert {row["variant"] for row in rows} == {"base", "no-norm", "muon"}
+    assert "no-norm" in report("sweeps/ablations")
+
+
+def test_the_recipe_keeps_to_its_time(laboratory: Path) -> None:
+    variants = {name: {"optimizer.name": name} for name in ("adamw", "muon")}
+    run("sweep", shrink("recipe", minutes=0.15, variants=variants))
+    assert {record["status"] for record in read_json_lines(RECORDS["recipe"])} == {"finished"}
+    assert "recipe" in report("sweeps/recipe")

@@ -1,0 +1,266 @@
+"""A run that is given a time: how many steps follow from what was measured, and nothing else."""
+
+import gc
+import io
+import math
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.data.loader import Batch
+from groundup.errors import ConfigError
+from groundup.training import building, cost_probe, process_clock
+from groundup.training.comparison import compare_runs
+from groundup.training.config import RunConfig
+from groundup.training.loop import TrainSummary, train
+from groundup.training.rehearsal import Rehearsal
+from groundup.training.run_folder import RunFolder
+from groundup.training.step_counts import COUNTED_IN_STEPS, scaled_steps, with_num_steps
+from groundup.training.time_budget import (
+    Costs,
+    Repeated,
+    TimeBudget,
+    describe_settlement,
+    num_steps_within,
+    settle_num_steps,
+)
+from groundup.training.timetable import Timetable, times_due
+
+MakeConfig = Callable[..., RunConfig]
+
+INTERVALS = st.integers(0, 700)
+WORKS = st.builds(Repeated, st.floats(0, 30), INTERVALS, st.booleans())
+COSTS = st.builds(
+    Costs,
+    base_num_steps=st.integers(1, 5_000),
+    step_seconds=st.floats(0.05, 5),
+    starting_seconds=st.floats(0, 60),
+    repeated=st.dictionaries(st.sampled_from(["evaluation", "checkpoint"]), WORKS),
+)
+BUDGETS = st.floats(0, 1_000)
+
+
+@given(COSTS, BUDGETS)
+def test_the_most_steps_that_fit_are_settled(costs: Costs, seconds: float) -> None:
+    found = num_steps_within(costs, seconds)
+    assert found == 0 or costs.seconds(found) <= seconds
+    # None that is longer fits, though a longer run may have fewer evaluations.
+    longest = int(seconds / costs.step_seconds) + 2
+    assert all(costs.seconds(n) > seconds for n in range(found + 1, longest))
+
+
+@given(COSTS, BUDGETS, BUDGETS)
+def test_more_time_never_means_fewer_steps(costs: Costs, one: float, other: float) -> None:
+    less, more = sorted((one, other))
+    assert num_steps_within(costs, less) <= num_steps_within(costs, more)
+
+
+@given(COSTS, st.integers(1, 3_000))
+def test_the_lower_bound_of_the_time_is_one_and_rises(costs: Costs, num_steps: int) -> None:
+    assert costs.least_seconds(num_steps) <= costs.seconds(num_steps) * (1 + 1e-12)
+    assert costs.least_seconds(num_steps) < costs.least_seconds(num_steps + 1)
+
+
+@given(COSTS)
+def test_what_is_needed_is_enough_for_a_step(costs: Costs) -> None:
+    assert num_steps_within(costs, costs.needed_seconds * (1 + 1e-12)) >= 1
+
+
+@given(st.integers(1, 200), st.integers(0, 250))
+def test_due_times_are_those_of_the_timetable(num_steps: int, every_steps: int) -> None:
+    config = RunConfig.model_validate(
+        {"num_steps": num_steps, "checkpoints": {"every_steps": every_steps}}
+    )
+    table = Timetable(config, can_evaluate=False, can_sample=False)
+    due = [step for step in range(1, num_steps + 1) if table.is_save_due(step)]
+    assert times_due(num_steps, every_steps) == len(due)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(0, 500))
+def test_counts_keep_their_share_of_the_run(before: int, after: int, count: int) -> None:
+    sections = {"warmup_steps": count, "decay_steps": max(1, count)}
+    base = RunConfig.model_validate({"num_steps": before, "schedule": sections})
+    changed = with_num_steps(base, after)
+    assert changed.num_steps == after
+    assert changed.schedule.warmup_steps == (max(1, round(count * after / before)) if count else 0)
+    # What is off stays off, and what is chosen stays as chosen.
+    assert changed.samples.every_steps == 0
+    assert with_num_steps(base, after, COUNTED_IN_STEPS) == base.model_copy(
+        update={"num_steps": after}
+    )
+
+
+def test_every_setting_counted_in_steps_is_known() -> None:
+    """By its name; a step of an iteration inside the optimizer is another kind."""
+    from groundup.experiments.spec import setting_types
+
+    counted = {name for name in setting_types() if name.endswith("_steps")}
+    others = {"num_steps", "max_skipped_steps", "optimizer.orthogonalization_steps"}
+    assert counted - others == set(COUNTED_IN_STEPS)
+    base = RunConfig.model_validate({"schedule": {"warmup_steps": 5}})
+    assert set(scaled_steps(base, 10)) == {
+        "num_steps",
+        "schedule.warmup_steps",
+        *(
+            name
+            for name in COUNTED_IN_STEPS
+            if name.endswith("every_steps") and "samples" not in name
+        ),
+    }
+
+
+TEN_MINUTES = TimeBudget(600.0, began=0.0)
+MEASURED = Costs(
+    base_num_steps=5_000,
+    step_seconds=0.02,
+    starting_seconds=8.0,
+    repeated={"evaluation": Repeated(1.5, 500), "checkpoint": Repeated(0.5, 1_000)},
+    num_timed=160,
+)
+
+
+def test_ten_minutes_are_ten_minutes() -> None:
+    config = settle_num_steps(RunConfig(), MEASURED, TEN_MINUTES, passed_seconds=30.0)
+    # 600 s less 2%, 30 s, 8 s, ten or eleven evaluations and five or six checkpoints.
+    left = 600 * 0.98 - 30 - 8
+    assert (left - 11 * 1.5 - 6 * 0.5) / 0.02 - 1 <= config.num_steps <= (left - 17.5) / 0.02
+    assert config.evaluation.every_steps == round(config.num_steps / 10)
+    line = describe_settlement(MEASURED, TEN_MINUTES, 30.0, config.num_steps)
+    assert line.startswith(f"10 minutes: {config.num_steps:,} steps of 20 ms (mean of 160), 1")
+    assert "evaluation of 1.5 s" in line and line.endswith("12.0 s in reserve")
+
+
+@pytest.mark.parametrize(
+    ("costs", "passed_seconds", "complaint"),
+    [
+        (MEASURED, 590.0, "590.0 s have passed"),
+        (Costs(5_000, 700.0), 1.0, "one step 700.0 s"),
+        (Costs(5_000, 0.02, 900.0), 1.0, "to start takes 900.0 s"),
+        (Costs(5_000, 0.02, 0.0, {"evaluation": Repeated(70.0, 500)}), 1.0, "10 × evaluation 700"),
+    ],
+)
+def test_too_little_time_is_an_error_with_numbers(
+    costs: Costs, passed_seconds: float, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        settle_num_steps(RunConfig(), costs, TEN_MINUTES, passed_seconds)
+    assert "10 minutes cannot hold this run" in str(caught.value)
+    least = (passed_seconds + costs.needed_seconds) / 0.98 / 60
+    assert f"more than {least:.2g} minutes" in str(caught.value)
+
+
+def test_a_chosen_interval_does_not_change() -> None:
+    works = {"evaluation": Repeated(70.0, 500, keeps_share=False)}
+    budget = TimeBudget(600.0, 0.0, chosen=("evaluation.every_steps",))
+    config = settle_num_steps(RunConfig(), Costs(5_000, 0.02, 0.0, works), budget, 0.0)
+    assert config.evaluation.every_steps == 500
+    assert math.ceil(config.num_steps / 500) * 70 + config.num_steps * 0.02 <= 588
+
+
+def test_a_process_began_before_it_could_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = process_clock._IMPORTED
+    assert 0 < process_clock.process_start() <= imported <= time.monotonic()
+    for told in ("", "1 (a) b) R 2", "1 (a) " + "nothing " * 20):
+        monkeypatch.setattr("builtins.open", lambda *_, text=told, **__: io.StringIO(text))
+        assert process_clock.process_start() == imported
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that are really taken, and said to take a second each."""
+    take = Rehearsal.take
+
+    def take_slowly(self: Rehearsal, batches: Iterable[Batch]) -> float:
+        taken = list(batches)
+        take(self, taken)
+        return float(len(taken))
+
+    monkeypatch.setattr(Rehearsal, "take", take_slowly)
+
+
+def half_a_minute(*chosen: str) -> TimeBudget:
+    return TimeBudget(30.0, time.monotonic(), chosen)
+
+
+def train_by_hand(config: RunConfig, name: str) -> TrainSummary:
+    """The same run, its length given instead of settled."""
+    settled = RunFolder(config.run_folder).read_config()
+    return train(settled.model_copy(update={"name": name}))
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_timed_run_is_the_run_of_that_length(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def draw(model: Any, prompt: str) -> str:
+        torch.rand(3)
+        return f" {prompt} again"
+
+    config = make_config("timed", {"samples.every_steps": 4})
+    torch.manual_seed(99)
+    with caplog.at_level("INFO", "groundup"):
+        summary = train(config, budget=half_a_minute(), write_sample=draw)
+    settled = RunFolder(config.run_folder).read_config()
+    assert settled.num_steps == summary.steps and summary.is_finished
+    assert 12 < settled.num_steps < 30
+    assert settled.schedule.warmup_steps == round(settled.num_steps / 6)
+    assert f"0.5 minutes: {settled.num_steps} steps of 1.0 s (mean of 3)" in caplog.text
+    assert "0.5 minutes" in RunFolder(config.run_folder).log_file.read_text()
+    plain = train(settled.model_copy(update={"name": "plain"}), write_sample=draw)
+    assert compare_runs(summary.run_folder, plain.run_folder).differences == []
+    assert not (summary.run_folder / ".timing").exists()
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_timed_run_resumes_like_any_other(make_config: MakeConfig) -> None:
+    config = make_config("parted", {"evaluation.every_steps": 2})
+    assert train(config, budget=half_a_minute("evaluation.every_steps"), stop_after=7).steps == 7
+    settled = RunFolder(config.run_folder).read_config()
+    assert settled.evaluation.every_steps == 2
+    with pytest.raises(ConfigError, match="resume without --minutes"):
+        train(settled, budget=half_a_minute(), resume=True)
+    assert train(settled, resume=True).is_finished
+    whole = train_by_hand(config, "whole")
+    assert compare_runs(whole.run_folder, config.run_folder).differences == []
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_nothing_of_the_probe_is_kept(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    build_state = building.build_state
+
+    def build_and_note(config: RunConfig) -> Any:
+        state = build_state(config)
+        made.append(weakref.ref(state.model))
+        return state
+
+    monkeypatch.setattr("groundup.training.rehearsal.build_state", build_and_note)
+    left: list[bool] = []
+    settle = cost_probe.settle_num_steps
+
+    def settle_and_look(*words: Any) -> RunConfig:
+        gc.collect()
+        left.extend(model() is not None for model in made)
+        return settle(*words)
+
+    monkeypatch.setattr(cost_probe, "settle_num_steps", settle_and_look)
+    train(make_config("run", {"num_steps": 3}), budget=half_a_minute())
+    assert left == [False]
+
+
+def test_a_budget_that_is_spent_leaves_no_run(make_config: MakeConfig) -> None:
+    config = make_config("late")
+    with pytest.raises(ConfigError, match=r"0\.5 minutes cannot hold"):
+        train(config, budget=TimeBudget(30.0, time.monotonic() - 60))
+    assert not RunFolder(config.run_folder).has_run()
+    assert not Path(config.run_folder, ".timing").exists()
+    assert train(config).is_finished
