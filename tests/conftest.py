@@ -13,8 +13,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 
-# A deadline would be a measurement of time; sanitizer builds and busy machines are slow. Each run of
-# a person looks for new examples; a machine that decides over a change tries the same ones always.
+# A deadline would be a measurement of time; sanitizer builds and busy machines are slow. A person's
+# run looks for new examples; a machine that decides over a change tries the same ones always.
 hypothesis.settings.register_profile(
     "groundup", deadline=None, print_blob=True, derandomize="CI" in os.environ
 )
