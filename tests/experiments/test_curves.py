@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.experiments.curves import (
+from groundup.experiments.report.curves import (
     AXES,
     Curve,
     curves_of,
@@ -19,9 +19,16 @@ from groundup.experiments.curves import (
     thin_evenly,
     thin_to_extremes,
 )
-from groundup.experiments.curves_svg import NARROW, WIDE, draw_chart, draw_file, draw_key, ticks
-from groundup.experiments.groups import Group
-from groundup.experiments.results import read_run
+from groundup.experiments.report.curves_svg import (
+    NARROW,
+    WIDE,
+    draw_chart,
+    draw_file,
+    draw_key,
+    ticks,
+)
+from groundup.experiments.results.groups import Group
+from groundup.experiments.results.run_result import read_run
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOSSES = st.lists(st.floats(0.1, 20.0), min_size=1, max_size=300)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.experiments.curves_by_setting import (
+from groundup.experiments.report.curves_by_setting import (
     SettingChart,
     SettingLine,
     SettingPoint,
@@ -17,11 +17,11 @@ from groundup.experiments.curves_by_setting import (
     chart_of,
     describe,
 )
-from groundup.experiments.curves_by_setting_svg import draw_setting_chart, draw_setting_file
-from groundup.experiments.curves_svg import NARROW, WIDE
-from groundup.experiments.groups import Group, group_runs
-from groundup.experiments.results import read_run
-from groundup.experiments.statistics import Interval
+from groundup.experiments.report.curves_by_setting_svg import draw_setting_chart, draw_setting_file
+from groundup.experiments.report.curves_svg import NARROW, WIDE
+from groundup.experiments.results.groups import Group, group_runs
+from groundup.experiments.results.run_result import read_run
+from groundup.experiments.results.statistics import Interval
 
 SVG = "{http://www.w3.org/2000/svg}"
 RATE, SIZE = "optimizer.learning_rate", "batch_size"

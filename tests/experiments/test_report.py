@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from groundup.config import load_settings, save_yaml
-from groundup.experiments.report import Report, make_report
-from groundup.experiments.report_html import render_html
-from groundup.experiments.report_markdown import render_markdown, slug
+from groundup.experiments.report.contents import Report, make_report
+from groundup.experiments.report.html_page import render_html
+from groundup.experiments.report.markdown_page import render_markdown, slug
 from groundup.training.config import RunConfig
 
 VOID = {"meta", "input", "br", "wbr", "path", "rect", "circle", "link"}

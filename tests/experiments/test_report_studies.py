@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.report import make_report
-from groundup.experiments.report_html import render_html
-from groundup.experiments.report_markdown import render_markdown
+from groundup.experiments.report.contents import make_report
+from groundup.experiments.report.html_page import render_html
+from groundup.experiments.report.markdown_page import render_markdown
 
 ROW = {
     "variant": "base",

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.groups import choose_measure, group_runs
-from groundup.experiments.results import RunResult, read_run
-from groundup.experiments.run_cost import ASSUMED_MFU
-from groundup.experiments.run_finding import find_runs
-from groundup.experiments.statistics import confidence_interval, student_quantile
+from groundup.experiments.results.groups import choose_measure, group_runs
+from groundup.experiments.results.run_cost import ASSUMED_MFU
+from groundup.experiments.results.run_finding import find_runs
+from groundup.experiments.results.run_result import RunResult, read_run
+from groundup.experiments.results.statistics import confidence_interval, student_quantile
 from groundup.planner import count_parameters, training_flops_per_token
 from groundup.training.config import RunConfig
 

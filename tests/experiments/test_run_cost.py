@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.run_cost import cost_of
-from groundup.experiments.run_metrics import Metrics, read_metrics
+from groundup.experiments.results.run_cost import cost_of
+from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, training_memory
 

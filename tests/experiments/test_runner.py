@@ -14,7 +14,7 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.experiments import devices
 from groundup.experiments.devices import make_slots
-from groundup.experiments.run_metrics import Metrics
+from groundup.experiments.results.run_metrics import Metrics
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, run_sweep

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.reference_text import read_reference
-from groundup.experiments.temperature_figures import FIGURES
-from groundup.experiments.temperature_report import render_temperatures, warnings_of
-from groundup.experiments.temperature_study import (
+from groundup.experiments.temperatures.figures import FIGURES
+from groundup.experiments.temperatures.page import render_temperatures, warnings_of
+from groundup.experiments.temperatures.reference_text import read_reference
+from groundup.experiments.temperatures.study import (
     Conditions,
     RunStudy,
     Setting,
@@ -24,14 +24,14 @@ from groundup.experiments.temperature_study import (
     settings_of,
     study_run,
 )
-from groundup.experiments.text_diversity import (
+from groundup.experiments.temperatures.text_diversity import (
     distinct_share,
     known_share,
     own_shares,
     repeated_share,
     words_of,
 )
-from groundup.experiments.writing import write_drafts
+from groundup.experiments.temperatures.writing import write_drafts
 from groundup.generation import Engine, LanguageModel, Sampler
 from groundup.generation.scoring import log_probabilities
 from groundup.model import TransformerLM

@@ -36,10 +36,10 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
-    from groundup.experiments.figure_text import visible
-    from groundup.experiments.report import make_report, run_notes
-    from groundup.experiments.report_html import render_html
-    from groundup.experiments.report_markdown import render_markdown
+    from groundup.experiments.report.contents import make_report, run_notes
+    from groundup.experiments.report.figure_text import visible
+    from groundup.experiments.report.html_page import render_html
+    from groundup.experiments.report.markdown_page import render_markdown
     from groundup.files import write_text_atomic
 
     if not arguments.runs:

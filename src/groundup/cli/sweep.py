@@ -116,7 +116,7 @@ def print_outcome(title: str, outcome: "SweepOutcome") -> None:
 
 
 def _row(result: "PointResult") -> list[str]:
-    from groundup.experiments.statistics import confidence_interval
+    from groundup.experiments.results.statistics import confidence_interval
 
     statuses = [record.status for record in result.records]
     ended = ", ".join(

@@ -10,8 +10,8 @@ from groundup.cli.report import read_finding
 from groundup.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from groundup.experiments.reference_text import ReferenceText
-    from groundup.experiments.temperature_study import RunStudy, TemperatureStudy
+    from groundup.experiments.temperatures.reference_text import ReferenceText
+    from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
 
 DEFAULT_PROMPT = "Once upon a time"
 
@@ -72,8 +72,8 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Check, write, measure, print."""
-    from groundup.experiments.figure_text import visible
-    from groundup.experiments.temperature_report import render_temperatures
+    from groundup.experiments.report.figure_text import visible
+    from groundup.experiments.temperatures.page import render_temperatures
     from groundup.files import write_json_atomic, write_text_atomic
 
     check_places(arguments)
@@ -102,7 +102,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     """All runs, one after another; mistakes are told before the first text."""
     from groundup.cli.generate import load_to_write
     from groundup.cli.progress import progress_bar
-    from groundup.experiments.temperature_study import (
+    from groundup.experiments.temperatures.study import (
         Conditions,
         TemperatureStudy,
         settings_of,
@@ -166,9 +166,9 @@ def describe_device(device: str) -> str:
 def print_study(study: "TemperatureStudy") -> None:
     """Two tables for each run: how sure and how long; how varied."""
     from groundup.cli.tables import print_table
-    from groundup.experiments.figure_text import UNKNOWN, visible
-    from groundup.experiments.temperature_figures import figures_in, row_of, show_finished
-    from groundup.experiments.temperature_report import warnings_of
+    from groundup.experiments.report.figure_text import UNKNOWN, visible
+    from groundup.experiments.temperatures.figures import figures_in, row_of, show_finished
+    from groundup.experiments.temperatures.page import warnings_of
 
     figures = figures_in(study)
     first = [figure for figure in figures if not figure.name.endswith("grams")]
@@ -194,7 +194,7 @@ def print_study(study: "TemperatureStudy") -> None:
 def _read_reference(arguments: Arguments) -> "ReferenceText | None":
     if arguments.reference is None:
         return None
-    from groundup.experiments.reference_text import read_reference
+    from groundup.experiments.temperatures.reference_text import read_reference
 
     return read_reference(arguments.reference, max(2, arguments.num_samples))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import ConfigError, did_you_mean
+from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.statistics import Interval
 from groundup.experiments.sweep import PointResult, SweepOutcome, run_sweep
 from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic

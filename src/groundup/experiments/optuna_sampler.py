@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.errors import MissingExtraError
+from groundup.experiments.results.statistics import confidence_interval
 from groundup.experiments.spec import SweepConfig, takes_whole_numbers
-from groundup.experiments.statistics import confidence_interval
 from groundup.experiments.trials import Point, TrialRecord
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pathlib import Path
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
 from groundup.experiments.devices import Slot
-from groundup.experiments.run_metrics import read_metrics
-from groundup.experiments.run_outcome import judge
+from groundup.experiments.results.run_metrics import read_metrics
+from groundup.experiments.results.run_outcome import judge
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord

@@ -10,10 +10,10 @@ from typing import Any
 from groundup.errors import ConfigError
 from groundup.experiments.devices import make_slots
 from groundup.experiments.optuna_sampler import import_optuna
+from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.statistics import Interval, confidence_interval
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundup.experiments.run_metrics import Metrics, read_metrics
+from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
 from groundup.training.run_folder import RunFolder

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from groundup.experiments.curves import Axis, Curve, Point
-from groundup.experiments.figure_text import markup, shorten_alike, show_count, show_loss
+from groundup.experiments.report.curves import Axis, Curve, Point
+from groundup.experiments.report.figure_text import markup, shorten_alike, show_count, show_loss
 
 STYLE_FILE = Path(__file__).parent / "static" / "curves.css"
 

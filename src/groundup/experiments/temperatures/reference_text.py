@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundup.errors import DataError
-from groundup.experiments.text_diversity import words_of
+from groundup.experiments.temperatures.text_diversity import words_of
 from groundup.text_files import read_document_batches
 
 

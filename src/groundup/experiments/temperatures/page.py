@@ -2,12 +2,12 @@
 
 import datetime
 
-from groundup.experiments.figure_text import UNKNOWN
-from groundup.experiments.markdown_text import cell, fenced, plain, table
-from groundup.experiments.report_markdown import slug
-from groundup.experiments.temperature_figures import Figure, figures_in, row_of, show_finished
-from groundup.experiments.temperature_study import RunStudy, TemperatureStudy
-from groundup.experiments.temperature_svg import draw_study
+from groundup.experiments.report.figure_text import UNKNOWN
+from groundup.experiments.report.markdown_page import slug
+from groundup.experiments.report.markdown_text import cell, fenced, plain, table
+from groundup.experiments.temperatures.drawing import draw_study
+from groundup.experiments.temperatures.figures import Figure, figures_in, row_of, show_finished
+from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
 
 DRAWING = "over_temperature.svg"
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from groundup.experiments.curves import NUM_SLOTS
-from groundup.experiments.curves_svg import STYLE_FILE, ticks
-from groundup.experiments.figure_text import markup, shorten
-from groundup.experiments.statistics import Interval
-from groundup.experiments.temperature_figures import FIGURES, Figure
-from groundup.experiments.temperature_study import RunStudy, TemperatureStudy
+from groundup.experiments.report.curves import NUM_SLOTS
+from groundup.experiments.report.curves_svg import STYLE_FILE, ticks
+from groundup.experiments.report.figure_text import markup, shorten
+from groundup.experiments.results.statistics import Interval
+from groundup.experiments.temperatures.figures import FIGURES, Figure
+from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
 
 _WIDTH, _PANEL_HEIGHT = 880, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 36, 40

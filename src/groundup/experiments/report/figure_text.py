@@ -4,7 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 from html import escape
 
-from groundup.experiments.statistics import Interval
+from groundup.experiments.results.statistics import Interval
 
 UNKNOWN = "—"
 

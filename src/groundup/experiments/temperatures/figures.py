@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from groundup.experiments.figure_text import UNKNOWN
-from groundup.experiments.statistics import Interval
-from groundup.experiments.temperature_study import SettingResult, TemperatureStudy
+from groundup.experiments.report.figure_text import UNKNOWN
+from groundup.experiments.results.statistics import Interval
+from groundup.experiments.temperatures.study import SettingResult, TemperatureStudy
 
 
 @dataclass(frozen=True)

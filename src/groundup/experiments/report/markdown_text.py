@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from groundup.experiments.figure_text import UNKNOWN, visible
+from groundup.experiments.report.figure_text import UNKNOWN, visible
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&$])")
 

@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from groundup.errors import ConfigError
-from groundup.experiments.figure_text import shorten
-from groundup.experiments.reference_text import ReferenceText
-from groundup.experiments.statistics import Interval, confidence_interval
-from groundup.experiments.text_diversity import (
+from groundup.experiments.report.figure_text import shorten
+from groundup.experiments.results.statistics import Interval, confidence_interval
+from groundup.experiments.temperatures.reference_text import ReferenceText
+from groundup.experiments.temperatures.text_diversity import (
     distinct_share,
     known_share,
     own_shares,
     repeated_share,
     words_of,
 )
-from groundup.experiments.writing import Draft, write_drafts
+from groundup.experiments.temperatures.writing import Draft, write_drafts
 from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groundup.experiments.figure_text import UNKNOWN, show_interval
-from groundup.experiments.report_studies import Mark, Study, StudyRow
-from groundup.experiments.statistics import Interval
+from groundup.experiments.report.figure_text import UNKNOWN, show_interval
+from groundup.experiments.report.studies import Mark, Study, StudyRow
+from groundup.experiments.results.statistics import Interval
 
 
 def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:

@@ -11,9 +11,9 @@ from itertools import pairwise
 from math import isfinite, log
 from typing import Any
 
-from groundup.experiments.curves import NUM_SLOTS
-from groundup.experiments.groups import Group, common_values, short_name, show_setting
-from groundup.experiments.statistics import Interval
+from groundup.experiments.report.curves import NUM_SLOTS
+from groundup.experiments.results.groups import Group, common_values, short_name, show_setting
+from groundup.experiments.results.statistics import Interval
 
 _MOST_LINES = 12
 _LEAST_RATIO_OF_LOG = 4.0

@@ -14,9 +14,9 @@ import yaml
 
 from groundup.config import load_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.run_cost import Cost, cost_of
-from groundup.experiments.run_metrics import Metrics, Sample, read_metrics
-from groundup.experiments.run_outcome import Outcome, judge
+from groundup.experiments.results.run_cost import Cost, cost_of
+from groundup.experiments.results.run_metrics import Metrics, Sample, read_metrics
+from groundup.experiments.results.run_outcome import Outcome, judge
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from groundup.experiments.run_metrics import Metrics
+from groundup.experiments.results.run_metrics import Metrics
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,

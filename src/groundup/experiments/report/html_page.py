@@ -6,10 +6,11 @@ Every axis of the curves is in the page; radio buttons and the style sheet choos
 import datetime
 from pathlib import Path
 
-from groundup.experiments.curves import AXES, Axis, Curve, curves_of
-from groundup.experiments.curves_by_setting import SettingChart
-from groundup.experiments.curves_by_setting_svg import draw_setting_chart, draw_setting_keys
-from groundup.experiments.curves_svg import (
+from groundup.experiments.report.contents import Report
+from groundup.experiments.report.curves import AXES, Axis, Curve, curves_of
+from groundup.experiments.report.curves_by_setting import SettingChart
+from groundup.experiments.report.curves_by_setting_svg import draw_setting_chart, draw_setting_keys
+from groundup.experiments.report.curves_svg import (
     NARROW,
     SMALL,
     STYLE_FILE,
@@ -19,7 +20,8 @@ from groundup.experiments.curves_svg import (
     draw_key,
     ticks,
 )
-from groundup.experiments.figure_text import (
+from groundup.experiments.report.details import environment_section, samples_section
+from groundup.experiments.report.figure_text import (
     markup,
     show_count,
     show_duration,
@@ -27,10 +29,8 @@ from groundup.experiments.figure_text import (
     show_interval,
     show_loss,
 )
-from groundup.experiments.report import Report
-from groundup.experiments.report_details import environment_section, samples_section
-from groundup.experiments.report_studies import Study
-from groundup.experiments.report_tables import (
+from groundup.experiments.report.studies import Study
+from groundup.experiments.report.tables import (
     badge,
     cost_table,
     results_table,
@@ -38,7 +38,7 @@ from groundup.experiments.report_tables import (
     shared_settings_list,
     table,
 )
-from groundup.experiments.run_cost import ASSUMED_MFU
+from groundup.experiments.results.run_cost import ASSUMED_MFU
 
 MAIN_FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 MORE_FIGURES = {

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from groundup.experiments.curves_by_setting import SettingChart, chart_of
-from groundup.experiments.figure_text import show_interval, show_loss
-from groundup.experiments.groups import Group, Measure, choose_measure, group_runs
-from groundup.experiments.report_ablation import ablation_study
-from groundup.experiments.report_scaling import scaling_study
-from groundup.experiments.report_studies import Study
-from groundup.experiments.results import RunResult
-from groundup.experiments.run_finding import find_runs
+from groundup.experiments.report.ablation_table import ablation_study
+from groundup.experiments.report.curves_by_setting import SettingChart, chart_of
+from groundup.experiments.report.figure_text import show_interval, show_loss
+from groundup.experiments.report.scaling_tables import scaling_study
+from groundup.experiments.report.studies import Study
+from groundup.experiments.results.groups import Group, Measure, choose_measure, group_runs
+from groundup.experiments.results.run_finding import find_runs
+from groundup.experiments.results.run_result import RunResult
 
 MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from groundup.experiments.results import RunResult
-from groundup.experiments.statistics import Interval, confidence_interval
+from groundup.experiments.results.run_result import RunResult
+from groundup.experiments.results.statistics import Interval, confidence_interval
 
 Measure = Literal["validation_loss", "loss"]
 

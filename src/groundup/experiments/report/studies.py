@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from groundup.experiments.curves_by_setting import SettingChart
+from groundup.experiments.report.curves_by_setting import SettingChart
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 import math
 from typing import NamedTuple
 
-from groundup.experiments.curves import Curve
-from groundup.experiments.curves_by_setting import (
+from groundup.experiments.report.curves import Curve
+from groundup.experiments.report.curves_by_setting import (
     SettingChart,
     SettingLine,
     SettingPoint,
     describe,
 )
-from groundup.experiments.curves_svg import (
+from groundup.experiments.report.curves_svg import (
     STYLE_FILE,
     WIDE,
     Size,
@@ -21,7 +21,7 @@ from groundup.experiments.curves_svg import (
     short_number,
     ticks,
 )
-from groundup.experiments.figure_text import markup, shorten_alike, show_count
+from groundup.experiments.report.figure_text import markup, shorten_alike, show_count
 
 # The top of the plot is kept for crosses; no loss lies there.
 _EDGE = 22.0

@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Sequence
 
-from groundup.experiments.curves import Curve
-from groundup.experiments.curves_svg import draw_key
-from groundup.experiments.figure_text import (
+from groundup.experiments.report.contents import Report
+from groundup.experiments.report.curves import Curve
+from groundup.experiments.report.curves_svg import draw_key
+from groundup.experiments.report.figure_text import (
     UNKNOWN,
     markup,
     show_bytes,
@@ -15,7 +16,7 @@ from groundup.experiments.figure_text import (
     show_interval,
     show_percent,
 )
-from groundup.experiments.groups import (
+from groundup.experiments.results.groups import (
     Group,
     common_values,
     describe_sameness,
@@ -23,9 +24,8 @@ from groundup.experiments.groups import (
     shared_settings,
     show_setting,
 )
-from groundup.experiments.report import Report
-from groundup.experiments.run_cost import ASSUMED_MFU, mean_cost
-from groundup.experiments.statistics import Interval
+from groundup.experiments.results.run_cost import ASSUMED_MFU, mean_cost
+from groundup.experiments.results.statistics import Interval
 
 STATES = {
     "finished": ("✓", "finished"),

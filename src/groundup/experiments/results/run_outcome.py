@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groundup.experiments.run_metrics import Metrics
+from groundup.experiments.results.run_metrics import Metrics
 from groundup.training.run_folder import is_claimed
 
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groundup.experiments.curves import NUM_SLOTS
-from groundup.experiments.curves_by_setting import SettingChart, SettingLine, SettingPoint
-from groundup.experiments.figure_text import UNKNOWN, show_count, show_flops, show_loss
-from groundup.experiments.report_studies import Mark, Study, StudyRow
-from groundup.experiments.statistics import Interval
+from groundup.experiments.report.curves import NUM_SLOTS
+from groundup.experiments.report.curves_by_setting import SettingChart, SettingLine, SettingPoint
+from groundup.experiments.report.figure_text import UNKNOWN, show_count, show_flops, show_loss
+from groundup.experiments.report.studies import Mark, Study, StudyRow
+from groundup.experiments.results.statistics import Interval
 
 
 def scaling_study(values: Mapping[str, Any]) -> Study:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from groundup.experiments.groups import Group
-from groundup.experiments.results import RunResult
-from groundup.experiments.run_metrics import Metrics
-from groundup.experiments.statistics import confidence_interval
+from groundup.experiments.results.groups import Group
+from groundup.experiments.results.run_metrics import Metrics
+from groundup.experiments.results.run_result import RunResult
+from groundup.experiments.results.statistics import confidence_interval
 
 Axis = Literal["step", "tokens", "wall_seconds"]
 Point = tuple[float, float]

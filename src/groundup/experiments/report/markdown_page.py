@@ -3,11 +3,12 @@
 import datetime
 import re
 
-from groundup.experiments.curves import AXES, curves_of
-from groundup.experiments.curves_by_setting import describe
-from groundup.experiments.curves_by_setting_svg import draw_setting_file
-from groundup.experiments.curves_svg import draw_file
-from groundup.experiments.figure_text import (
+from groundup.experiments.report.contents import Report, run_notes
+from groundup.experiments.report.curves import AXES, curves_of
+from groundup.experiments.report.curves_by_setting import describe
+from groundup.experiments.report.curves_by_setting_svg import draw_setting_file
+from groundup.experiments.report.curves_svg import draw_file
+from groundup.experiments.report.figure_text import (
     UNKNOWN,
     show_bytes,
     show_count,
@@ -17,7 +18,10 @@ from groundup.experiments.figure_text import (
     show_percent,
     visible,
 )
-from groundup.experiments.groups import (
+from groundup.experiments.report.markdown_text import cell, fenced, plain, table
+from groundup.experiments.report.studies import Study
+from groundup.experiments.report.tables import STATES, describe_shared
+from groundup.experiments.results.groups import (
     Group,
     common_values,
     describe_sameness,
@@ -25,12 +29,8 @@ from groundup.experiments.groups import (
     shared_settings,
     show_setting,
 )
-from groundup.experiments.markdown_text import cell, fenced, plain, table
-from groundup.experiments.report import Report, run_notes
-from groundup.experiments.report_studies import Study
-from groundup.experiments.report_tables import STATES, describe_shared
-from groundup.experiments.results import RunResult
-from groundup.experiments.run_cost import ASSUMED_MFU, mean_cost
+from groundup.experiments.results.run_cost import ASSUMED_MFU, mean_cost
+from groundup.experiments.results.run_result import RunResult
 
 _FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 _MOST_SAMPLES = 4

@@ -1,0 +1,1 @@
+"""Runs compared on a page: tables, curves and words, as HTML or Markdown."""

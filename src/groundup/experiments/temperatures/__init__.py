@@ -1,0 +1,1 @@
+"""What temperature and top-p do to the texts of a model."""
