@@ -6,6 +6,7 @@ import platform
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,32 @@ def test_peak_memory_counts_what_was_touched() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert size * 0.9 <= int(done.stdout) <= size * 1.5, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/job/run", {"job/memory.max": "max", "job/run/memory.max": "5000"}, 5000),
+        ("0::/job/run", {"job/memory.max": "3000", "job/run/memory.max": "5000"}, 3000),
+        ("0::/", {"memory.max": "7000"}, 7000),
+        ("4:memory,cpu:/docker/abc", {"memory/memory.limit_in_bytes": "6000"}, 6000),
+        ("3:cpu:/x", {"memory/memory.limit_in_bytes": "6000"}, None),
+        ("0::/../..", {"memory.max": "7000"}, 7000),
+        ("0::/job", {"job/memory.max": "9223372036854771712"}, None),
+        ("nonsense", {}, None),
+    ],
+)
+def test_memory_is_what_the_container_allows(
+    tmp_path: Path, groups: str, limits: dict[str, str], expected: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"1:name=systemd:/\n{groups}\n")
+    for name, limit in limits.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{limit}\n")
+    machine = runtime.memory_bytes(tmp_path / "nowhere")
+    assert runtime.memory_bytes(tmp_path) == (machine if expected is None else expected)
 
 
 def test_a_seed_fixes_every_generator() -> None:

@@ -3,10 +3,13 @@
 torch is imported inside the functions that need it, so that tools without tensors start fast.
 """
 
+import contextlib
 import logging
 import os
 import random
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -47,9 +50,33 @@ def num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def memory_bytes() -> int:
-    """The memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def memory_bytes(system: Path = Path("/")) -> int:
+    """The memory this process may use: the machine's, or less where its container says so."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_container_limits(system)])
+
+
+def _container_limits(system: Path) -> Iterator[int]:
+    """Linux's limits on the process's control group and on those around it, in either version."""
+    try:
+        lines = (system / "proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            top, name = system / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = system / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = top / path.lstrip("/")
+        while group.is_relative_to(top):
+            # In a container the path may be that of the host, and only the top is there.
+            with contextlib.suppress(OSError, ValueError):
+                yield int((group / name).read_text("ascii"))
+            group = group.parent
 
 
 def peak_memory_bytes() -> int:

@@ -196,7 +196,7 @@ def test_help_of_a_verb_shows_every_default(
         (["--kilobytes", "1"], "has no option --kilobytes"),
         (["--zzz"], "groundup try it has no option --zzz: see groundup try it --help"),
         (["-x"], "groundup try it has no option -x"),
-        (["--megabytes", "many"], "--megabytes: could not convert string to float: 'many'"),
+        (["--megabytes", "many"], "--megabytes: 'many' is no number"),
         (["--megabytes", "-3"], "--megabytes is -3.0, but input should be greater than 0"),
         (["--errors", "ignore"], "invalid choice 'ignore' for argument '--errors'"),
         (["--out"], "Missing value for argument '--out'"),

@@ -80,6 +80,25 @@ def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["duration"]["num_tokens"] == 391 * 2_560
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--tokens", "1e9"], ["--tokens=1.0e+9"], ["--tokens", "1_000_000_000"]],
+    ids=" ".join,
+)
+def test_whole_numbers_may_have_an_exponent(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    found = figures(capsys, *words, "--mfu", "5e-1", "--batch-size", "1")
+    assert found["duration"]["num_steps"] == 3_906_250
+    assert found["duration"]["mfu"] == 0.5
+
+
+@pytest.mark.parametrize("number", ["1.5e0", "abc", "1e3x", "1e999"])
+def test_what_is_no_whole_number_is_said(capsys: pytest.CaptureFixture[str], number: str) -> None:
+    for flag in ("--tokens", "--batch-size"):
+        assert fails(capsys, flag, number) == f"{flag}: {number!r} is no whole number\n"
+
+
 def test_minutes_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--preset", "tinystories", "--batch-size", "128", "--device", "H200"]
     words += ["--precision", "bfloat16", "--mfu", "0.4", "--minutes", "10"]

@@ -134,5 +134,5 @@ def _record(variant: str, rate: float, seed: int, status: str, loss: float | Non
         seed=seed,
         settings={RATE: rate},
         variant=variant,
-        validation_loss=loss,
+        best_validation_loss=loss,
     )

@@ -26,7 +26,7 @@ def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecor
         point=point,
         status=status,  # type: ignore[arg-type]
         seed=seed,
-        validation_loss=loss,
+        best_validation_loss=loss,
     )
 
 
@@ -46,6 +46,13 @@ def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
     assert results[0].loss is not None and results[0].loss.mean == pytest.approx(2.1)
     assert results[2].loss is not None and results[2].loss.mean == 1.0
     assert results[3].loss is None
+
+
+def test_a_run_that_turned_up_again_is_ranked_by_its_lowest_loss() -> None:
+    common: dict[str, Any] = {"status": "finished", "seed": 0}
+    turned = TrialRecord("a", "a", **common, validation_loss=4.0, best_validation_loss=2.0)
+    steady = TrialRecord("b", "b", **common, validation_loss=3.0, best_validation_loss=3.0)
+    assert [result.point for result in summarize([steady, turned])] == ["a", "b"]
 
 
 def test_a_run_without_validation_is_ranked_by_its_training_loss() -> None:

@@ -82,7 +82,7 @@ def print_rows(title: str, rows: "list[AblationRow]") -> None:
     """One line a variant; marks say how far it can be trusted."""
     from groundup.cli.tables import print_table
 
-    headers = ("variant", "parameters", "learning rate", "loss", "±", "difference", "")
+    headers = ("variant", "parameters", "learning rate", "lowest loss", "±", "difference", "")
     print_table(title, headers, [_row(row) for row in rows])
 
 

@@ -5,6 +5,7 @@ once more into a stream of known shape (UTF-8, no colour, very wide), whose rows
 """
 
 import contextlib
+import decimal
 import io
 import os
 import re
@@ -21,6 +22,7 @@ ArgumentsType = TypeVar("ArgumentsType")
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
+_EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 
 
 def parse_arguments(
@@ -32,10 +34,11 @@ def parse_arguments(
     """The parsed arguments, or None when `--help` was asked for and has been printed.
 
     What the words do not set is as in `default`, or as the type says. A switch takes `true` and
-    `false` as well as its two spellings. Raises ConfigError, one line that names the flag and, for
-    an unknown one, the nearest.
+    `false` as well as its two spellings, and a whole number may be written as 1e9. Raises
+    ConfigError, one line that names the flag and, for an unknown one, the nearest.
     """
     argv = _without_truth_values(arguments_type, prog, argv)
+    argv = _without_exponents(arguments_type, prog, argv)
     finding: pydantic.ValidationError | None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
@@ -92,6 +95,32 @@ def _without_truth_values(
         else:
             result.append(word + (is_joined and f"={value}"))
     return result
+
+
+def _without_exponents(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> Sequence[str]:
+    """The words with 1e9 written out where the flag before it takes whole numbers."""
+    if not any(_EXPONENT.search(word) for word in argv):
+        return argv
+    heads = (row.split("  ")[0] for row in _rows(_boxes(arguments_type, prog, ["--help"])))
+    takers = {_FLAG.findall(head)[0] for head in heads if re.match(r"--.*\bINT\b", head)}
+    result, is_taker = [], False
+    for word in argv:
+        flag, is_joined, value = word.partition("=")
+        if _FLAG.fullmatch(flag):
+            is_taker = flag.replace("_", "-") in takers
+            written = f"{flag}={_whole(value)}" if is_taker and is_joined else word
+        else:
+            written = _whole(word) if is_taker else word
+        result.append(written)
+    return result
+
+
+def _whole(text: str) -> str:
+    """The digits of a number with an exponent, if it is whole; any other text as it is."""
+    if not _EXPONENT.fullmatch(text):
+        return text
+    number = decimal.Decimal(text)
+    return str(int(number)) if number == number.to_integral_value() else text
 
 
 def _parse(
@@ -159,7 +188,20 @@ def _explain(boxes: str, prog: str) -> str:
         return f"{prog} needs {' and '.join(missing)}: see {prog} --help"
     text = re.sub(r"^Unrecognized options: ", f"{prog} has no use for ", text)
     text = re.sub(r"^Error parsing (Arguments: )?", "", text)
-    return text.rstrip(".") or f"{prog} cannot use these arguments: see {prog} --help"
+    return (
+        _in_plain_words(text).rstrip(".") or f"{prog} cannot use these arguments: see {prog} --help"
+    )
+
+
+def _in_plain_words(text: str) -> str:
+    """Python's complaints about numbers, as a person would say them."""
+    union = r"no type matching (?:\{None\}\|)?(\S+) could be instantiated from \[(.*?)\]\. .*"
+    text = re.sub(union, r"\2 is no \1", text)
+    text = re.sub(r"invalid literal for int\(\) with base 10: (.*)", r"\1 is no INT", text)
+    text = re.sub(r"could not convert string to float: (.*)", r"\1 is no FLOAT", text)
+    return re.sub(
+        r"is no INT\b", "is no whole number", re.sub(r"is no FLOAT\b", "is no number", text)
+    )
 
 
 def _with_flags(text: str, flags: Sequence[str], argv: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def print_outcome(title: str, outcome: "SweepOutcome") -> None:
     """The points from best to worst, and where everything lies."""
     from groundup.cli.tables import print_table
 
-    headers = ("point", "seeds", "loss", "±", "bits per byte", "how they ended")
+    headers = ("point", "seeds", "lowest loss", "±", "bits per byte", "how they ended")
     print_table(title, headers, [_row(result) for result in outcome.results])
     if outcome.best is not None:
         print(f"best: {outcome.best.point}")

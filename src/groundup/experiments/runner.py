@@ -214,8 +214,8 @@ class Runner:
 
 def describe_end(record: TrialRecord) -> str:
     """One line about a trial that ended."""
-    loss = record.final_loss
-    figure = "" if loss is None else f", loss {loss:.4f}"
+    loss = record.lowest_loss
+    figure = "" if loss is None else f", lowest loss {loss:.4f}"
     reason = f": {record.reason}" if record.reason else ""
     return f"{record.trial} {record.status} at step {record.step:,}{figure}{reason}"
 

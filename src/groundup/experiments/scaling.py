@@ -182,7 +182,7 @@ def make_rungs(spec: SweepConfig, records: Sequence[TrialRecord]) -> list[Rung]:
     base = base_config(spec)
     losses: dict[tuple[str, float], list[TrialRecord]] = {}
     for record in records:
-        if record.variant in spec.variants and record.final_loss is not None:
+        if record.variant in spec.variants and record.lowest_loss is not None:
             key = (record.variant or "", record.settings[_LEARNING_RATE])
             losses.setdefault(key, []).append(record)
     best: dict[str, Rung] = {}
@@ -198,7 +198,7 @@ def make_rungs(spec: SweepConfig, records: Sequence[TrialRecord]) -> list[Rung]:
             num_parameters=sum(count_parameters(model).values()),
             tokens=settings["num_steps"] * base.tokens_per_step,
             learning_rate=rate,
-            loss=sum(record.final_loss or 0.0 for record in repeats) / len(repeats),
+            loss=sum(record.lowest_loss or 0.0 for record in repeats) / len(repeats),
         )
         if name not in best or rung.loss < best[name].loss:
             best[name] = rung

@@ -29,7 +29,7 @@ class PointResult:
     settings: dict[str, Any]
     records: tuple[TrialRecord, ...]
     loss: Interval | None
-    """Of the finished trials' validation loss, or of their training loss where nothing else is."""
+    """Of the finished trials' lowest validation loss, or training loss where nothing else is."""
 
     @property
     def is_sound(self) -> bool:
@@ -117,7 +117,7 @@ def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
     for point, members in groups.items():
         members.sort(key=lambda record: record.seed)
         first = members[0]
-        finished = [record.final_loss for record in members if record.status == "finished"]
+        finished = [record.lowest_loss for record in members if record.status == "finished"]
         loss = confidence_interval([value for value in finished if value is not None])
         results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
     return sorted(results, key=_rank)

@@ -77,9 +77,10 @@ class TrialRecord:
     wall_seconds: float | None = None
 
     @property
-    def final_loss(self) -> float | None:
-        """The last validation loss, or training loss where there is no validation split."""
-        return self.loss if self.validation_loss is None else self.validation_loss
+    def lowest_loss(self) -> float | None:
+        """What a trial is ranked by: of its validation losses the lowest, as in reports, or the
+        last training loss where there is no validation split."""
+        return self.loss if self.best_validation_loss is None else self.best_validation_loss
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -33,8 +33,8 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
     return Study(
         title="What each part is worth",
         lede="Each variant at the best of the learning rates tried, with as many parameters and "
-        "tokens as the base. The loss is the last validation loss, mean ± 95% interval over seeds; "
-        "a difference above 0 is worse than the base.",
+        "tokens as the base. The loss is the lowest validation loss, mean ± 95% interval over "
+        "seeds; a difference above 0 is worse than the base.",
         headers=(
             "Variant",
             "Parameters",
