@@ -156,6 +156,13 @@ def test_links_between_documents_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page_name(page)} links to {target}"
 
 
+@pytest.mark.parametrize("name", ["playground", "runs", "tokenizer"])
+def test_the_readme_shows_the_pages_of_the_server(name: str) -> None:
+    place = f"docs/images/{name}.png"
+    assert f"]({place})" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert (REPOSITORY / place).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
 def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     spec = importlib.util.spec_from_file_location("layering", REPOSITORY / "tests/test_layering.py")

@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 def run(name: str, out: Path, *flags: str, result_name: str | None = None) -> dict[str, Any]:
     script = str(BENCHMARKS / f"{name}.py")
     command = [sys.executable, script, "--quick", "--out", str(out), *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads((out / f"{result_name or name}.json").read_text())
     return result
@@ -61,6 +61,34 @@ def test_a_training_step_is_measured_beside_a_peer_that_agrees(tmp_path: Path) -
     assert speed["tools"]["huggingface"]["agrees"]
     for cell in speed["tools"].values():
         assert cell["median"] > 0 and cell["extra"]["flops_per_token"] > 0
+
+
+def test_writing_is_measured_beside_a_peer_that_writes_the_same(tmp_path: Path) -> None:
+    flags = ("--device", "cpu", "--only", "S1", "--tools", "torch, no cache")
+    result = run("generation", tmp_path, *flags, result_name="generation_cpu")
+    assert result["benchmark"] == "generation_cpu" and result["quick"]
+    assert "top-p" in result["conditions"]
+    assert [row["name"] for row in result["rows"]] == ["S1.batch_1", "S1.batch_64"]
+    for row in result["rows"]:
+        assert row["valid"] and row["unit"] == "tokens/s"
+        assert set(row["tools"]) == {"groundup", "torch, no cache"}
+        assert row["tools"]["torch, no cache"]["agrees"]
+        assert all(cell["median"] > 0 for cell in row["tools"].values())
+
+
+def test_a_server_is_measured_and_loses_no_client(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    flags = ("--device", "cpu", "--clients", "2", "--seconds", "1")
+    result = run("serving", tmp_path, *flags, result_name="serving_cpu")
+    assert result["benchmark"] == "serving_cpu" and result["quick"]
+    assert {"python", "groundup", "torch"} <= set(result["versions"])
+    (row,) = result["rows"]
+    assert row["name"] == "tiny.2_clients" and row["clean_end"]
+    assert row["num_answers"] == row["num_compared"] >= 2
+    assert row["num_errors"] == row["num_lost"] == row["num_different"] == 0
+    assert row["tokens_per_second"] > 0 and row["requests_per_second"] > 0
+    for name in ("first_token_seconds", "token_seconds", "whole_seconds"):
+        assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
 
 
 def test_a_tool_that_fails_is_a_row_with_its_error(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from groundup.cli.main import main
-from groundup.generation import LanguageModel
+from groundup.generation import Engine, LanguageModel, NewToken
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,35 @@ def test_the_text_follows_its_prompt(capsys: pytest.CaptureFixture[str]) -> None
         "The cat", max_tokens=8, temperature=0.8, top_p=0.9, seed=3
     )
     assert output(capsys, *words, "--seed", "3") == f"The cat{text}\n"
+
+
+class Screen(io.StringIO):
+    """A standard output that shows what was written when it is flushed, as a terminal does."""
+
+    shown = ""
+
+    def flush(self) -> None:
+        self.shown = self.getvalue()
+
+
+def test_a_text_is_shown_while_it_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    step = Engine.step
+    shown_before_steps: list[str] = []
+
+    def step_and_note(engine: Engine) -> list[tuple[int, NewToken]]:
+        shown_before_steps.append(screen.shown)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", step_and_note)
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert main(["generate", "small", "--prompt", "The cat", "--max-tokens", "12"]) == 0
+    whole = screen.getvalue()
+    assert whole.endswith("\n") and screen.shown == whole
+    shown = [text for text in shown_before_steps if text]
+    assert all(whole.startswith(text) and text != whole for text in shown)
+    # A token may end within a character, which waits for its rest.
+    assert len(set(shown)) >= 4
 
 
 def test_samples_are_told_apart_and_each_has_its_seed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from groundup.cli import progress
 from groundup.cli import train as verb
 from groundup.cli.main import main
 from groundup.cli.parsing import known_flags, parse_arguments
@@ -142,6 +144,20 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     records = list(read_json_lines("runs/small/metrics.jsonl"))
     assert [record["step"] for record in records if "loss" in record] == [1, 2, 4, 6, 8, 10, 12]
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
+
+
+def test_a_progress_bar_is_told_of_every_step(
+    small_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[tuple[int, int | None]] = []
+
+    @contextlib.contextmanager
+    def bar(*given: object, **options: object) -> Iterator[progress.ProgressCallback]:
+        yield lambda done, total: reports.append((done, total))
+
+    monkeypatch.setattr(progress, "progress_bar", bar)
+    assert main(["train", "--config", str(small_config)]) == 0
+    assert reports == [(step, 12) for step in range(1, 13)]
 
 
 def test_minutes_settle_the_number_of_steps(

@@ -19,6 +19,7 @@ from groundup.data.loader import Batch, Batches, BatchLoader, get_batch, read_wi
 from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
 from groundup.data.shard_index import EndToken, PrepareSettings, ShardEntry, ShardIndex, SplitEntry
 from groundup.data.shards import Shards
+from groundup.data.transfer import transfer_to
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import set_seed
 
@@ -385,6 +386,15 @@ def test_batches_on_the_gpu_are_those_of_the_cpu(prefetch: int, device: str) -> 
     for (total, product), batch in zip(sums, expected, strict=True):
         assert int(total) == int(batch.inputs.sum())
         assert int(product) == int((batch.inputs * batch.targets).sum())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_is_sent_to_the_gpu_lies_in_pinned_memory() -> None:
+    transfer = transfer_to(torch.device("cuda:0"), (4, 9))
+    for _ in range(3):
+        buffer = transfer.host_buffer()
+        assert buffer.shape == (4, 9) and buffer.is_pinned()
+        transfer.receive(transfer.send(buffer.zero_()))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -53,6 +53,13 @@ def test_reading_within_a_shard_copies_nothing(folder: Path) -> None:
     assert np.shares_memory(shards.read(5, 50), shards.arrays[0])
 
 
+def test_shards_stay_on_disk_until_they_are_read(folder: Path) -> None:
+    for split in ("train", "validation"):
+        arrays = open_shards(folder, split).arrays
+        assert arrays and all(isinstance(array, np.memmap) for array in arrays)
+        assert not any(array.flags.writeable for array in arrays)
+
+
 def test_places_outside_are_index_errors(folder: Path) -> None:
     shards = open_shards(folder)
     for place in (shards.num_ids, -shards.num_ids - 1):

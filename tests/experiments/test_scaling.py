@@ -16,13 +16,15 @@ from groundup.experiments.scaling import (
     Rung,
     fit_budgets,
     fit_laws,
+    make_rungs,
     predict_next,
     run_scaling,
     scaling_spec,
     shape,
 )
 from groundup.experiments.spec import base_config
-from groundup.experiments.sweep import plan_trials
+from groundup.experiments.sweep import plan_trials, summarize
+from groundup.experiments.trials import TrialRecord
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.training.config import RunConfig
@@ -83,6 +85,27 @@ def test_every_width_spends_the_budget_to_within_a_step() -> None:
         budget = 1e15 if "C=1e15" in trial.name else 4e15
         assert abs(config.num_steps * per_step - budget) <= per_step / 2 + 1
         assert config.evaluation.every_steps == pytest.approx(config.num_steps / 10, abs=1)
+
+
+def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
+    spec = scaling_spec(RunConfig(), budgets=[1e15, 4e15], widths=[128, 256, 512])
+    rate = "optimizer.learning_rate"
+    records = [
+        TrialRecord(
+            f"{name}+{seed}",
+            name,
+            "failed" if (place, seed) == (1, 1) else "finished",
+            seed,
+            settings={rate: 0.001},
+            variant=name,
+            best_validation_loss=None if (place, seed) == (1, 1) else 3.0 + seed,
+        )
+        for place, name in enumerate(spec.variants)
+        for seed in (0, 1)
+    ]
+    rungs = make_rungs(spec, summarize(records))
+    assert len(rungs) == len(spec.variants) - 1
+    assert {rung.loss for rung in rungs} == {3.5}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ import yaml
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments.samplers import grid_points, random_points
-from groundup.experiments.spec import SweepConfig, base_config, load_sweep, resolve
+from groundup.experiments.spec import (
+    SweepConfig,
+    base_config,
+    load_sweep,
+    resolve,
+    takes_whole_numbers,
+)
 from groundup.experiments.sweep import plan_trials
 from groundup.experiments.trials import Point, make_trial
 from groundup.training.config import NAME_PATTERN
@@ -204,3 +210,10 @@ def test_checkpoints_are_thinned_unless_all_are_kept(make_spec: Any) -> None:
     thin = make_trial(make_spec(), Point({}), 0, Path("runs")).config
     assert kept.checkpoints.keep_last == 3 and kept.checkpoints.keep_best
     assert thin.checkpoints.keep_last == 1 and not thin.checkpoints.keep_best
+
+
+def test_settings_that_take_whole_numbers_are_known_whatever_else_they_take() -> None:
+    for name in ("num_steps", "micro_batch_size", "model.num_kv_heads", "schedule.decay_steps"):
+        assert takes_whole_numbers(name), name
+    for name in ("optimizer.learning_rate", "clip_norm", "device", "model.norm", "data.verify"):
+        assert not takes_whole_numbers(name), name

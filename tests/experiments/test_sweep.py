@@ -56,9 +56,11 @@ def test_a_run_that_turned_up_again_is_ranked_by_its_lowest_loss() -> None:
 
 
 def test_a_run_without_validation_is_ranked_by_its_training_loss() -> None:
-    only = TrialRecord(trial="a", point="a", status="finished", seed=0, loss=3.0)
-    (result,) = summarize([only])
-    assert result.loss is not None and result.loss.mean == 3.0
+    only = TrialRecord("a", "a", "finished", 0, loss=3.0)
+    steadier = TrialRecord("b", "b", "finished", 0, loss=2.0, loss_at_end=2.5)
+    first, second = summarize([only, steadier])
+    assert first.loss is not None and (first.point, first.loss.mean) == ("b", 2.5)
+    assert second.loss is not None and second.loss.mean == 3.0
 
 
 def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(

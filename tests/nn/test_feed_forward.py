@@ -50,6 +50,20 @@ def test_swiglu_in_half_precision_is_near_its_formula(kernels: Kernels) -> None:
     assert (layer(x).double() - expected).norm() < 0.02 * expected.norm()
 
 
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+def test_gradients_of_swiglu_in_half_precision_are_near_those_of_its_formula(
+    kernels: Kernels,
+) -> None:
+    layer = SwiGLU(64, 96, dtype=torch.bfloat16, kernels=kernels)
+    x = torch.randn(5, 64, dtype=torch.bfloat16, requires_grad=True)
+    d_out = torch.randn_like(x)
+    places = [x, *layer.parameters()]
+    ours = torch.autograd.grad(layer(x), places, d_out)
+    theirs = torch.autograd.grad(gated_twin(layer, x), places, d_out.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.double() - other.double()).norm() < 0.03 * other.double().norm()
+
+
 def test_swiglu_takes_device_and_type_in_third_and_fourth_place() -> None:
     layer = SwiGLU(4, 6, torch.device("cpu"), torch.float64)
     shapes = {name: tuple(value.shape) for name, value in layer.state_dict().items()}

@@ -46,6 +46,21 @@ def test_half_precision_is_computed_in_float32(gain_dtype: torch.dtype) -> None:
     assert torch.equal(out, wide.bfloat16())
 
 
+@pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+def test_gradients_in_half_precision_are_near_those_of_torch(
+    gain_dtype: torch.dtype, kernels: Kernels
+) -> None:
+    layer = with_gains(48, gain_dtype, kernels=kernels)
+    x = (3 * torch.randn(7, 48)).bfloat16().requires_grad_()
+    d_out = torch.randn_like(x)
+    twin = functional.rms_norm(x.double(), (48,), layer.weight.double(), layer.eps)
+    ours = torch.autograd.grad(layer(x), [x, layer.weight], d_out)
+    theirs = torch.autograd.grad(twin, [x, layer.weight], d_out.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.double() - other.double()).norm() < 0.03 * other.double().norm()
+
+
 def test_squares_beyond_half_precision_do_not_overflow() -> None:
     layer = RMSNorm(16, dtype=torch.float16)
     x = torch.full((2, 16), 6e4, dtype=torch.float16, requires_grad=True)

@@ -41,6 +41,16 @@ def test_half_precision_is_rounded_once() -> None:
     assert torch.equal(out, rope(x.float()).bfloat16())
 
 
+def test_gradients_in_half_precision_are_near_those_of_complex_numbers() -> None:
+    rope = RotaryEmbedding(10_000.0, 8, 300)
+    x = torch.randn(2, 300, 8).bfloat16().requires_grad_()
+    d_out = torch.randn_like(x)
+    (ours,) = torch.autograd.grad(rope(x), x, d_out)
+    twin = turned_by_complex_numbers(x, torch.arange(300), 10_000.0)
+    (theirs,) = torch.autograd.grad(twin, x, d_out.double())
+    assert (ours.double() - theirs.double()).norm() < 0.03 * theirs.double().norm()
+
+
 def test_turning_keeps_lengths_and_position_zero() -> None:
     rope = RotaryEmbedding(10_000.0, 8, 100)
     x = torch.randn(2, 100, 8)

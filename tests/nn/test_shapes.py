@@ -3,11 +3,12 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
-from jaxtyping import jaxtyped
+from jaxtyping import AbstractArray, jaxtyped
+from torch import Tensor
 
 from groundup.model import TransformerLM
 from groundup.nn import (
@@ -33,6 +34,12 @@ LAYERS = [
     TransformerBlock,
 ]
 FUNCTIONS = ["silu", "gelu", "squared_relu", "softmax", "scaled_dot_product_attention"]
+MODEL_METHODS = ["forward", "hidden", "loss"]
+SIGNATURES = [
+    *(layer.forward for layer in LAYERS),
+    *(getattr(functional, name) for name in FUNCTIONS),
+    *(getattr(TransformerLM, name) for name in MODEL_METHODS),
+]
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +72,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def checking(monkeypatch: pytest.MonkeyPatch) -> None:
     for layer in LAYERS:
         monkeypatch.setattr(layer, "forward", checked(layer.forward))
-    for method in ("forward", "hidden", "loss"):
+    for method in MODEL_METHODS:
         monkeypatch.setattr(TransformerLM, method, checked(getattr(TransformerLM, method)))
 
 
@@ -101,6 +108,17 @@ def test_shapes_hold_on_the_functions() -> None:
     query, key, value = torch.randn(2, 5, 4), torch.randn(2, 3, 4), torch.randn(2, 3, 6)
     attend(query, key, value)
     attend(query, key, value, torch.ones(2, 5, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: function.__qualname__)
+def test_every_tensor_of_a_public_signature_has_a_shape(function: Callable[..., Any]) -> None:
+    hints = get_type_hints(function)
+    assert hints.keys() == {*inspect.signature(function).parameters, "return"} - {"self"}
+    for name, hint in hints.items():
+        for kind in get_args(hint) or (hint,):
+            is_bare = kind in (Any, object, Tensor)
+            assert not is_bare, f"{name} of {function.__qualname__} is {kind}, of no shape"
+    assert issubclass(hints["return"], AbstractArray)
 
 
 def test_the_check_finds_what_does_not_fit() -> None:

@@ -3,6 +3,7 @@
 import copy
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -114,6 +115,18 @@ def test_a_learning_rate_may_be_a_tensor(kernels: Any, device: torch.device) -> 
     AdamW(theirs, lr=0.01, kernels=kernels).step()
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("kernels", "num_calls"), [("fused", 1), ("reference", 0)])
+def test_fused_adamw_is_one_call_of_torchs_kernel(
+    kernels: Any, num_calls: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Mock(wraps=torch._fused_adamw_)
+    monkeypatch.setattr(torch, "_fused_adamw_", kernel)
+    many = parameters(torch.float32, device)
+    set_gradients([many], 0)
+    AdamW(many, kernels=kernels).step()
+    assert kernel.call_count == num_calls
 
 
 def test_a_device_without_a_fused_kernel_gets_the_formula_and_is_told_once(

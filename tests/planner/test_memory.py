@@ -67,8 +67,10 @@ def test_a_micro_batch_cuts_the_batch_evenly() -> None:
 
 def test_what_does_not_fit_at_all_is_an_error_with_both_figures() -> None:
     memory = training_memory(PRESETS["gpt2-xl"], CPU)
-    with pytest.raises(ConfigError, match="one sequence of 1024 tokens, and there are 1,000,000:"):
-        pick_micro_batch(memory, 8, 1_000_000)
+    least = memory.bytes_at(1)
+    told = f"takes {least:,} bytes for one sequence of 1024 tokens, and .* use {least - 1:,}:"
+    with pytest.raises(ConfigError, match=told):
+        pick_micro_batch(memory, 8, least - 1 + memory.process_bytes)
     assert pick_micro_batch(memory, 8, 10**12) == 8
 
 

@@ -426,6 +426,17 @@ def test_skipped_steps_are_told_with_their_reason(client: Client, runs_folder: P
     }  # fmt: skip
 
 
+def test_a_spike_in_the_loss_is_told_with_its_step(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    for step in range(1, 61):
+        add_line(folder, step, loss=2.0 + 0.01 * (step % 3))
+    assert details(client)["health"]["num_spikes"] == 0
+    add_line(folder, 61, loss=20.0)
+    health = details(client)["health"]
+    assert health["num_spikes"] == 1
+    assert health["spikes"] == [{"step": 61, "loss": 20.0, "expected": pytest.approx(2, abs=0.05)}]
+
+
 def test_checkpoints_are_listed_as_they_were_saved(client: Client, runs_folder: Path) -> None:
     folder = make_run(runs_folder)
     saved = CheckpointFolder(folder.checkpoints, keep_last=None)

@@ -34,6 +34,27 @@ def test_a_prompt_is_streamed_and_its_tokens_can_be_looked_at(browser: Any, runn
     assert sum(shares) <= 100.5
 
 
+def test_tokens_are_coloured_by_their_probability(browser: Any, running: Any) -> None:
+    _open(browser, running, max_tokens=40, view="tokens")
+    browser.find("#generate").click()
+    _wait_until_done(browser)
+    tokens = browser.script(
+        """
+        return [...document.querySelectorAll(arguments[0])].map((one) =>
+          [one.ariaLabel, one.dataset.level, getComputedStyle(one).backgroundColor])
+        """,
+        TOKENS,
+    )
+    assert len(tokens) == 40
+    for label, level, _ in tokens:
+        # The probability is told to a tenth of a percent, the level is that of the exact one.
+        possible = {_level(_percent(label) - 0.06), _level(_percent(label) + 0.06)}
+        assert int(level) in possible, label
+    colours = {(level, colour) for _, level, colour in tokens}
+    assert len(colours) == len({level for level, _ in colours}) >= 3
+    assert len({colour for _, colour in colours}) == len(colours)
+
+
 def test_two_settings_answer_side_by_side(browser: Any, running: Any) -> None:
     _open(browser, running, max_tokens=12)
     browser.find("#compare").click()
@@ -287,6 +308,10 @@ def _percent(text: str) -> float:
     found = re.search(r"(<?)([\d.]+)%", text)
     assert found is not None, text
     return 0.0 if found[1] else float(found[2])
+
+
+def _level(percent: float) -> int:
+    return sum(percent >= least for least in (5, 20, 50, 90))
 
 
 def _colour(browser: Any, name: str) -> str:

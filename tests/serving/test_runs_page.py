@@ -275,6 +275,26 @@ def test_samples_are_read_step_by_step(browser: Any, page: Any, make_run: MakeRu
     assert browser.find(".sample-step").text == "step 15"
 
 
+def test_skipped_steps_and_spikes_are_named_in_the_health(
+    browser: Any, page: Any, make_run: MakeRun
+) -> None:
+    folder = make_run("shaken", num_lines=0)
+    for step in range(1, 61):
+        append_json_line(folder.metrics_file, {"step": step, "loss": 2.0 + 0.01 * (step % 3)})
+    skipped = {"step": 61, "skipped": True, "reason": "the gradient is infinite"}
+    append_json_line(folder.metrics_file, skipped)
+    append_json_line(folder.metrics_file, {"step": 62, "loss": 20.0})
+    make_run("calm", year=2020)
+    look(browser, page, "?run=shaken&run=calm&tab=health")
+    browser.wait(lambda: len(browser.all(".health-card")) == 2)
+    shaken, calm = browser.all(".health-card")
+    lists = [one.text for one in shaken.find_elements("css selector", ".check.bad")]
+    assert len(lists) == 2
+    assert "1 step skipped" in lists[0] and "step 61: the gradient is infinite" in lists[0]
+    assert "1 spike in the loss" in lists[1] and "step 62: 20.00 where 2.0" in lists[1]
+    assert "No step was skipped" in calm.text and "No spike in the loss" in calm.text
+
+
 def test_a_resumed_run_is_drawn_anew(browser: Any, page: Any, make_run: MakeRun) -> None:
     folder = make_run("one")
     look(browser, page)

@@ -11,7 +11,14 @@ from groundup.errors import ConfigError
 from groundup.training import execution
 from groundup.training.building import build_state
 from groundup.training.config import RunConfig
-from groundup.training.execution import autocast, compile_model, describe_kernels, settle, switches
+from groundup.training.execution import (
+    autocast,
+    compile_model,
+    describe_kernels,
+    settle,
+    settle_device,
+    switches,
+)
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -58,6 +65,15 @@ def test_cuda_gets_half_precision_and_compilation(
     assert settled.compile != "off"
 
 
+def test_without_cuda_auto_is_mps_where_there_is_one(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    settled = settle_device(make_config("run", {"device": "auto"}))
+    assert (settled.device, settled.precision, settled.compile) == ("mps", "float32", "off")
+
+
 def test_a_fallback_says_so(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,6 +100,17 @@ def test_the_switches_are_put_back(make_config: MakeConfig) -> None:
         assert torch.are_deterministic_algorithms_enabled()
         raise KeyError
     assert read() == before
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
+def test_tf32_is_for_the_products_of_a_run_on_cuda(
+    make_config: MakeConfig, tf32: bool, precision: str
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    config = make_config("run", {"device": "cuda", "tf32": tf32, "micro_batch_size": None})
+    with switches(config):
+        assert torch.get_float32_matmul_precision() == precision
+    assert torch.get_float32_matmul_precision() == before
 
 
 def test_half_precision_leaves_weights_in_float32(make_config: MakeConfig) -> None:

@@ -15,8 +15,9 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
 from groundup.training import graph, loop
-from groundup.training.building import build_state
+from groundup.training.building import build_loader, build_state, open_data
 from groundup.training.comparison import compare_runs
 from groundup.training.config import RunConfig
 from groundup.training.loop import train
@@ -72,6 +73,12 @@ def records_of(config: RunConfig) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def starts_of(config: RunConfig, step: int) -> list[int]:
+    """Where the windows of a step begin, counted from 0 as batches are."""
+    data = open_data(config, Tokenizer.load(config.data.tokenizer))
+    return [int(start) for start in build_loader(config, data.train).starts(step)]
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
 def test_a_step_that_is_not_finite_changes_nothing(make_config: MakeConfig, optimizer: str) -> None:
     state = build_state(make_config("run", {"optimizer.name": optimizer}))
@@ -108,8 +115,10 @@ def test_a_skipped_step_is_recorded_with_its_batch(
     assert skipped[0]["reason"] == expected.get(how, "the gradient norm is nan")
     assert skipped[0]["gradient_norm"] is None and skipped[0]["learning_rate"] > 0
     assert (skipped[0]["loss"] is None) == (how == "loss")
+    # The batches that were spoiled, not those before or behind them.
     assert len(skipped[0]["batch_starts"]) == 4
-    assert skipped[0]["batch_starts"] != skipped[1]["batch_starts"]
+    assert skipped[0]["batch_starts"] == starts_of(config, 4)
+    assert skipped[1]["batch_starts"] == starts_of(config, 7)
 
 
 @pytest.mark.parametrize("stop", [4, 5, 6, 7])
@@ -134,7 +143,8 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
     message = str(caught.value)
     assert "after step 5, its last good one" in message
     assert "lower --optimizer.learning-rate from 0.01" in message.replace("Lower", "lower")
-    assert "--resume --allow-changes" in message and "begin at ids" in message
+    assert "--resume --allow-changes" in message
+    assert f"begin at ids {', '.join(map(str, starts_of(config, 7)))})" in message
     assert message in RunFolder(config.run_folder).log_file.read_text()
     checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
     assert checkpoints.newest().step == 5

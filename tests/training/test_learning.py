@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.checkpoint import CheckpointFolder, restore_model
 from groundup.data.loader import Batch
 from groundup.optim.build import build_optimizer
 from groundup.training.building import build_state, open_data
@@ -172,6 +173,24 @@ def test_evaluation_of_some_windows_is_fixed_and_disturbs_nothing(make_config: M
     assert first.loss == pytest.approx(second.loss, rel=1e-6)
     assert torch.equal(before, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_run_evaluates_the_whole_split_on_request(make_config: MakeConfig) -> None:
+    from groundup.tokenizer import Tokenizer
+
+    whole = {"model.context_length": 2, "evaluation.num_windows": None}
+    config = make_config("run", {**whole, "num_steps": 1, "evaluation.batch_size": 512})
+    summary = train(config)
+    data = open_data(config, Tokenizer.load(config.data.tokenizer))
+    # More windows than a run takes when nothing is said.
+    assert data.validation is not None and data.validation.num_ids > 2 * 256 + 2
+    model = build_state(config).model
+    newest = CheckpointFolder(summary.run_folder / "checkpoints").newest()
+    restore_model(model, newest.model_state())
+    found = evaluate(model, data.validation, data.tokenizer, num_windows=None, batch_size=512)
+    assert found.num_tokens == data.validation.num_ids - 1
+    assert summary.validation_loss == pytest.approx(found.loss, rel=1e-7)
+    assert summary.bits_per_byte == pytest.approx(found.bits_per_byte, rel=1e-7)
 
 
 def test_a_split_shorter_than_a_window_is_evaluated_whole(make_config: MakeConfig) -> None:

@@ -44,5 +44,14 @@ def test_a_choice_is_never_changed(monkeypatch: pytest.MonkeyPatch, chosen: int 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ConfigError, match=r"one sequence of 256 tokens, and there are 1,000:"):
+    with pytest.raises(ConfigError, match="one sequence of 256 tokens, and of 1,000 it may use 0"):
         settle_with(monkeypatch, 1_000, CONFIG)
+
+
+def test_who_does_not_train_needs_no_memory_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "memory_bytes", lambda: 1_000)
+    settled = execution.settle_device(CONFIG)
+    assert settled.device == "cpu" and settled.micro_batch_size == "auto"
+    assert execution.sequences_to_evaluate(settled) == 1
+    chosen = settled.model_copy(update={"micro_batch_size": 3})
+    assert execution.sequences_to_evaluate(chosen) == 3

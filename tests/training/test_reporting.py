@@ -1,5 +1,6 @@
 """Where figures go: the line a person reads, the meter behind it, and the trackers."""
 
+import logging
 import sys
 import types
 from collections.abc import Callable
@@ -10,10 +11,12 @@ import pytest
 
 from groundup.errors import MissingExtraError
 from groundup.training import metrics
+from groundup.training.building import build_state
 from groundup.training.config import RunConfig
 from groundup.training.console import show_duration, show_rate, show_record
 from groundup.training.loop import train
-from groundup.training.metrics import Meter, find_peak
+from groundup.training.metrics import Meter, MetricsWriter, find_peak
+from groundup.training.reporting import Reporter
 from groundup.training.trackers import figures_of, open_trackers
 
 MakeConfig = Callable[..., RunConfig]
@@ -42,6 +45,23 @@ def test_the_console_line_has_everything_a_person_wants() -> None:
 def test_the_console_line_of_a_skipped_step_says_why() -> None:
     record = {"step": 7, "skipped": True, "reason": "the loss is nan", "loss": float("nan")}
     assert "step 7/9  skipped: the loss is nan" in show_record(record, 9)
+
+
+def test_the_rate_and_the_steps_to_come_give_the_time_left(
+    make_config: MakeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config()
+    state = build_state(config)
+    reporter = Reporter(config, MetricsWriter(tmp_path / "metrics.jsonl"), Meter(config), [])
+    state.step = 4
+    with caplog.at_level(logging.INFO, "groundup"):
+        reporter.write(state, {"loss": 3.0, "tokens_per_second": 6.4})
+        reporter.write(state, {"validation_loss": 3.0})
+    # Eight steps of 64 tokens are left; without a rate nobody knows.
+    assert caplog.messages == [
+        "step  4/12  loss 3.0000  6 tokens/s  1:20 left",
+        "step  4/12  validation loss 3.0000",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -128,10 +148,19 @@ def test_trackers_get_every_record(
     assert options["config"]["num_steps"] == 4
 
 
-def test_tensorboard_files_land_in_the_run_folder(make_config: MakeConfig) -> None:
-    pytest.importorskip("tensorboard")
-    summary = train(make_config("run", {"num_steps": 3, "logging.tensorboard": True}))
-    assert list((summary.run_folder / "tensorboard").glob("events.*"))
+def test_tensorboard_finds_the_figures_in_the_run_folder(make_config: MakeConfig) -> None:
+    events = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed",
+    )
+    changes = {"num_steps": 4, "logging.every_steps": 2, "evaluation.every_steps": 0}
+    summary = train(make_config("run", {**changes, "logging.tensorboard": True}))
+    found = events.EventAccumulator(str(summary.run_folder / "tensorboard")).Reload()
+    losses = found.Scalars("loss")
+    assert [event.step for event in losses] == [1, 2, 4]
+    assert losses[-1].value == pytest.approx(summary.loss)
+    (validation,) = found.Scalars("validation_loss")
+    assert (validation.step, validation.value) == (4, pytest.approx(summary.validation_loss))
 
 
 @pytest.mark.parametrize(

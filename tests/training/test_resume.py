@@ -142,6 +142,20 @@ def test_samples_and_evaluations_leave_the_run_as_it_is(make_config: MakeConfig)
     assert records[-1]["samples"] == [" Once upon a time again"]
 
 
+def test_a_resumed_run_draws_the_random_numbers_of_the_whole(make_config: MakeConfig) -> None:
+    draws: list[tuple[float, float]] = []
+
+    def draw(step: int, num_steps: int | None) -> None:
+        draws.append((float(torch.rand(1)), random.random()))
+
+    whole, parted = make_config("whole"), make_config("parted")
+    train(whole, progress=draw)
+    # Step 4 is saved when the run stops, so after its draw.
+    train(parted, stop_after=4, progress=draw)
+    train(parted, resume=True, progress=draw)
+    assert len(draws) == 24 and draws[12:] == draws[:12]
+
+
 @pytest.mark.parametrize("every_steps", [1, 4])
 def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int) -> None:
     changes = {"num_steps": 40, "checkpoints.every_steps": every_steps}

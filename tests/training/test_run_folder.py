@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
 from groundup.tokenizer import Tokenizer
 from groundup.training.changes import differences
 from groundup.training.config import RunConfig
+from groundup.training.evaluation import Evaluation, Evaluator
 from groundup.training.loop import train
 from groundup.training.run_folder import RunFolder, is_claimed
 
@@ -63,7 +65,7 @@ def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
 
 
 def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:
-    config = make_config("run", {"logging.every_steps": 4})
+    config = make_config("run", {"logging.every_steps": 4, "checkpoints.keep_best": False})
     folder = RunFolder(train(config).run_folder)
     records = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
     assert [record["step"] for record in records] == [1, 4, 5, 8, 10, 12]
@@ -74,6 +76,27 @@ def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:
         assert has_validation == (record["step"] in (5, 10, 12))
     assert records[0]["tokens"] == 4 * 16 and records[-1]["tokens"] == 12 * 4 * 16
     assert 0 < records[-1]["mfu"] < 1 and records[-1]["memory_bytes"] > 1e6
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "kept"),
+    [(1, True, [6, 12]), (1, False, [12]), (2, False, [9, 12]), (4, True, [3, 6, 9, 12])],
+)
+def test_the_last_checkpoints_and_the_best_are_kept_as_set(
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    keep_last: int,
+    keep_best: bool,
+    kept: list[int],
+) -> None:
+    # The second of four evaluations is the best.
+    losses = iter([3.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(
+        Evaluator, "__call__", lambda *given: Evaluation.of(next(losses), num_tokens=1, num_bytes=1)
+    )
+    changes = {"checkpoints.keep_last": keep_last, "checkpoints.keep_best": keep_best}
+    summary = train(make_config("run", {"evaluation.every_steps": 3, **changes}))
+    assert CheckpointFolder(summary.run_folder / "checkpoints").steps() == kept
 
 
 def test_the_log_says_what_runs(make_config: MakeConfig) -> None:
@@ -153,8 +176,6 @@ def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -
     train(make_config(), stop_after=4)
     changed = make_config("run", {"optimizer.weight_decay": 0.03})
     train(changed, resume=True, allow_changes=True)
-    from groundup.checkpoint import CheckpointFolder
-
     newest = CheckpointFolder(changed.run_folder / "checkpoints").newest()
     decays = {group["weight_decay"] for group in newest.optimizer_state()["param_groups"]}
     assert 0.03 in decays and 0.1 not in decays

@@ -48,7 +48,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import check_jobs, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_trials
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.sweep import plan_trials
@@ -72,17 +72,14 @@ def run(arguments: Arguments) -> int:
     outcome = run_ablation(spec, path, jobs=arguments.jobs)
     if outcome.rows:
         print_rows(str(path), outcome.rows)
-    if outcome.stopped_by is not None:
-        print("stopped before the end: the same command goes on")
-        return 128 + outcome.stopped_by
-    return 0
+    return exit_status(outcome.stopped_by)
 
 
 def print_rows(title: str, rows: "list[AblationRow]") -> None:
     """One line a variant; marks say how far it can be trusted."""
     from groundup.cli.tables import print_table
 
-    headers = ("variant", "parameters", "learning rate", "lowest loss", "±", "difference", "")
+    headers = ("variant", "parameters", "learning rate", "loss", "±", "difference", "")
     print_table(title, headers, [_row(row) for row in rows])
 
 

@@ -84,9 +84,14 @@ def measure_run(
     from groundup.data.shards import open_shards
     from groundup.generation import LanguageModel
     from groundup.training.evaluation import evaluate
-    from groundup.training.execution import autocast, settle, switches
+    from groundup.training.execution import (
+        autocast,
+        sequences_to_evaluate,
+        settle_device,
+        switches,
+    )
 
-    config = settle(config)
+    config = settle_device(config)
     language_model = LanguageModel.load(folder, checkpoint, device=config.device)
     tokenizer = language_model.tokenizer
     with switches(config):
@@ -95,7 +100,7 @@ def measure_run(
             open_shards(shards_folder, split, tokenizer),
             tokenizer,
             num_windows=None if whole else config.evaluation.num_windows,
-            batch_size=config.evaluation.batch_size or config.sequences_in_memory,
+            batch_size=config.evaluation.batch_size or sequences_to_evaluate(config),
             autocast=lambda: autocast(config),
         )
     return language_model.step, evaluation

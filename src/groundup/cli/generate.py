@@ -154,10 +154,10 @@ def load_to_write(
     from groundup.generation import LanguageModel
     from groundup.runtime import keep_freed_memory
     from groundup.training.config import RunConfig
-    from groundup.training.execution import settle
+    from groundup.training.execution import settle_device
 
     asked = {"device": device, "precision": precision}
-    settled = settle(load_settings(RunConfig, overrides=asked))
+    settled = settle_device(load_settings(RunConfig, overrides=asked))
     if settled.device == "cpu":
         keep_freed_memory()
     return LanguageModel.load(

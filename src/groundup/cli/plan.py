@@ -12,6 +12,7 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
+from groundup.planner.duration import ASSUMED_MFU
 from groundup.planner.flops import OptimizerName
 from groundup.planner.prices import Price, find_price
 from groundup.runtime import memory_bytes, num_cores
@@ -70,7 +71,7 @@ class Arguments:
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
     """Of products; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
-    mfu: float = 0.5
+    mfu: float = ASSUMED_MFU
     """The share of the device's peak that training reaches."""
 
     peak_tflops: float | None = None

@@ -16,7 +16,6 @@ from groundup.planner import (
     step_flops,
     training_memory,
 )
-from groundup.planner.activations import DeviceKind
 from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
 from groundup.runtime import num_cores, peak_memory_bytes
@@ -50,7 +49,7 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     from groundup.training.rehearsal import num_warm_up_steps
 
     config = settle(config)
-    execution = _execution(config)
+    execution = Execution.of(config.device, config.precision)
     kind = execution.device
     device = _describe_device(config, host_memory_bytes)
     precision: Precision = execution.precision
@@ -85,12 +84,6 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
         peak_bytes=peak_bytes,
         predicted_bytes=memory.bytes_at(micro_batch),
     )
-
-
-def _execution(config: RunConfig) -> Execution:
-    kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
-    kind = kinds.get(config.device.partition(":")[0], "cpu")
-    return Execution(kind, "bfloat16" if config.precision == "bfloat16" else "float32")
 
 
 def _describe_device(config: RunConfig, host_memory_bytes: int) -> Accelerator:

@@ -52,7 +52,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import check_jobs, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_trials
     from groundup.config import load_settings
     from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.experiments.sweep import plan_trials
@@ -74,10 +74,7 @@ def run(arguments: Arguments) -> int:
     outcome = run_scaling(spec, path, check=arguments.check, jobs=arguments.jobs)
     if outcome.fits:
         print_scaling(outcome)
-    if outcome.stopped_by is not None:
-        print("stopped before the end: the same command goes on")
-        return 128 + outcome.stopped_by
-    return 0
+    return exit_status(outcome.stopped_by)
 
 
 def print_scaling(outcome: "ScalingOutcome") -> None:

@@ -9,6 +9,8 @@ from tyro.conf import Positional
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
+    from signal import Signals
+
     from groundup.experiments.sweep import PointResult, SweepOutcome
     from groundup.experiments.trials import Trial
 
@@ -54,7 +56,7 @@ def run(arguments: Arguments) -> int:
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     print_outcome(spec.name, outcome)
-    return exit_status(outcome)
+    return exit_status(outcome.stopped_by)
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -63,9 +65,12 @@ def check_jobs(jobs: int | None) -> None:
         raise ConfigError(f"--jobs is {jobs}: at least one trial has to run")
 
 
-def exit_status(outcome: "SweepOutcome") -> int:
+def exit_status(stopped_by: "Signals | None") -> int:
     """0 when every trial has ended, else what a process killed by the signal would have."""
-    return 0 if outcome.stopped_by is None else 128 + outcome.stopped_by
+    if stopped_by is None:
+        return 0
+    print("stopped before the end: the same command goes on")
+    return 128 + stopped_by
 
 
 def print_trials(title: str, trials: "list[Trial]") -> None:
@@ -104,15 +109,14 @@ def print_outcome(title: str, outcome: "SweepOutcome") -> None:
     """The points from best to worst, and where everything lies."""
     from groundup.cli.tables import print_table
 
-    headers = ("point", "seeds", "lowest loss", "±", "bits per byte", "how they ended")
-    print_table(title, headers, [_row(result) for result in outcome.results])
+    if outcome.results:
+        headers = ("point", "seeds", "loss", "±", "bits per byte", "how they ended")
+        print_table(title, headers, [_row(result) for result in outcome.results])
     if outcome.best is not None:
         print(f"best: {outcome.best.point}")
     if not outcome.has_one_text:
         print("no best: the texts differ, and with them what a loss means; bits per byte compare")
     print(f"the runs are in {outcome.folder / 'runs'}; groundup report {outcome.folder} shows them")
-    if outcome.stopped_by is not None:
-        print("stopped before the end: the same command goes on")
 
 
 def _row(result: "PointResult") -> list[str]:

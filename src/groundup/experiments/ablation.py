@@ -143,9 +143,9 @@ def best_of_variants(outcome: SweepOutcome, seed: int) -> dict[str, float | None
         if record.variant is None or record.seed != seed:
             continue
         best.setdefault(record.variant, None)
-        if record.status != "finished" or record.lowest_loss is None:
+        if record.status != "finished" or record.ranking_loss is None:
             continue
-        entry = (record.lowest_loss, record.settings[_LEARNING_RATE])
+        entry = (record.ranking_loss, record.settings[_LEARNING_RATE])
         old = best[record.variant]
         best[record.variant] = entry if old is None else min(old, entry)
     return {name: None if entry is None else entry[1] for name, entry in best.items()}

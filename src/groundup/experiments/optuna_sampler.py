@@ -62,7 +62,7 @@ class OptunaSampler:
         number = self._numbers[id(point)]
         if self._study.get_trials(deepcopy=False)[number].state.is_finished():
             return
-        losses = [record.lowest_loss for record in records]
+        losses = [record.ranking_loss for record in records]
         interval = confidence_interval([loss for loss in losses if loss is not None])
         if any(record.status == "failed" for record in records):
             self._study.tell(number, state=states.FAIL)

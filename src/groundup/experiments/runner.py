@@ -84,7 +84,7 @@ class Runner:
         A trial is asked for when there is room for it, and `ended` has heard of all before it.
         """
         active: list[_Running] = []
-        with StopRequest() as stop:
+        with StopRequest("runs under way are saved, to be gone on with") as stop:
             try:
                 while True:
                     if stop.signal is None:
@@ -192,6 +192,7 @@ class Runner:
             num_steps=num_steps,
             tokens=int(metrics.last("tokens") or 0),
             loss=metrics.last("loss"),
+            loss_at_end=metrics.at_end("loss"),
             validation_loss=metrics.last("validation_loss"),
             best_validation_loss=None if best is None else best[0],
             bits_per_byte=metrics.last("bits_per_byte"),
@@ -214,8 +215,8 @@ class Runner:
 
 def describe_end(record: TrialRecord) -> str:
     """One line about a trial that ended."""
-    loss = record.lowest_loss
-    figure = "" if loss is None else f", lowest loss {loss:.4f}"
+    loss = record.ranking_loss
+    figure = "" if loss is None else f", loss {loss:.4f}"
     reason = f": {record.reason}" if record.reason else ""
     return f"{record.trial} {record.status} at step {record.step:,}{figure}{reason}"
 

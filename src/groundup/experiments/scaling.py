@@ -14,8 +14,8 @@ from groundup.errors import ConfigError, DataError
 from groundup.experiments.fits import Parabola, PowerLaw, fit_parabola, fit_power_law
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep import run_sweep
-from groundup.experiments.trials import Point, TrialRecord
+from groundup.experiments.sweep import PointResult, run_sweep
+from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
@@ -164,7 +164,7 @@ def run_scaling(
     outcome = run_sweep(spec, path, jobs=jobs, command=command)
     if outcome.stopped_by is not None:
         return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
-    rungs = make_rungs(spec, list(outcome.records.values()))
+    rungs = make_rungs(spec, outcome.results)
     fits = fit_budgets(rungs)
     size_law, loss_law = fit_laws(fits)
     prediction = predict_next(base_config(spec), fits, size_law, loss_law)
@@ -177,17 +177,13 @@ def run_scaling(
     return result
 
 
-def make_rungs(spec: SweepConfig, records: Sequence[TrialRecord]) -> list[Rung]:
-    """The mean loss of every size and budget at its best learning rate; diverged ones left out."""
+def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
+    """The mean loss of every size and budget at its best learning rate; unsound ones left out."""
     base = base_config(spec)
-    losses: dict[tuple[str, float], list[TrialRecord]] = {}
-    for record in records:
-        if record.variant in spec.variants and record.lowest_loss is not None:
-            key = (record.variant or "", record.settings[_LEARNING_RATE])
-            losses.setdefault(key, []).append(record)
     best: dict[str, Rung] = {}
-    for (name, rate), repeats in losses.items():
-        if any(record.status != "finished" for record in repeats):
+    for result in results:
+        name = result.variant
+        if name not in spec.variants or result.loss is None or not result.is_sound:
             continue
         settings = spec.variants[name]
         model = _model(base, settings)
@@ -197,8 +193,8 @@ def make_rungs(spec: SweepConfig, records: Sequence[TrialRecord]) -> list[Rung]:
             num_layers=model.num_layers,
             num_parameters=sum(count_parameters(model).values()),
             tokens=settings["num_steps"] * base.tokens_per_step,
-            learning_rate=rate,
-            loss=sum(record.lowest_loss or 0.0 for record in repeats) / len(repeats),
+            learning_rate=result.settings[_LEARNING_RATE],
+            loss=result.loss.mean,
         )
         if name not in best or rung.loss < best[name].loss:
             best[name] = rung
@@ -262,7 +258,7 @@ def _measure(
     grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
     points = [Point({_LEARNING_RATE: rate}, name) for rate in spec.grid[_LEARNING_RATE]]
     outcome = run_sweep(grown, path, points=points, jobs=jobs, command=command)
-    rungs = make_rungs(grown, list(outcome.records.values()))
+    rungs = make_rungs(grown, outcome.results)
     losses = [rung.loss for rung in rungs if rung.budget_flops == prediction.budget_flops]
     values = {**asdict(prediction), "measured_loss": min(losses, default=None)}
     return Prediction(**values), outcome.stopped_by

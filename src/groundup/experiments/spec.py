@@ -216,10 +216,11 @@ def setting_types(settings_type: type[pydantic.BaseModel] = RunConfig) -> dict[s
 def takes_whole_numbers(name: str) -> bool:
     """Does the setting take integers and no fractions?"""
     annotation = setting_types()[name]
-    options = {annotation}
+    options = [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        options = set(typing.get_args(annotation))
-    return int in options and float not in options
+        options = list(typing.get_args(annotation))
+    bare = {getattr(option, "__origin__", option) for option in options}
+    return int in bare and float not in bare
 
 
 def _walk(settings_type: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -117,7 +117,7 @@ def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
     for point, members in groups.items():
         members.sort(key=lambda record: record.seed)
         first = members[0]
-        finished = [record.lowest_loss for record in members if record.status == "finished"]
+        finished = [record.ranking_loss for record in members if record.status == "finished"]
         loss = confidence_interval([value for value in finished if value is not None])
         results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
     return sorted(results, key=_rank)

@@ -71,16 +71,18 @@ class TrialRecord:
     num_steps: int = 0
     tokens: int = 0
     loss: float | None = None
+    loss_at_end: float | None = None
     validation_loss: float | None = None
     best_validation_loss: float | None = None
     bits_per_byte: float | None = None
     wall_seconds: float | None = None
 
     @property
-    def lowest_loss(self) -> float | None:
-        """What a trial is ranked by: of its validation losses the lowest, as in reports, or the
-        last training loss where there is no validation split."""
-        return self.loss if self.best_validation_loss is None else self.best_validation_loss
+    def ranking_loss(self) -> float | None:
+        """What counts, as in reports: the lowest validation loss, or the mean training loss at the
+        end where there is no validation split."""
+        losses = (self.best_validation_loss, self.loss_at_end, self.loss)
+        return next((loss for loss in losses if loss is not None), None)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

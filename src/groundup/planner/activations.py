@@ -33,6 +33,13 @@ class Execution(NamedTuple):
     device: DeviceKind
     precision: Literal["float32", "bfloat16"]
 
+    @classmethod
+    def of(cls, device: str, precision: str) -> "Execution":
+        """From the settings of a run: cpu, mps, cuda or cuda:N, and what products are in."""
+        kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
+        kind = kinds.get(device.partition(":")[0], "cpu")
+        return cls(kind, "bfloat16" if precision == "bfloat16" else "float32")
+
     @property
     def value_bytes(self) -> int:
         return 2 if self.precision == "bfloat16" else _FLOAT32_BYTES

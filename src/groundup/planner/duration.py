@@ -8,6 +8,9 @@ from groundup.planner.flops import FORWARDS_A_STEP, forward_flops
 from groundup.planner.prices import Price
 from groundup.planner.quantities import show_dollars
 
+# The share of a device's peak that is planned with where nobody says another.
+ASSUMED_MFU = 0.5
+
 _SECONDS_A_DAY = 86_400
 _SECONDS_AN_HOUR = 3_600
 

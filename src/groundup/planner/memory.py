@@ -122,10 +122,12 @@ class TrainingMemory:
 
     def fits(self, micro_batch: int, memory_bytes: int, *, accumulates: bool = False) -> bool:
         """Whether a step leaves room for what else a device or a process has to hold."""
-        usable = memory_bytes - self.process_bytes
+        return self.bytes_at(micro_batch, accumulates=accumulates) <= self._usable(memory_bytes)
+
+    def _usable(self, memory_bytes: int) -> int:
         if self.execution.device == "cuda":
-            usable = int(memory_bytes * _USABLE_SHARE)
-        return self.bytes_at(micro_batch, accumulates=accumulates) <= usable
+            return int(memory_bytes * _USABLE_SHARE)
+        return max(0, memory_bytes - self.process_bytes)
 
     def _cast_head(self) -> int:
         if self.execution.precision == "float32":
@@ -185,8 +187,9 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
     if size == 0:
         raise ConfigError(
             f"training takes {memory.bytes_at(1):,} bytes for one sequence of "
-            f"{memory.config.context_length} tokens, and there are {memory_bytes:,}: use a smaller "
-            f"model or context_length, or a device with more memory"
+            f"{memory.config.context_length} tokens, and of {memory_bytes:,} it may use "
+            f"{memory._usable(memory_bytes):,}: use a smaller model or context_length, or a device "
+            f"with more memory"
         )
     return size
 

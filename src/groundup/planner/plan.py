@@ -7,7 +7,7 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
-from groundup.planner.duration import Duration, estimate_duration
+from groundup.planner.duration import ASSUMED_MFU, Duration, estimate_duration
 from groundup.planner.flops import (
     OptimizerName,
     forward_flops,
@@ -187,7 +187,7 @@ def make_plan(
     batch_size: int,
     num_steps: int,
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto",
-    mfu: float = 0.5,
+    mfu: float = ASSUMED_MFU,
     optimizer: OptimizerName = "adamw",
     micro_batch: int | None = None,
     price: Price | None = None,

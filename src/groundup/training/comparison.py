@@ -43,7 +43,9 @@ def comparable_records(metrics_file: Path) -> list[dict[str, Any]]:
 def _newest_values(folder: RunFolder) -> dict[str, Any]:
     """Every number and tensor of the newest checkpoint by name."""
     checkpoint = CheckpointFolder(folder.checkpoints).newest()
-    state = {name: value for name, value in checkpoint.state.items() if name not in MEASURED}
+    # The settings hold the run's name, and what else they say shows in everything below.
+    left_out = {*MEASURED, "settings"}
+    state = {name: value for name, value in checkpoint.state.items() if name not in left_out}
     parts = {
         "step": checkpoint.step,
         "model": checkpoint.model_state(),

@@ -37,7 +37,8 @@ class EvaluationConfig(Settings):
     """How the run is measured on the validation split; always once more at the end."""
 
     every_steps: int = Field(500, ge=0)
-    """Steps from one evaluation to the next; 0 evaluates at the end alone."""
+    """Steps from one evaluation to the next; 0 evaluates at the end alone. Checkpoints of which the
+    best is kept are measured as well."""
 
     num_windows: int | None = Field(256, ge=1)
     """How many windows of the split to use, the same ones each time; all of it if None."""

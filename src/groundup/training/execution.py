@@ -19,7 +19,6 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
-from groundup.planner.activations import DeviceKind
 from groundup.runtime import keep_freed_memory, memory_bytes
 from groundup.training.config import RunConfig
 
@@ -27,23 +26,37 @@ _log = logging.getLogger(__name__)
 
 
 def settle(config: RunConfig) -> RunConfig:
-    """The same settings with every "auto" replaced by what this machine makes of it."""
+    """The same settings with every "auto" replaced by what this machine makes of it.
+
+    An error where the run cannot be trained here; who only computes wants `settle_device`.
+    """
+    settled = settle_device(config)
+    return settled.model_copy(update={"micro_batch_size": _settle_micro_batch(settled)})
+
+
+def settle_device(config: RunConfig) -> RunConfig:
+    """The same settings with device, precision and compilation settled."""
     device = _settle_device(config.device)
-    settled = config.model_copy(
+    return config.model_copy(
         update={
             "device": device,
             "precision": _settle_precision(config.precision, device),
             "compile": _settle_compile(config.compile, device),
         }
     )
-    return settled.model_copy(update={"micro_batch_size": _settle_micro_batch(settled)})
+
+
+def sequences_to_evaluate(config: RunConfig) -> int:
+    """As many at once as training has; one where training has no room at all."""
+    if config.micro_batch_size != "auto":
+        return config.sequences_in_memory
+    memory = planned_memory(config)
+    return memory.largest_divisor(config.batch_size, _memory_bytes(config)) or 1
 
 
 def planned_memory(config: RunConfig) -> TrainingMemory:
     """What a step of a settled run takes, by the planner."""
-    kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
-    kind = kinds.get(torch.device(config.device).type, "cpu")
-    execution = Execution(kind, "bfloat16" if config.precision == "bfloat16" else "float32")
+    execution = Execution.of(config.device, config.precision)
     return training_memory(config.model, execution, config.optimizer.name, _memory_bytes(config))
 
 

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import functools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +138,8 @@ class _Training:
         metrics = MetricsWriter(run.folder.metrics_file)
         self._meter = Meter(config, run.state.wall_seconds, run.state.tokens)
         self._reporter = Reporter(config, metrics, self._meter, run.trackers)
-        self._saver = Saver(run.checkpoints, metrics, run.resumed_step)
+        settings = config.model_dump(mode="json")
+        self._saver = Saver(run.checkpoints, metrics, settings, run.resumed_step)
         self._stop = StopRequest()
         self._step = choose_step(config, run.state.model, run.state.optimizer)
 
@@ -146,6 +148,7 @@ class _Training:
         if stop_after is not None:
             last_step = min(last_step, stop_after)
         num_steps = max(0, last_step - self._state.step)
+        began = time.monotonic()
         with self._stop, self._loader.batches(self._state.step, num_steps) as batches:
             queued: QueuedStep | None = None
             for batch in batches:
@@ -160,7 +163,14 @@ class _Training:
                     break
             if queued is not None:
                 self._finish(queued)
+            self._tell_of_waiting(time.monotonic() - began)
             return self._end()
+
+    def _tell_of_waiting(self, seconds: float) -> None:
+        """The loader is to be ahead of the device always; a user can see whether it is."""
+        waited_seconds = self._loader.wait_seconds
+        share = waited_seconds / seconds if seconds else 0.0
+        _log.info("waited for batches: %.2f s, %.1f%% of the time", waited_seconds, 100 * share)
 
     def _launch(self, batch: Batch) -> QueuedStep:
         config, optimizer = self._config, self._state.optimizer

@@ -5,6 +5,7 @@ again at the next one, and only fails if the last attempt of all did.
 """
 
 import logging
+from typing import Any
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import GroundupError
@@ -21,9 +22,11 @@ class Saver:
         self,
         checkpoints: CheckpointFolder,
         metrics: MetricsWriter,
+        settings: dict[str, Any],
         saved_step: int | None = None,
     ) -> None:
         self._checkpoints = checkpoints
+        self._settings = settings
         self._metrics = metrics
         self._saved_step = saved_step
         self._failure: OSError | None = None
@@ -40,7 +43,7 @@ class Saver:
                 step,
                 state.model.state_dict(),
                 state.optimizer.state_dict(),
-                state.counters(),
+                {**state.counters(), "settings": self._settings},
                 metric,
             )
             self._saved_step, self._failure = step, None

@@ -16,9 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class StopRequest:
-    """While in use, knows whether and by which signal the process was asked to stop."""
+    """While in use, knows whether and by which signal the process was asked to stop.
 
-    def __init__(self) -> None:
+    `promise` is what the user is told will happen.
+    """
+
+    def __init__(self, promise: str = "the run is saved after this step") -> None:
+        self._promise = promise
         self.signal: signal.Signals | None = None
         self._old_handlers: dict[signal.Signals, Any] = {}
 
@@ -40,9 +44,7 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         self._put_back()
-        _log.warning(
-            "%s: the run is saved after this step; once more stops it at once", self.signal.name
-        )
+        _log.warning("%s: %s; once more stops at once", self.signal.name, self._promise)
 
     def _put_back(self) -> None:
         for number, handler in self._old_handlers.items():

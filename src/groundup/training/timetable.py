@@ -19,7 +19,12 @@ class Timetable:
         return step == 1 or self._is_due(step, self._config.logging.every_steps)
 
     def is_evaluation_due(self, step: int) -> bool:
-        return self._can_evaluate and self._is_due(step, self._config.evaluation.every_steps)
+        """A checkpoint that may be the best one has to be measured, whatever the intervals."""
+        if not self._can_evaluate:
+            return False
+        every_steps = self._config.evaluation.every_steps
+        may_be_best = every_steps > 0 and self._config.checkpoints.keep_best
+        return self._is_due(step, every_steps) or (may_be_best and self.is_save_due(step))
 
     def is_sample_due(self, step: int) -> bool:
         return self._can_sample and self._is_due(step, self._config.samples.every_steps)

@@ -1,6 +1,6 @@
 """A report as a value: what was run and why, what came of it, and what a reader must know first.
 
-How it looks is `report_html` and `report_markdown`; both say what stands here.
+How it looks is `html_page` and `markdown_page`; both say what stands here.
 """
 
 import json

@@ -38,7 +38,7 @@ from groundup.experiments.report.tables import (
     shared_settings_list,
     table,
 )
-from groundup.experiments.results.run_cost import ASSUMED_MFU
+from groundup.planner.duration import ASSUMED_MFU
 
 MAIN_FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 MORE_FIGURES = {
@@ -261,7 +261,7 @@ def _value_until(curve: Curve, step: float) -> float | None:
 
 def _cost_section(report: Report) -> str:
     return (
-        '<p class="muted">Planned figures come from the settings alone, by the planner’s rules: '
+        '<p class="muted">Planned figures come from the settings, by the planner’s rules: '
         "6 operations a weight and token and the attention’s own, at "
         f"{ASSUMED_MFU:.0%} of the device’s best rate (its data sheet’s, on a CPU the one the run "
         "measured). Measured speed and MFU are medians; memory is the device’s, on a CPU the "

@@ -29,8 +29,9 @@ from groundup.experiments.results.groups import (
     shared_settings,
     show_setting,
 )
-from groundup.experiments.results.run_cost import ASSUMED_MFU, mean_cost
+from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
+from groundup.planner.duration import ASSUMED_MFU
 
 _FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 _MOST_SAMPLES = 4
@@ -174,8 +175,8 @@ def _settings(report: Report) -> str:
 def _cost(report: Report) -> str:
     headers = ["runs", "parameters", "operations", "tokens a second", "MFU", "wall clock", "memory"]
     return table(headers, [_cost_row(group) for group in report.groups]) + (
-        "\n\nMeans over seeds; in brackets what the planner expected from the settings alone, at "
-        f"{ASSUMED_MFU:.0%} MFU."
+        "\n\nMeans over seeds; in brackets what the planner makes of the settings, at "
+        f"{ASSUMED_MFU:.0%} of the device's best rate (on a CPU the one the run measured)."
     )
 
 

@@ -24,8 +24,9 @@ from groundup.experiments.results.groups import (
     shared_settings,
     show_setting,
 )
-from groundup.experiments.results.run_cost import ASSUMED_MFU, mean_cost
+from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.statistics import Interval
+from groundup.planner.duration import ASSUMED_MFU
 
 STATES = {
     "finished": ("✓", "finished"),

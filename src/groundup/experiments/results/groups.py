@@ -21,7 +21,6 @@ _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "d
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
 _LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
-_SHARE_AT_END = 0.05
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,7 @@ def best_loss(run: RunResult, measure: Measure) -> float | None:
     if measure == "validation_loss":
         lowest = run.metrics.lowest("validation_loss")
         return None if lowest is None else lowest[0]
-    losses = run.metrics.values("loss")
-    at_end = losses[-max(1, int(len(losses) * _SHARE_AT_END)) :]
-    return sum(at_end) / len(at_end) if at_end else None
+    return run.metrics.at_end("loss")
 
 
 def choose_measure(runs: Sequence[RunResult]) -> Measure:

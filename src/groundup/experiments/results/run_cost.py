@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 
@@ -16,17 +16,16 @@ from groundup.planner import (
     training_flops_per_token,
     training_memory,
 )
-from groundup.planner.hardware import Precision
-
-# The share of a device's best rate that a plan counts on, before anything has been measured.
-ASSUMED_MFU = 0.5
+from groundup.planner.duration import ASSUMED_MFU
+from groundup.planner.hardware import Precision, find_accelerator
 
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Planned figures come from settings alone, the others from metrics.jsonl; None: not known."""
+    """Planned figures come from the settings and the device's best rate, which for a device in no
+    table is the one the run measured; the others from metrics.jsonl. None: not known."""
 
     num_parameters: int | None = None
     flops_per_token: int | None = None
@@ -138,19 +137,15 @@ def _planned_bytes(
     execution = _execution_of(settings, environment)
     if execution is None:
         return None
-    memory = training_memory(model, execution, optimizer)
+    device = find_accelerator(str(environment.get("device", "")))
+    device_bytes = None if device is None else device.memory_bytes
+    memory = training_memory(model, execution, optimizer, device_bytes)
     return memory.process_bytes + memory.bytes_at(size, accumulates=size < batch_size)
 
 
 def _execution_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Execution | None:
     """Where the run computed; None where neither settings nor environment tell."""
-    is_half = _precision_of(settings, environment) == "bfloat16"
-    precision: Literal["bfloat16", "float32"] = "bfloat16" if is_half else "float32"
-    match str(settings.get("device", "")).partition(":")[0]:
-        case "cpu":
-            return Execution("cpu", precision)
-        case "cuda":
-            return Execution("cuda", precision)
-        case "mps":
-            return Execution("mps", precision)
-    return None
+    device = str(settings.get("device", ""))
+    if device.partition(":")[0] not in ("cpu", "cuda", "mps"):
+        return None
+    return Execution.of(device, _precision_of(settings, environment))

@@ -82,6 +82,12 @@ class Metrics:
         place = min(self.places(name), key=column.__getitem__, default=None)
         return None if place is None else (column[place], self.step_of(place))
 
+    def at_end(self, name: str) -> float | None:
+        """The mean of the last twentieth of a figure that jitters."""
+        values = self.values(name)
+        last = values[-max(1, len(values) // 20) :]
+        return sum(last) / len(last) if last else None
+
     def typical(self, name: str) -> float | None:
         """The median without the first line, which holds compilation and warm-up."""
         values = self.values(name)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from groundup.experiments.report.curves import NUM_SLOTS
-from groundup.experiments.report.curves_svg import STYLE_FILE, ticks
+from groundup.experiments.report.curves_svg import STYLE_FILE, draw_mark, ticks
 from groundup.experiments.report.figure_text import markup, shorten
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.temperatures.figures import FIGURES, Figure
@@ -111,7 +111,7 @@ def _key(lines: Sequence[_Line], has_reference: bool) -> tuple[str, int]:
     """The names of the lines, in as many rows as they need, and the height of them."""
     x, y = 20.0, 12.0
     parts = []
-    named = [(line.label, f'class="{line.style}"', _mark(line.slot, 13, 0)) for line in lines]
+    named = [(line.label, f'class="{line.style}"', draw_mark(line.slot, 13, 0)) for line in lines]
     named += [("reference text", _REFERENCE, "")] if has_reference else []
     for name, look, mark in named:
         label = shorten(name, _LONGEST_LABEL)
@@ -155,7 +155,7 @@ def _draw_panel(
             f'<g class="{line.style}"><title>{markup(line.label)}</title>'
             f'<path class="band" d="{_path([*upper, *reversed(lower)])}Z"/>'
             f'<path class="hit" d="{_path(middle)}"/><path class="line" d="{_path(middle)}"/>'
-            + "".join(_mark(line.slot, x, y) for x, y in middle)
+            + "".join(draw_mark(line.slot, x, y) for x, y in middle)
             + "</g>"
         )
     return "".join(parts)
@@ -208,14 +208,3 @@ def _grid(panel: _Panel, figure: Figure) -> str:
 
 def _path(points: Sequence[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-
-
-def _mark(slot: int, x: float, y: float) -> str:
-    """A shape for each line, for those who do not see its colour."""
-    shapes = (
-        f"M{x - 4:.1f} {y:.1f}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
-        f"M{x - 4:.1f} {y - 4:.1f}h8v8h-8Z",
-        f"M{x:.1f} {y - 5:.1f}l5 9h-10Z",
-        f"M{x:.1f} {y - 5.5:.1f}l5.5 5.5l-5.5 5.5l-5.5 -5.5Z",
-    )
-    return f'<path class="mark" d="{shapes[slot % 4]}"/>'
