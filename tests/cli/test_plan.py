@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from groundup.cli import plan_probe
 from groundup.cli.main import main
 
 
@@ -198,6 +199,39 @@ def test_a_probe_plans_with_what_this_machine_did(
     assert probe["tokens_per_second"] == pytest.approx(2 * 16 / probe["seconds_per_step"])
     assert probe["predicted_bytes"] > 0 and probe["peak_bytes"] >= 0
     assert duration["seconds"] == round(12 * probe["seconds_per_step"])
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_a_probe_corrects_the_plan_of_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
+) -> None:
+    words = ("--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe")
+    predicted = figures_of_steps(capsys, monkeypatch, words, 0)
+    found = figures_of_steps(
+        capsys, monkeypatch, words, round(ratio * predicted["probe"]["predicted_bytes"])
+    )
+    before, after = predicted["memory"], found["memory"]
+    assert after["peak_bytes"] == pytest.approx(ratio * before["peak_bytes"], rel=1e-6)
+    assert (after["largest_micro_batch"] > before["largest_micro_batch"]) == (ratio < 1)
+
+
+def figures_of_steps(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    peak_bytes: int,
+) -> dict[str, Any]:
+    """The plan after a probe whose steps took a second and this memory."""
+    monkeypatch.setattr(plan_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
+    return figures(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--device", "H200"], ["--mfu", "0.4"], ["--memory-gb=8"]], ids=" ".join
+)
+def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    complaint = fails(capsys, "--preset", "quickstart", "--probe", *words)
+    assert complaint.startswith("--probe measures this machine: leave " + words[0].split("=")[0])
 
 
 @pytest.mark.parametrize(

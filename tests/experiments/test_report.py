@@ -1,6 +1,8 @@
 """Reports as readers get them: true, escaped, offline, usable without script, colour or mouse."""
 
+import fcntl
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -283,6 +285,53 @@ def test_every_row_of_a_markdown_table_has_the_same_width(seeds: Path) -> None:
 @pytest.mark.parametrize(("title", "name"), [("A/B: 2!", "a_b_2"), ("…", "report")])
 def test_titles_become_file_names(title: str, name: str) -> None:
     assert slug(title) == name
+
+
+def test_both_pages_set_the_plan_beside_what_was_measured(seeds: Path) -> None:
+    report = make_report([seeds], title="Runs")
+    page, files = render_html(report), render_markdown(report)
+    assert "<small>planned " in page
+    rows = [line for line in files["runs.md"].splitlines() if "| 1 GB (" in line]
+    assert len(rows) == len(report.groups)
+
+
+def test_both_pages_show_settings_and_environment(tmp_path: Path) -> None:
+    for seed in range(2):
+        write_run(tmp_path / "runs" / f"small{seed}", [3.0], batch_size=8, seed=seed)
+    old = write_run(tmp_path / "runs" / "large", [3.0], batch_size=16)
+    environment = json.loads((old / "environment.json").read_text("utf-8"))
+    (old / "environment.json").write_text(json.dumps({**environment, "torch": "2.6.0"}))
+    report = make_report([tmp_path / "runs"], title="Runs", why="To see.")
+    page, markdown = render_html(report), render_markdown(report)["runs.md"]
+    for text in (page, markdown):
+        assert "To see." in text
+        assert "batch_size" in text.replace("\\_", "_")
+        assert "2.13.0" in text and "2.6.0" in text
+    assert "What differs" in page
+
+
+def test_a_run_that_still_trains_is_named(tmp_path: Path) -> None:
+    if not Path("/proc/locks").exists():
+        pytest.skip("the kernel lists no locks here")
+    write_run(tmp_path / "runs" / "done", [3.0, 2.0])
+    folder = write_run(tmp_path / "runs" / "going", [3.0, 2.0], batch_size=8, num_steps=9)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        report = make_report([tmp_path / "runs"])
+    finally:
+        os.close(lock)
+    (warning,) = [warning for warning in report.warnings if "going" in warning]
+    assert "training" in warning
+    assert warning in " ".join(page_of(report).texts)
+
+
+def test_data_that_is_not_known_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "known", [3.0])
+    folder = write_run(tmp_path / "runs" / "bare", [2.0], batch_size=8)
+    (folder / "environment.json").unlink()
+    warnings = make_report([tmp_path / "runs"]).warnings
+    assert any("bare" in warning and "data" in warning for warning in warnings)
 
 
 @pytest.fixture(scope="module")

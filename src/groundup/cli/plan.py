@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from groundup.cli.plan_probe import Probe
 
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
+# What a probe finds out by itself.
+_MEASURED = ("--device", "--mfu", "--peak-tflops", "--memory-gb")
 # Beyond them a figure was mistyped, or is no number.
 _RANGES = {
     "peak_tflops": (1e-6, 1e9),
@@ -103,6 +105,9 @@ def defaults(argv: Sequence[str]) -> Arguments:
     lengths = [one for one in _LENGTHS if value_of(one, argv) is not None]
     if len(lengths) > 1:
         raise ConfigError(f"{' and '.join(lengths)} both say how long the run is: give one")
+    guesses = [flag for flag in _MEASURED if value_of(flag, argv) is not None]
+    if guesses and "--probe" in argv:
+        raise ConfigError(f"--probe measures this machine: leave {guesses[0]} out, or plan without")
     name, file = value_of("--preset", argv), value_of("--config", argv)
     if name is not None and file is not None:
         raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")
@@ -166,6 +171,7 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         micro_batch=arguments.micro_batch_size if probe is None else probe.micro_batch,
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
+        memory_factor=1.0 if probe is None else probe.memory_factor,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
@@ -194,6 +200,7 @@ def _probe(arguments: Arguments) -> "Probe":
         batch_size=arguments.batch_size,
         micro_batch_size=arguments.micro_batch_size,
         model=arguments.model,
+        device="cpu" if arguments.device == "cpu" else "auto",
         optimizer=OptimizerConfig(name=arguments.optimizer),
         precision="float32" if arguments.precision == "tf32" else arguments.precision,
         tf32=arguments.precision == "tf32",

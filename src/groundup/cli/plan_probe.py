@@ -22,6 +22,8 @@ from groundup.runtime import num_cores, peak_memory_bytes
 from groundup.training.config import RunConfig
 
 _TIMED_STEPS = 3
+# A process does not grow by a step that fits into what it holds already.
+_LEAST_SEEN_BYTES = 100_000_000
 # A processor is as fast on small batches, and nobody wants to wait for large ones.
 _CPU_TOKENS = 4_096
 
@@ -38,6 +40,12 @@ class Probe:
     mfu: float
     peak_bytes: int
     predicted_bytes: int
+
+    @property
+    def memory_factor(self) -> float:
+        """By how much the plan of memory has to be corrected; not by what is too little to see."""
+        is_seen = self.predicted_bytes >= _LEAST_SEEN_BYTES and self.peak_bytes > 0
+        return self.peak_bytes / self.predicted_bytes if is_seen else 1.0
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "device": self.device.name}

@@ -57,6 +57,8 @@ class TrainingMemory:
     activations_per_sequence: dict[str, int]
     chunk_bytes: int
     """Logits that the loss holds at once."""
+    factor: float = 1.0
+    """The peak of a step as measured, in parts of the one that follows from the rest."""
 
     @property
     def state_bytes(self) -> int:
@@ -72,11 +74,11 @@ class TrainingMemory:
         """The peak of a step; where micro-batches add up their gradients, all of these stay."""
         moments = self.moments(micro_batch, accumulates=accumulates)
         tensors = self.state_bytes + max(moments.values())
-        if self.execution.device != "cpu":
-            return tensors
-        update = moments.pop("update")
-        holes = _HOLES_OF_PASSES * max(moments.values()) + _HOLES_OF_UPDATE * update
-        return tensors + round(holes)
+        if self.execution.device == "cpu":
+            update = moments.pop("update")
+            holes = _HOLES_OF_PASSES * max(moments.values()) + _HOLES_OF_UPDATE * update
+            tensors += round(holes)
+        return tensors if self.factor == 1 else round(self.factor * tensors)
 
     @property
     def process_bytes(self) -> int:

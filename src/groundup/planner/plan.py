@@ -33,7 +33,7 @@ class Plan:
     config: ModelConfig
     batch_size: int
     micro_batch: int
-    """Sequences at once: the greatest divisor of the batch that fits; 0 where none does."""
+    """Sequences at once, as given, or the greatest divisor of the batch that fits; 0 for none."""
     parameters: dict[str, int]
     flops_per_layer: dict[str, int]
     flops: dict[str, int]
@@ -192,8 +192,10 @@ def make_plan(
     micro_batch: int | None = None,
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
+    memory_factor: float = 1.0,
 ) -> Plan:
-    """The plan of a run on one device; the price is the table's where none is given."""
+    """The plan of a run on one device; the price is the table's where none is given, and
+    `memory_factor` what a probe measured of a step's memory over what is predicted."""
     chosen = _settle_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
     if peak is None:
@@ -204,6 +206,7 @@ def make_plan(
         device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
     )
     memory = training_memory(config, execution, optimizer, accelerator.memory_bytes)
+    memory = replace(memory, factor=memory_factor)
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
     duration = estimate_duration(
