@@ -1,14 +1,21 @@
 """Fixtures for all tests: the real text beside the repository, and a hypothesis profile."""
 
+from __future__ import annotations
+
 import fcntl
+import itertools
 import lzma
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -60,3 +67,18 @@ def unpack(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Calla
         return target
 
     return unpacked
+
+
+@pytest.fixture(scope="session")
+def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
+    """`shout(model, ids)` makes one of these ids the model's likeliest next, whatever it reads."""
+    import torch
+
+    def rig(model: TransformerLM, ids: Iterable[int]) -> None:
+        # Of two opposite scores far from 0, one is above those of all other ids.
+        loud = 40 * torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            for sign, id in zip(itertools.cycle((1, -1)), ids, strict=False):
+                model.output_weight[id] = sign * loud
+
+    return rig

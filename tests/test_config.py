@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.config import Settings, load_settings, load_yaml, save_yaml
+from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
 
 
@@ -155,3 +155,8 @@ def test_what_is_saved_loads_equal(
 def test_saving_writes_the_defaults_too(tmp_path: Path) -> None:
     save_yaml(tmp_path / "run.yaml", RunSettings())
     assert load_yaml(tmp_path / "run.yaml")["model"]["d_ff"] == 1344
+
+
+def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
+    tree = {"a": {"b": {"c": 1}, "d.e": [2]}, "f": {}, 3: None}
+    assert dict(flatten(tree)) == {"a.b.c": 1, "a.d.e": [2], "f": {}, "3": None}

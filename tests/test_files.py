@@ -309,3 +309,14 @@ def test_a_hash_is_of_the_content_alone(
     expected = "sha256:" + hashlib.sha256(data).hexdigest()
     assert files.hash_file(path) == files.hash_bytes(data) == expected
     assert files.hash_bytes(memoryview(data)) == expected
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
+    with files.locked(tmp_path) as is_first:
+        with files.locked(tmp_path) as is_second:
+            assert is_first and not is_second
+        # Whoever was refused has not let it go for the holder.
+        with files.locked(tmp_path) as is_third:
+            assert not is_third
+    with files.locked(tmp_path) as is_free:
+        assert is_free

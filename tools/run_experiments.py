@@ -23,11 +23,13 @@ Words = list[str]
 
 
 class Text(NamedTuple):
-    """A corpus, and how much of it is kept for validation."""
+    """A corpus: how much of it is kept for validation, what it holds, how its models begin."""
 
     name: str
     file: Path
     validation_fraction: float
+    kind: str
+    prompt: str
 
 
 class Experiment(NamedTuple):
@@ -38,23 +40,18 @@ class Experiment(NamedTuple):
     report: Words
 
 
-def experiments(jobs: int, tokens: int, minutes: float) -> list[Experiment]:
+def experiments(texts: list[Text], jobs: int, tokens: int, minutes: float) -> list[Experiment]:
     """All of them, in their order: later ones use what earlier ones made."""
     web = str(CONFIGS / "train" / "web.yaml")
     ten_minutes = str(CONFIGS / "train" / "ten_minutes.yaml")
     ablate = ["ablate", web, "--tokens", str(tokens)]
     rates = ["0.001", "0.003", "0.006"]
-    stories_run, web_run = (f"sweeps/text/runs/{name}+seed=0" for name in ("stories", "web"))
     return [
         _sweep("learning_rate", jobs),
         # The largest batch needs all of the memory.
         _sweep("batch_size", 1),
         _sweep("text", min(jobs, 2)),
-        Experiment(
-            "temperatures",
-            [],
-            ["temperatures", stories_run, web_run, "--prompt", "Once upon a time"],
-        ),
+        *(_temperatures(text) for text in texts),
         Experiment(
             "ablations",
             [[*ablate, "--learning-rates", *rates, "--seeds", "0", "1", "2", "--jobs", str(jobs)]],
@@ -72,6 +69,15 @@ def experiments(jobs: int, tokens: int, minutes: float) -> list[Experiment]:
 def _sweep(name: str, jobs: int) -> Experiment:
     command = ["sweep", str(CONFIGS / "sweep" / f"{name}.yaml"), "--jobs", str(jobs)]
     return Experiment(name, [command], ["report", f"sweeps/{name}"])
+
+
+def _temperatures(text: Text) -> Experiment:
+    words = ["temperatures", f"sweeps/text/runs/{text.name}+seed=0", "--checkpoint", "best"]
+    words += ["--prompt", text.prompt, "--reference", str(text.file)]
+    name = f"temperatures_{text.name}"
+    report = ["temperatures", f"{name}.json", "--title", f"Temperatures {text.name}"]
+    why = f"What do temperature and top-p do to the texts of a small model of {text.kind}?"
+    return Experiment(name, [[*words, "--out", f"{name}.json"]], [*report, "--why", why])
 
 
 def prepare(text: Text, folder: Path, run: Callable[[Words], None]) -> None:
@@ -103,12 +109,13 @@ def main() -> int:
         subprocess.run(command, cwd=folder, env=environment, check=True)
         print(f"took {time.monotonic() - began:.0f} s", flush=True)
 
-    for text in (
-        Text("web", arguments.web.resolve(), 0.01),
-        Text("stories", arguments.stories.resolve(), 0.05),
-    ):
+    texts = [
+        Text("web", arguments.web.resolve(), 0.01, "articles", "The history of"),
+        Text("stories", arguments.stories.resolve(), 0.05, "stories", "Once upon a time"),
+    ]
+    for text in texts:
         prepare(text, folder, run)
-    chosen = experiments(arguments.jobs, arguments.ablation_tokens, arguments.minutes)
+    chosen = experiments(texts, arguments.jobs, arguments.ablation_tokens, arguments.minutes)
     for experiment in chosen:
         if arguments.only and experiment.name not in arguments.only:
             continue

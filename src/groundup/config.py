@@ -45,7 +45,8 @@ def load_settings(
         # Where a key that is missing should stand.
         places[()] = str(path)
         places.update((key, f"{path} line {line}") for key, line in _key_lines(node))
-    for key, value in _flatten(overrides or {}):
+    for name, value in flatten(overrides or {}):
+        key = tuple(name.split("."))
         _set(values, key, value)
         places[key] = "the overrides"
 
@@ -66,6 +67,15 @@ def save_yaml(path: str | os.PathLike[str], settings: Settings) -> None:
     values = settings.model_dump(mode="json")
     text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     write_text_atomic(path, text)
+
+
+def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """A tree of settings as (dotted name, value); an empty mapping is a value."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def describe_validation_error(
@@ -197,15 +207,6 @@ def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[K
         key = (*prefix, str(key_node.value))
         yield key, key_node.start_mark.line + 1
         yield from _key_lines(value_node, key)
-
-
-def _flatten(values: Mapping[str, Any], prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    for name, value in values.items():
-        key = (*prefix, *name.split("."))
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, key)
-        else:
-            yield key, value
 
 
 def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:

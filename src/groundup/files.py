@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, JSON lines, content hashes.
+"""Files that are either whole or absent: atomic writes, JSON lines, content hashes, locks.
 
 A file is written beside its destination, synced and renamed over it, so a kill at any instant
 leaves the old content or the new, never half of one. What the content means is left to others.
@@ -118,6 +118,21 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+@contextlib.contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[bool]:
+    """Hold the lock of a file or folder within the block; False if another process has it."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(file)
+
+
 def sync_to_disk(path: Path) -> None:
     """Make the content of a file, or the names in a folder, outlast a loss of power."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -138,18 +153,10 @@ def remove_stale_temporaries(folder: str | os.PathLike[str]) -> list[Path]:
     """
     removed = []
     for temporary in sorted(Path(folder).glob(f".*{_TEMPORARY_MARK}*{_TEMPORARY_SUFFIX}")):
-        try:
-            file = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temporary.unlink(missing_ok=True)
-            removed.append(temporary)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(file)
+        with contextlib.suppress(FileNotFoundError), locked(temporary) as is_stale:
+            if is_stale:
+                temporary.unlink(missing_ok=True)
+                removed.append(temporary)
     return removed
 
 

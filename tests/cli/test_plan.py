@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from groundup.cli import plan_probe
 from groundup.cli.main import main
 
 
@@ -164,66 +163,10 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(
     assert found["duration"]["dollars"] == pytest.approx(0.1 * hours, rel=1e-6)
 
 
-def test_the_tables_show_figures_shares_and_the_derivation(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["plan", "--preset", "gpt2-xl"]) == 0
-    page = capsys.readouterr().out
-    for text in (
-        "2,127,057,600",
-        "4,513,336,524,800",
-        "20,971,520,000",
-        "shares by size",
-        "16,384",
-        "18,034,335,744 x batch + 34,032,921,600 bytes",
-        "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
-        "568,819,274 s = 6,583.6 days",
-        "Hoffmann",
-    ):
-        assert text in page
-
-
 def test_a_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "shares.svg"
     figures(capsys, "--preset", "gpt2-xl", "--plot", str(file))
     assert ElementTree.parse(file).getroot().tag.endswith("svg")
-
-
-def test_a_probe_plans_with_what_this_machine_did(
-    capsys: pytest.CaptureFixture[str], small_config: Path
-) -> None:
-    found = figures(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
-    probe, duration = found["probe"], found["duration"]
-    assert probe["micro_batch"] == found["memory"]["micro_batch"] == 2
-    assert duration["mfu"] == probe["mfu"] > 0
-    assert probe["tokens_per_second"] == pytest.approx(2 * 16 / probe["seconds_per_step"])
-    assert probe["predicted_bytes"] > 0 and probe["peak_bytes"] >= 0
-    assert duration["seconds"] == round(12 * probe["seconds_per_step"])
-
-
-@pytest.mark.parametrize("ratio", [0.5, 2.0])
-def test_a_probe_corrects_the_plan_of_memory(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
-) -> None:
-    words = ("--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe")
-    predicted = figures_of_steps(capsys, monkeypatch, words, 0)
-    found = figures_of_steps(
-        capsys, monkeypatch, words, round(ratio * predicted["probe"]["predicted_bytes"])
-    )
-    before, after = predicted["memory"], found["memory"]
-    assert after["peak_bytes"] == pytest.approx(ratio * before["peak_bytes"], rel=1e-6)
-    assert (after["largest_micro_batch"] > before["largest_micro_batch"]) == (ratio < 1)
-
-
-def figures_of_steps(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    peak_bytes: int,
-) -> dict[str, Any]:
-    """The plan after a probe whose steps took a second and this memory."""
-    monkeypatch.setattr(plan_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
-    return figures(capsys, *words)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_study_is_printed_and_written(
         (1.0, 6),
     ]
     page = (tmp_path / "first" / "warm.md").read_text("utf-8")
-    assert page.startswith("# Warm\n\nFound.\n\n")
+    assert page.startswith("# Warm\n\n") and "(written by hand): Found.\n\n" in page
     for label in ("0", "1", "1, top-p 0.9", "reference text"):
         assert f"\n| {label} | " in page and f"\n  {label} " in printed.out
     assert (tmp_path / "first" / "warm" / "over_temperature.svg").exists()
@@ -100,3 +100,35 @@ def test_a_mistake_is_named_before_anything_is_written(
     with pytest.raises(GroundupError, match=complaint):
         temperatures(*words)
     assert capsys.readouterr().out == ""
+
+
+def test_a_written_study_makes_its_page_anew_without_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--num-samples", "2", "--max-tokens", "4", "--temperatures", "0", "1", "--title", "T")
+    file = tmp_path / "study.json"
+    temperatures("small", *words, "--out", str(file), "--markdown", str(tmp_path / "first"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = ("--markdown", "again", "--title", "T")
+    temperatures(str(file), *again, "--out", str(tmp_path / "copy.json"))
+    assert (tmp_path / "copy.json").read_bytes() == file.read_bytes()
+    page = (tmp_path / "first" / "t.md").read_text("utf-8")
+    assert Path("again/t.md").read_text("utf-8") == page
+    temperatures(str(file), *again, "--finding", "Seen later.")
+    assert "Seen later." in Path("again/t.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"runs": []}', "\x00"])
+def test_a_file_that_is_no_study_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(GroundupError, match=r"other\.json is no study of temperatures"):
+        temperatures(str(file))
+
+
+def test_a_written_study_stands_alone(tmp_path: Path) -> None:
+    file = tmp_path / "study.json"
+    file.write_text("{}")
+    with pytest.raises(GroundupError, match="stands alone"):
+        temperatures("small", str(file))

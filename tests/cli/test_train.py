@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
+import torch
 
 from groundup.cli import progress
 from groundup.cli import train as verb
@@ -18,6 +20,7 @@ from groundup.cli.main import main
 from groundup.cli.parsing import known_flags, parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
+from groundup.model import TransformerLM
 from groundup.training.comparison import compare_runs
 from groundup.training.config import RunConfig
 
@@ -144,6 +147,38 @@ def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config
     records = list(read_json_lines("runs/small/metrics.jsonl"))
     assert [record["step"] for record in records if "loss" in record] == [1, 2, 4, 6, 8, 10, 12]
     assert load_yaml("runs/small/config.yaml")["samples"]["max_tokens"] == 5
+
+
+def test_ids_that_the_tokenizer_lacks_are_counted(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    words = ["--config", str(small_config), "--num-steps", "2"]
+    line = "the model has 320 ids and the tokenizer 300 tokens: 20 ids can never occur"
+    assert main(["train", *words, "--model.vocab-size", "320", "--name", "padded"]) == 0
+    assert capsys.readouterr().err.count(line) == 1
+    assert line in Path("runs/padded/log.txt").read_text("utf-8")
+    assert main(["train", *words, "--name", "exact"]) == 0
+    assert "never occur" not in capsys.readouterr().err
+    told = fails(capsys, *words, "--model.vocab-size", "299", "--name", "short")
+    assert "vocab_size 299 is too small" in told and "300 or more" in told
+
+
+def test_samples_hold_nothing_that_the_tokenizer_lacks(small_config: Path, shout: Any) -> None:
+    padded, exact = (
+        load_settings(RunConfig, small_config, {"model.vocab_size": size, "samples.temperature": 2})
+        for size in (320, 300)
+    )
+    torch.manual_seed(0)
+    model = TransformerLM.from_config(padded.model)
+    shout(model, range(300, 320))
+    smaller = TransformerLM.from_config(exact.model)
+    weights = model.state_dict()
+    smaller.load_state_dict({name: value[:300] for name, value in weights.items()})
+    texts = [
+        verb.sample_writer(config)(model, "Once upon a time")
+        for config, model in ((padded, model), (exact, smaller))
+    ]
+    assert texts[0] == texts[1] != ""
 
 
 def test_a_progress_bar_is_told_of_every_step(

@@ -1,14 +1,17 @@
 """Ablations: matched in parameters and tokens, each at its own best learning rate."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from groundup.errors import ConfigError
+from groundup.experiments import ablation
 from groundup.experiments.ablation import (
     BASE,
+    AblationOutcome,
     ablation_spec,
     make_ablations,
     make_rows,
@@ -16,8 +19,8 @@ from groundup.experiments.ablation import (
     run_ablation,
 )
 from groundup.experiments.runner import Command
-from groundup.experiments.spec import base_config, build_config
-from groundup.experiments.sweep import SweepOutcome, plan_trials, summarize
+from groundup.experiments.spec import SweepConfig, base_config, build_config
+from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep, summarize
 from groundup.experiments.trials import TrialRecord
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner.parameters import count_parameters
@@ -105,6 +108,135 @@ def test_each_variant_is_repeated_at_its_best_learning_rate_alone(
     assert stored[0]["loss"]["num_values"] == 2
 
 
+class Launches:
+    """The trials that were started, and a kill before the one of that number starts."""
+
+    def __init__(self, command: Command, kill_at: int | None = None) -> None:
+        self._command = command
+        self._kill_at = kill_at
+        self.names: list[str] = []
+
+    def __call__(self, config_file: Path, resume: bool) -> list[str]:
+        if len(self.names) == self._kill_at:
+            raise RuntimeError("killed")
+        self.names.append(config_file.stem)
+        return self._command(config_file, resume)
+
+
+@pytest.fixture
+def wide_spec(make_spec: Any) -> SweepConfig:
+    """Base, muon and no-norm, which want 0.01, 0.3 and 0.0001, around the first of these."""
+    return ablation_spec(
+        base_config(make_spec()),
+        variants=["muon", "no-norm"],
+        learning_rates=[0.003, 0.01, 0.03],
+        seeds=[0, 1],
+    )
+
+
+def without_no_norm(spec: SweepConfig, **changes: Any) -> SweepConfig:
+    variants = {name: spec.variants[name] for name in (BASE, "muon")}
+    return spec.model_copy(update={"variants": variants, **changes})
+
+
+def told(outcome: AblationOutcome) -> dict[str, tuple[float | None, bool, list[float]]]:
+    return {r.variant: (r.learning_rate, r.is_at_edge, r.rates_tried) for r in outcome.rows}
+
+
+def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
+    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds = []
+
+    def count_round(*words: Any, **options: Any) -> SweepOutcome:
+        rounds.append(
+            sorted(f"{point.variant} {point.settings[RATE]:g}" for point in options["points"])
+        )
+        return run_sweep(*words, **options)
+
+    monkeypatch.setattr(ablation, "run_sweep", count_round)
+    outcome = run_ablation(wide_spec, tmp_path / "a", jobs=2, command=figures_only)
+    assert told(outcome) == {
+        "base": (0.01, False, [0.003, 0.01, 0.03]),
+        # A run that diverges is worse than any that finishes, and so the search ends there.
+        "muon": (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81]),
+        # Three more are the limit; that the best may lie outside is still said.
+        "no-norm": (8.1e-5, True, [8.1e-5, 0.00027, 0.0009, 0.003, 0.01, 0.03]),
+    }
+    assert rounds[1:] == [
+        ["muon 0.09", "no-norm 0.0009"],
+        ["muon 0.27", "no-norm 0.00027"],
+        ["muon 0.81", "no-norm 8.1e-05"],
+        ["base 0.01", "muon 0.27", "no-norm 8.1e-05"],
+    ]
+    rows = {row.variant: row for row in outcome.rows}
+    assert rows["muon"].diverged_at == [0.81]
+    assert all(row.loss is not None and row.loss.num_values == 2 for row in outcome.rows)
+    stored = json.loads((tmp_path / "a" / "ablation.json").read_text())
+    assert {row["variant"]: row["rates_tried"] for row in stored} == {
+        row.variant: row.rates_tried for row in outcome.rows
+    }
+
+
+def test_a_search_that_was_killed_goes_on_and_runs_nothing_twice(
+    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    spec = without_no_norm(wide_spec)
+    # Six trials of the list and the first beyond it.
+    first = Launches(figures_only, kill_at=7)
+    with pytest.raises(RuntimeError, match="killed"):
+        run_ablation(spec, path, command=first)
+    assert not (path / "ablation.json").exists()
+    second = Launches(figures_only)
+    outcome = run_ablation(spec, path, jobs=2, command=second)
+    assert told(outcome)["muon"] == (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81])
+    assert len(first.names) == 7 and len(second.names) == 2 + 2
+    assert not {*first.names} & {*second.names}
+    third = Launches(figures_only)
+    assert run_ablation(spec, path, command=third) == outcome and not third.names
+
+
+def test_a_rate_beyond_the_list_that_failed_is_tried_again_by_the_next_command_alone(
+    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    spec = without_no_norm(wide_spec, seeds=[0])
+
+    def fail(config_file: Path, resume: bool) -> list[str]:
+        if "learning_rate=0.09+" in config_file.name:
+            return [sys.executable, "-c", "raise SystemExit(3)"]
+        return figures_only(config_file, resume)
+
+    first = Launches(fail, kill_at=20)
+    outcome = run_ablation(spec, path, jobs=2, command=first)
+    # A failure says nothing of the rate, so the best one is still at the end of those tried.
+    assert told(outcome)["muon"] == (0.03, True, [0.003, 0.01, 0.03])
+    assert len(first.names) == 6 + 1
+    second = Launches(figures_only)
+    outcome = run_ablation(spec, path, extra_rates=1, jobs=2, command=second)
+    assert second.names == ["muon+learning_rate=0.09+seed=0"]
+    assert told(outcome)["muon"] == (0.09, True, [0.003, 0.01, 0.03, 0.09])
+
+
+def test_a_folder_that_kept_to_its_list_is_gone_on_with(
+    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "a"
+    kept = run_ablation(wide_spec, path, extra_rates=0, jobs=2, command=figures_only)
+    assert {name: row[:2] for name, row in told(kept).items()} == {
+        "base": (0.01, False),
+        "muon": (0.03, True),
+        "no-norm": (0.003, True),
+    }
+    again = Launches(figures_only)
+    outcome = run_ablation(wide_spec, path, extra_rates=1, jobs=2, command=again)
+    rates = {"muon": "0.09", "no-norm": "0.0009"}
+    names = {f"{n}+learning_rate={r}+seed={s}" for n, r in rates.items() for s in (0, 1)}
+    assert {*again.names} == names and len(again.names) == 4
+    assert told(outcome)["muon"][:2] == (0.09, True)
+
+
 def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec: Any) -> None:
     spec = ablation_spec(
         base_config(make_spec()), variants=["no-norm", "muon"], learning_rates=[0.1, 0.2]
@@ -118,7 +250,7 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
         _record("no-norm", 0.2, 0, "diverged", None),
     ]
     outcome = SweepOutcome(Path("a"), summarize(records), {r.trial: r for r in records})
-    rows = make_rows(spec, outcome, {"base": 0.1, "muon": 0.2, "no-norm": None})
+    rows = make_rows(spec, outcome)
     assert [row.variant for row in rows] == ["base", "muon", "no-norm"]
     base, muon, no_norm = rows
     assert muon.is_clear and muon.difference == pytest.approx(-1.0) and muon.is_at_edge

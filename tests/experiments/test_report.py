@@ -142,6 +142,14 @@ def test_equal_losses_are_level(tmp_path: Path) -> None:
     assert "3.0000, level with b8." in make_report([tmp_path]).verdicts[0]
 
 
+def test_one_that_finished_where_all_others_diverged_is_no_winner(tmp_path: Path) -> None:
+    write_run(tmp_path / "calm", [3.0, 2.0])
+    write_run(tmp_path / "wild", [3.0, None], batch_size=8)
+    report = make_report([tmp_path])
+    assert report.winners == []
+    assert report.verdicts == ("calm alone has finished, with a validation loss of 2.0000.",)
+
+
 def test_runs_of_different_data_are_named_as_such(tmp_path: Path) -> None:
     write_run(tmp_path / "web", [3.0], "sha256:web")
     write_run(tmp_path / "stories", [1.0], "sha256:stories", "sha256:other")

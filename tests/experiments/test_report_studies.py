@@ -91,11 +91,8 @@ def test_a_finding_stands_under_the_verdicts_as_a_persons_words(sweep: Path) -> 
     html, markdown, _ = pages(sweep, finding="It is <b>so</b> | *so*.\n\n1. And so on.")
     assert "It is &lt;b&gt;so&lt;/b&gt; | *so*." in html
     assert html.index('class="verdicts"') < html.index("It is &lt;b") < html.index('id="results"')
-    assert "Written by a person" in html
-    assert (
-        "(written by a person): It is \\<b\\>so\\</b\\> \\| \\*so\\*.\n\n1\\. And so on."
-        in markdown
-    )
+    assert "Written by hand" in html
+    assert "(written by hand): It is \\<b\\>so\\</b\\> \\| \\*so\\*.\n\n1\\. And so on." in markdown
 
 
 def test_a_sweeps_own_finding_is_kept_unless_another_is_given(sweep: Path) -> None:
@@ -135,11 +132,26 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(sweep: Path
     assert html.index("What each part is worth</h2>") < html.index("Results</h2>")
     assert "| base | 46,240 | 0.01 | 4.0000 ± 0.1000 | — |  |" in markdown
     assert "| better | 46,240 | 0.01 | 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
-    assert "▲ clearly worse, → best rate at the end of the list" in markdown
+    assert "▲ clearly worse, → best rate at the end of those tried" in markdown
     assert "≈ not told apart from the base, ✕ diverged at 0.1, 1" in markdown
     assert "| lost | 46,240 | — | — | — | ✕ no run came to its end |" in markdown
     for told in ("clearly better", "clearly worse", "-0.5000", "diverged at 0.1, 1"):
         assert told in html
+
+
+def test_an_ablation_tells_which_learning_rates_each_variant_tried(sweep: Path) -> None:
+    rows = [
+        {**ROW, "rates_tried": [0.003, 0.01, 0.03]},
+        {**ROW, "variant": "alone", "is_at_edge": True, "rates_tried": [0.01]},
+        {**ROW, "variant": "lost", "loss": None, "difference": None, "rates_tried": []},
+    ]
+    (sweep / "ablation.json").write_text(json.dumps(rows))
+    html, markdown, _ = pages(sweep)
+    assert "| best learning rate | rates tried | loss |" in markdown
+    assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
+    assert "≈ not told apart from the base, → the only rate tried" in markdown
+    assert "| lost | 46,240 | 0.01 | — | — | — |" in markdown
+    assert "0.003, 0.01, 0.03" in html and "Rates tried" in html
 
 
 def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(sweep: Path) -> None:
@@ -152,6 +164,29 @@ def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(sweep: Path
     assert "training them gave 2.6250, 0.1250 above the prediction" in markdown
     assert "4 PFLOP, predicted" in files["rates/study_1.svg"]
     assert "2.6250 (+0.1250)" in html and "4 PFLOP, trained" in html
+
+
+def test_a_ladder_with_a_floor_says_which_law_foresaw_the_last_budget(sweep: Path) -> None:
+    floor_fit = {
+        "law": {"floor": 1.7, "factor": 500.0, "exponent": -0.15},
+        "least_floor": 1.65,
+        "greatest_floor": 1.8,
+        "missed_by": 0.003,
+        "power_law_missed_by": -0.09,
+    }
+    prediction = {**PREDICTION, "predicted_with_floor": 2.6}
+    ladder = {**LADDER, "floor_fit": floor_fit, "prediction": prediction}
+    (sweep / "scaling.json").write_text(json.dumps(ladder))
+    html, markdown, _ = pages(sweep)
+    told = "falls to 1.7000 (1.6500 to 1.8000 if any one budget is left out) with the power -0.1500"
+    judged = "by +0.0030 and the power law by -0.0900: the law with a floor is closer."
+    assert told in html and judged in html and judged in markdown
+    verdict = make_report([sweep]).verdicts[-1]
+    assert "a loss of 2.5000, or 2.6000 by a law with a floor; training them gave" in verdict
+    assert verdict.endswith("2.6250, 0.1250 above the first.")
+    floor_fit["missed_by"] = 0.2
+    (sweep / "scaling.json").write_text(json.dumps(ladder))
+    assert "by -0.0900: the power law is closer." in pages(sweep)[0]
 
 
 def test_a_prediction_that_was_not_trained_says_so(sweep: Path) -> None:

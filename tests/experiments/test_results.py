@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.results.groups import choose_measure, group_runs
-from groundup.experiments.results.run_cost import ASSUMED_MFU
+from groundup.experiments.report.contents import make_report
+from groundup.experiments.results.groups import choose_measure, group_runs, shared_settings
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult, read_run
 from groundup.experiments.results.statistics import confidence_interval, student_quantile
-from groundup.planner import count_parameters, training_flops_per_token
+from groundup.planner import count_parameters, expected_duration
 from groundup.training.config import RunConfig
 
 DATA = {"content": "sha256:aa", "tokenizer": "sha256:tt"}
@@ -97,9 +97,17 @@ def test_planned_cost_is_the_planners(tmp_path: Path) -> None:
     cost = run.cost
     assert cost.num_parameters == sum(count_parameters(model).values())
     assert cost.planned_tokens == 2 * 32 * model.context_length
-    rate = ASSUMED_MFU * 989.4e12 / training_flops_per_token(model)
-    assert cost.planned_tokens_per_second == pytest.approx(rate)
-    assert cost.planned_seconds == pytest.approx(cost.planned_tokens / rate)
+    duration = expected_duration(
+        model,
+        batch_size=32,
+        num_steps=2,
+        peak_flops_per_second=989.4e12,
+        device="NVIDIA H200",
+        kind="cuda",
+        precision="bfloat16",
+    )
+    assert (cost.planned_seconds, cost.planned_mfu) == (duration.seconds, 0.4)
+    assert cost.planned_tokens_per_second == pytest.approx(cost.planned_tokens / duration.seconds)
     assert cost.planned_bytes is not None and cost.planned_bytes > 16 * cost.num_parameters
     assert (cost.tokens, cost.mfu, cost.memory_bytes) == (16384, 0.25, 10**9)
 
@@ -246,6 +254,49 @@ def test_an_unfinished_run_never_wins(tmp_path: Path) -> None:
     done = read_run(write_run(tmp_path / "done", [9.0, 3.0]))
     assert [group.label for group in groups_of(ahead, done)] == ["done", "ahead"]
     assert groups_of(ahead, done)[0].is_winner
+
+
+def test_a_run_that_is_not_finished_leaves_the_mean_of_the_finished_alone(tmp_path: Path) -> None:
+    done = read_run(write_run(tmp_path / "done", [4.0, 3.0], seed=0))
+    begun = read_run(write_run(tmp_path / "begun", [9.0], seed=1, num_steps=2))
+    both, alone = groups_of(done, begun)[0], groups_of(begun)[0]
+    assert both.best is not None and both.best.mean == 3.5 and both.best.half_width is None
+    assert not both.is_complete
+    assert alone.best is not None and alone.best.mean == 9.5
+
+
+def test_bits_per_byte_are_those_of_the_best_loss(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [4.0, 2.0, 3.0])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line, bits in zip(lines, (1.8, 0.9, 1.4), strict=True):
+        line["bits_per_byte"] = bits
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    group = groups_of(read_run(folder))[0]
+    assert group.figure_at_best("bits_per_byte").mean == 0.9
+    assert group.figure("bits_per_byte").mean == 1.4
+    assert group.figure_at_best("unheard_of") is None
+
+
+def test_texts_that_differ_are_told_by_their_places(tmp_path: Path) -> None:
+    other = {"content": "sha256:bb", "tokenizer": "sha256:uu"}
+    one = write_run(tmp_path / "one", [3.0, 2.0], **{"data.shards": "here"})
+    same = write_run(tmp_path / "same", [3.0, 2.0], seed=1, **{"data.shards": "there"})
+    two = write_run(tmp_path / "two", [3.0, 2.0], other, **{"data.shards": "elsewhere"})
+    runs = [read_run(folder) for folder in (one, same, two)]
+    assert len(groups_of(*runs[:2])) == 1 and not groups_of(*runs[:2])[0].differences
+    assert [group.differences["data.shards"] for group in groups_of(runs[0], runs[2])] == [
+        "here",
+        "elsewhere",
+    ]
+    shared = shared_settings(runs)
+    assert "num_steps" in shared and not {"data.shards", "seed"} & set(shared)
+
+
+def test_a_loss_that_rises_again_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "by_heart", [3.0, 2.0, 2.5])
+    write_run(tmp_path / "level", [3.0, 2.0, 2.001], batch_size=3)
+    (told,) = [warning for warning in make_report([tmp_path]).warnings if "rose" in warning]
+    assert "by_heart (2.5000, then 3.0000)" in told and "level" not in told
 
 
 def test_each_data_set_has_its_own_winner(tmp_path: Path) -> None:

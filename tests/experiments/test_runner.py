@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 
+from groundup.config import save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments import devices
 from groundup.experiments.devices import make_slots
 from groundup.experiments.results.run_metrics import Metrics
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
-from groundup.experiments.sweep import SweepOutcome, run_sweep
+from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.watching import find_divergence, quantile, validation_curve
+from groundup.experiments.trials import Point
+from groundup.experiments.watching import Watcher, find_divergence, quantile, validation_curve
 from groundup.training.config import RunConfig
+from groundup.training.run_folder import RunFolder
 
 RATE = "optimizer.learning_rate"
 
@@ -83,6 +86,34 @@ def test_the_hopeless_are_stopped_when_asked(
     assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
     record = outcome.records["learning_rate=1e-07+seed=0"]
     assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
+
+
+@pytest.mark.parametrize("rates", [[0.01, 0.001, 1e-7], [1e-7, 0.01, 0.001]])
+def test_the_hopeless_are_measured_by_what_finished_before_a_restart(
+    make_spec: Any, figures_only: Command, tmp_path: Path, rates: list[float]
+) -> None:
+    rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
+    spec = make_spec(grid={RATE: rates}, prune=rules)
+    rivals = [Point({RATE: rate}) for rate in (0.01, 0.001)]
+    assert len(run(spec, tmp_path, figures_only, points=rivals).records) == 2
+    record = run(spec, tmp_path, figures_only).records["learning_rate=1e-07+seed=0"]
+    assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
+
+
+def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path) -> None:
+    watcher = Watcher(PruneConfig(hopeless=True, min_trials=1, after=0))
+    trial = plan_trials(make_spec(), tmp_path)[0]
+    folder = RunFolder(trial.config.run_folder)
+    watcher.remember(folder)
+    folder.path.mkdir(parents=True)
+    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.0}\n')
+    assert watcher.look(trial) is None
+    # The same figures from a run that can be read, and a worse one is behind it.
+    save_yaml(folder.config_file, trial.config)
+    watcher.remember(folder)
+    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.25}\n')
+    verdict = watcher.look(trial)
+    assert verdict is not None and verdict.status == "pruned"
 
 
 def test_trials_of_equal_time_have_the_steps_of_their_runs(

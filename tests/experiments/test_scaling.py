@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.fits import PowerLaw, fit_parabola, fit_power_law
+from groundup.experiments.ladder import scaling_spec, shape
 from groundup.experiments.runner import Command
 from groundup.experiments.scaling import (
     Rung,
@@ -19,8 +20,6 @@ from groundup.experiments.scaling import (
     make_rungs,
     predict_next,
     run_scaling,
-    scaling_spec,
-    shape,
 )
 from groundup.experiments.spec import base_config
 from groundup.experiments.sweep import plan_trials, summarize

@@ -36,7 +36,7 @@ def test_every_sweep_that_comes_with_groundup_can_be_run(path: Path, tmp_path: P
     assert spec.name == path.stem and spec.why
     save_yaml(tmp_path / "sweep.yaml", spec)
     assert load_settings(SweepConfig, tmp_path / "sweep.yaml") == spec
-    if spec.sampler == "tpe":
+    if spec.is_search:
         drawn = spec.model_copy(update={"sampler": "random"})
         assert len(plan_trials(drawn, tmp_path)) == spec.num_trials
     else:

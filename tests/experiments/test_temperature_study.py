@@ -6,6 +6,7 @@ import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,6 +193,23 @@ def test_the_same_study_gives_the_same_figures_and_no_setting_feels_another(
     assert alone.results == studied.results[-1:]
 
 
+def test_a_hot_model_writes_nothing_that_its_tokenizer_lacks(
+    language_model: LanguageModel, shout: Any
+) -> None:
+    torch.manual_seed(0)
+    changes = {"vocab_size": 320}
+    model = TransformerLM.from_config(language_model.model.config.model_copy(update=changes))
+    shout(model, range(257, 320))
+    padded = LanguageModel(model.eval(), language_model.tokenizer)
+    settings = settings_of([0, 1, 2], [1, 0.9])
+    for result in study_run("padded", padded, settings, CONDITIONS).results:
+        for text in result.texts:
+            bits = text.figures["bits_per_token"]
+            assert text.figures["num_tokens"] and bits is not None
+            # Among 257 ids of a model that has learned nothing; the others do not count.
+            assert bits < 20
+
+
 def test_more_texts_than_rows_wait_for_their_turn(language_model: LanguageModel) -> None:
     told = []
     conditions = Conditions(prompts=("a",), num_texts=70, max_tokens=2)
@@ -256,7 +274,8 @@ def test_the_page_has_every_setting_with_its_figures_and_specimen(studied: RunSt
     )
     assert list(files) == ["how_warm.md", "how_warm/over_temperature.svg"]
     page = files["how_warm.md"]
-    assert page.startswith("# How \\*warm\\*?\n\nTo see.\n\nIt is \\| so.\n\nsmall at step 7; ")
+    assert page.startswith("# How \\*warm\\*?\n\nTo see.\n\nsmall at step 7; ")
+    assert "(written by hand): It is \\| so.\n\n" in page
     assert "2026-01-02" in page and "](how_warm/over_temperature.svg)" in page
     for result in studied.results:
         assert page.count(f"\n| {result.setting.label} | ") == 1

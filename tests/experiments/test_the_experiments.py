@@ -6,6 +6,7 @@ the files, the commands and the reports are the same.
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
         for rate, status in (("0.01", "finished"), ("300", "diverged"))
     }
     page = report("sweeps/learning_rate")
-    assert "# learning\\_rate" in page and "diverged" in page and "unclipped" in page
+    assert "# Learning rate" in page and "diverged" in page and "unclipped" in page
 
 
 def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
@@ -115,6 +116,7 @@ def test_texts_are_compared_and_written_at_several_temperatures(
     assert "did not all learn from the same data" in page and "Once upon a time" in page
     runs = [f"sweeps/text/runs/{name}+seed=0" for name in ("stories", "web")]
     words = "--temperatures 0 1 --top-p 0.9 --num-samples 3 --max-tokens 8 --device cpu".split()
+    words += ["--checkpoint", "best"]
     run("temperatures", *runs, *words, "--out", "study.json", "--markdown", "experiments")
     assert len(json.loads(Path("study.json").read_text("utf-8"))) > 0
 
@@ -137,4 +139,19 @@ def test_the_recipe_keeps_to_its_time(laboratory: Path) -> None:
     variants = {name: {"optimizer.name": name} for name in ("adamw", "muon")}
     run("sweep", shrink("recipe", minutes=0.15, variants=variants))
     assert {record["status"] for record in read_json_lines(RECORDS["recipe"])} == {"finished"}
+    logs = [path.read_text("utf-8") for path in Path("sweeps/recipe/runs").glob("*/log.txt")]
+    assert len(logs) == 2
+    for log in logs:
+        # Nine seconds, to the digits that the line has, and most of them used.
+        assert 7.5 < planned_seconds(log, "0.15 minutes: ") <= 9.05
     assert "recipe" in report("sweeps/recipe")
+
+
+def planned_seconds(log: str, beginning: str) -> float:
+    """The sum of the parts of the line that says what a run does with its time."""
+    (line,) = [line for line in log.splitlines() if beginning in line]
+    parts = re.findall(r"(?:([\d,]+) (?:steps|× \w+) of )?([\d.e+]+) (ms|s)\b", line)
+    return sum(
+        int(count.replace(",", "") or 1) * float(amount) * {"ms": 1e-3, "s": 1.0}[unit]
+        for count, amount, unit in parts
+    )

@@ -2,13 +2,23 @@
 
 import json
 import random
+import re
+from html import escape
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from groundup.cli.tokenizer_study import Arguments, run
 from groundup.errors import ConfigError, DataError, GroundupError
-from groundup.experiments.tokenizer_study import hold_out, study_tokenizers
+from groundup.experiments.tokenizer_study.drawing import draw_study
+from groundup.experiments.tokenizer_study.page import render_html, render_markdown
+from groundup.experiments.tokenizer_study.study import (
+    TokenizerStudy,
+    hold_out,
+    study_tokenizers,
+)
+from groundup.experiments.tokenizer_study.words import find_verdicts
 from groundup.tokenizer import Tokenizer
 
 
@@ -78,13 +88,137 @@ def test_the_command_prints_tables_and_writes_json(
         (tmp_path / f"{name}.txt").write_text(text, "utf-8")
     files = tuple(str(tmp_path / f"{name}.txt") for name in CORPORA)
     out = tmp_path / "study.json"
-    run(Arguments(corpora=files, vocab_sizes=(280,), megabytes=0.01, out=out))
+    run(Arguments(corpora=files, vocab_sizes=(280,), megabytes=0.01, out=(out,)))
     page = capsys.readouterr().out
+    assert f"written: {out}" in page
     assert "bytes per token" in page and "own tokenizer" in page and "MB/s" in page
     stored = json.loads(out.read_text("utf-8"))
     assert stored["corpora"] == ["stories", "code"] and len(stored["cells"]) == 4
     # No more than was asked for is read, and a tenth of that is measured.
     assert all(cell["num_bytes"] <= 1_100 for cell in stored["cells"])
+
+
+def test_special_tokens_between_documents_are_not_measured() -> None:
+    marked = {name: text.replace("\n", "<|end|>") for name, text in CORPORA.items()}
+    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    study = study_tokenizers(
+        marked, {"bytes": bytes_only}, vocab_sizes=[270], special_tokens=["<|end|>"], num_passes=1
+    )
+    for corpus, text in marked.items():
+        words = hold_out(text, corpus)[1].replace("<|end|>", "")
+        assert {cell.num_bytes for cell in study.cells if cell.corpus == corpus} == {len(words)}
+
+
+@pytest.fixture(scope="module")
+def study() -> TokenizerStudy:
+    """Two corpora whose names are no markup, two sizes, and a tokenizer that was given."""
+    corpora = {"<b>stories</b>": CORPORA["stories"], "code | css": CORPORA["code"]}
+    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    return study_tokenizers(
+        corpora, {"bytes": bytes_only}, vocab_sizes=[270, 290], num_passes=1, device="A <CPU>"
+    )
+
+
+def test_markdown_holds_every_figure_and_a_drawing(study: TokenizerStudy) -> None:
+    files = render_markdown(study, "A study", why="Why?", finding="It is *so*.\n\nAnd so.")
+    assert list(files) == ["a_study.md", "a_study/bytes_per_token.svg"]
+    page = files["a_study.md"]
+    assert page.startswith("# A study\n\nWhy?\n")
+    assert "(written by hand): It is \\*so\\*.\n\nAnd so.\n" in page
+    assert "](a_study/bytes_per_token.svg)" in page and "A \\<CPU\\>" in page
+    for cell in study.cells:
+        assert f" {cell.bytes_per_token:.3f} " in page
+        assert f" {cell.bytes_per_core_second / 1e6:,.0f} " in page
+        if cell.relative_to_home is not None:
+            assert f" {cell.relative_to_home:.1%} " in page
+    for line in page.splitlines():
+        if line.startswith("| ") and not line.startswith("| ---"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
+
+
+def test_the_drawing_shows_every_cell_and_marks_the_homes(study: TokenizerStudy) -> None:
+    drawing = ElementTree.fromstring(draw_study(study))
+    names = [node.get("class") for node in drawing.iter() if node.get("class")]
+    assert names.count("heat") == len(study.cells) == 10
+    assert names.count("home") == 4 + 1  # And one in the key.
+    assert names.count("speed") == len(study.tokenizers)
+    strengths = {
+        cell.bytes_per_token: float(node.get("fill-opacity", ""))
+        for cell, node in zip(
+            sorted(study.cells, key=lambda cell: cell.learned_from is None),
+            (node for node in drawing.iter() if node.get("class") == "heat"),
+            strict=True,
+        )
+    }
+    assert sorted(strengths, key=strengths.__getitem__) == sorted(strengths)
+
+
+def test_the_page_stands_alone_and_shows_names_as_they_are(study: TokenizerStudy) -> None:
+    page = render_html(study, "A study", why="Why?", finding="It is <so>.")
+    assert "It is &lt;so&gt;." in page and "<b>" not in page and "<CPU>" not in page
+    assert "&lt;b&gt;stories&lt;/b&gt;" in page
+    assert not re.search(r"<script|https?://(?!www\.w3\.org/2000/svg)", page)
+    for sentence in find_verdicts(study):
+        assert escape(sentence) in page
+
+
+def test_verdicts_name_the_least_and_the_greatest_loss(study: TokenizerStudy) -> None:
+    abroad = [c for c in study.cells if c.learned_from not in (None, c.corpus)]
+    more = sorted(1 / (cell.relative_to_home or 0) - 1 for cell in abroad)
+    loss, gain = find_verdicts(study)
+    assert f" {more[0]:.0%} to {more[-1]:.0%} more tokens" in loss
+    assert "a vocabulary of 290" in gain and "one of 270" in gain
+
+
+def test_a_corpus_too_small_for_its_vocabulary_stays_in_its_group() -> None:
+    corpora = {"stories": CORPORA["stories"], "tiny": "ab ab\n" * 20}
+    study = study_tokenizers(corpora, {}, vocab_sizes=[280], num_passes=1)
+    assert study.cell("tiny-280", "tiny").vocab_size < 280
+    drawing = draw_study(study)
+    assert "280 tokens, learned from" in drawing and "tiny (only 25" in drawing
+    assert len(find_verdicts(study)) == 1
+
+
+def test_given_tokenizers_alone_have_no_homes_to_speak_of(tmp_path: Path) -> None:
+    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    study = study_tokenizers({"code": CORPORA["code"]}, {"bytes": bytes_only}, num_passes=1)
+    assert find_verdicts(study) == []
+    page = render_markdown(study, "Bytes")["bytes.md"]
+    assert "with 1 that were given" in page and "Away from home" not in page
+    assert "Outcome" not in render_html(study, "Bytes")
+
+
+def test_the_command_writes_the_page_and_markdown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "code.txt").write_text(CORPORA["code"], "utf-8")
+    (tmp_path / "finding.txt").write_text("Words of mine.", "utf-8")
+    page, folder = tmp_path / "study.html", tmp_path / "experiments"
+    run(
+        Arguments(
+            corpora=(str(tmp_path / "code.txt"),),
+            vocab_sizes=(270,),
+            out=(page,),
+            markdown=folder,
+            finding=f"@{tmp_path / 'finding.txt'}",
+        )
+    )
+    assert f"written: {folder / 'tokenizers.md'}" in capsys.readouterr().out
+    assert "Words of mine." in page.read_text("utf-8")
+    assert "Words of mine." in (folder / "tokenizers.md").read_text("utf-8")
+    assert (folder / "tokenizers" / "bytes_per_token.svg").exists()
+
+
+def test_places_that_cannot_be_written_to_are_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for changes, complaint in (
+        ({"out": (tmp_path,)}, "is a folder"),
+        ({"out": (tmp_path / "study.csv",)}, r"neither \.json nor \.html"),
+        ({"markdown": tmp_path / "file"}, "is a file"),
+        ({"finding": "@none.txt"}, "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            run(Arguments(corpora=("none.txt",), vocab_sizes=(300,), **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def greedy_ids(language_model: LanguageModel, count: int) -> list[int]:
     end = language_model.tokenizer.special_tokens["<|endoftext|>"]
     for _ in range(count):
         with torch.no_grad():
-            ids.append(int(language_model.model(torch.tensor([ids]))[0, -1].argmax()))
+            logits = language_model.model(torch.tensor([ids]))[0, -1]
+        ids.append(int(logits[: language_model.tokenizer.vocab_size].argmax()))
         if ids[-1] == end:
             break
     return ids
@@ -233,6 +234,15 @@ def test_ids_of_special_tokens_are_told(make_run: MakeRun, tmp_path: Path) -> No
     for name in ("config.json", "generation_config.json"):
         told = json.loads((tmp_path / "out" / name).read_text("utf-8"))
         assert told["bos_token_id"] == told["eos_token_id"] == told["pad_token_id"] == 299
+
+
+@pytest.mark.parametrize(("vocab_size", "lacking"), [(300, None), (303, [300, 301, 302])])
+def test_ids_that_the_tokenizer_lacks_are_not_to_be_written(
+    make_run: MakeRun, tmp_path: Path, vocab_size: int, lacking: list[int] | None
+) -> None:
+    export_huggingface(make_run(vocab_size=vocab_size), tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
+    assert told.get("suppress_tokens") == lacking
 
 
 def test_a_model_without_an_end_of_text_names_none(

@@ -83,7 +83,7 @@ for settings in json.loads(sys.argv[1]):
 """
 PROCESS = """
 import json, sys
-from groundup.cli.plan_probe import time_steps
+from groundup.training.machine_probe import time_steps
 from groundup.training.config import RunConfig
 from groundup.training.execution import settle
 
@@ -133,13 +133,9 @@ def test_an_update_by_the_formula_takes_what_is_planned_where_no_kernel_is(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
-@pytest.mark.parametrize(
-    ("model", "batch_size"), [(NARROW, 32), (WIDE, 32)], ids=["narrow", "wide"]
-)
-def test_a_process_grows_by_what_is_planned(
-    model: dict[str, Any], batch_size: int, repository: Path
-) -> None:
-    (growth,) = run(PROCESS, {"model": model, "batch_size": batch_size}, repository)
-    planned = training_memory(ModelConfig(**model), CPU).bytes_at(batch_size)
-    # Of a small process the holes in its heap are not the same twice.
-    assert planned == pytest.approx(growth, rel=0.20)
+def test_a_process_grows_by_what_is_planned(repository: Path) -> None:
+    (growth,) = run(PROCESS, {"model": NARROW, "batch_size": 32}, repository)
+    planned = training_memory(ModelConfig(**NARROW), CPU).bytes_at(32)
+    # Of a small process the holes in its heap are not the same twice; a whole run is held to less
+    # in tests/training/test_process_memory.py.
+    assert planned == pytest.approx(growth, rel=0.15)

@@ -76,16 +76,16 @@ def language_model() -> LanguageModel:
 
 @pytest.fixture(scope="session")
 def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`with start(max_rows=2) as running:` serves the model with those settings."""
+    """`with start(max_rows=2) as running:` serves the model, or another, with those settings."""
     runs_folder = tmp_path_factory.mktemp("runs")
 
     @contextlib.contextmanager
-    def serving(**values: Any) -> Iterator[Running]:
+    def serving(served: LanguageModel = language_model, **values: Any) -> Iterator[Running]:
         defaults = {"model_name": "tiny", "port": 0, "runs_folder": runs_folder, "max_rows": 8}
         settings = ServerSettings.model_validate({**defaults, **values})
         started = threading.Event()
         with open_socket(settings) as listener:
-            server = make_server(language_model, settings, started.set)
+            server = make_server(served, settings, started.set)
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:

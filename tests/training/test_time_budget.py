@@ -1,27 +1,16 @@
 """A run that is given a time: how many steps follow from what was measured, and nothing else."""
 
-import gc
 import io
 import math
 import time
-import weakref
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.loader import Batch
 from groundup.errors import ConfigError
-from groundup.training import building, cost_probe, process_clock
-from groundup.training.comparison import compare_runs
+from groundup.training import process_clock
 from groundup.training.config import RunConfig
-from groundup.training.loop import TrainSummary, train
-from groundup.training.rehearsal import Rehearsal
-from groundup.training.run_folder import RunFolder
 from groundup.training.step_counts import COUNTED_IN_STEPS, scaled_steps, with_num_steps
 from groundup.training.time_budget import (
     Costs,
@@ -31,9 +20,7 @@ from groundup.training.time_budget import (
     num_steps_within,
     settle_num_steps,
 )
-from groundup.training.timetable import Timetable, times_due
-
-MakeConfig = Callable[..., RunConfig]
+from groundup.training.timetable import Timetable, measures_checkpoints, times_due
 
 INTERVALS = st.integers(0, 700)
 WORKS = st.builds(Repeated, st.floats(0, 30), INTERVALS, st.booleans())
@@ -43,6 +30,7 @@ COSTS = st.builds(
     step_seconds=st.floats(0.05, 5),
     starting_seconds=st.floats(0, 60),
     repeated=st.dictionaries(st.sampled_from(["evaluation", "checkpoint"]), WORKS),
+    measures_checkpoints=st.booleans(),
 )
 BUDGETS = st.floats(0, 1_000)
 
@@ -81,6 +69,45 @@ def test_due_times_are_those_of_the_timetable(num_steps: int, every_steps: int) 
     table = Timetable(config, can_evaluate=False, can_sample=False)
     due = [step for step in range(1, num_steps + 1) if table.is_save_due(step)]
     assert times_due(num_steps, every_steps) == len(due)
+
+
+@given(
+    num_steps=st.integers(1, 200),
+    base_num_steps=st.integers(1, 200),
+    evaluate_every=st.integers(0, 250),
+    save_every=st.integers(0, 250),
+    keep_best=st.booleans(),
+    chosen=st.lists(st.sampled_from(["evaluation.every_steps", "checkpoints.every_steps"])),
+)
+def test_evaluations_and_checkpoints_are_counted_as_the_run_does_them(
+    num_steps: int,
+    base_num_steps: int,
+    evaluate_every: int,
+    save_every: int,
+    keep_best: bool,
+    chosen: list[str],
+) -> None:
+    config = RunConfig.model_validate(
+        {
+            "num_steps": base_num_steps,
+            "evaluation": {"every_steps": evaluate_every},
+            "checkpoints": {"every_steps": save_every, "keep_best": keep_best},
+        }
+    )
+    works = {
+        "evaluation": Repeated(1.0, evaluate_every, "evaluation.every_steps" not in chosen),
+        "checkpoint": Repeated(1.0, save_every, "checkpoints.every_steps" not in chosen),
+    }
+    costs = Costs(
+        base_num_steps, 1.0, 0.0, works, measures_checkpoints=measures_checkpoints(config)
+    )
+    run = with_num_steps(config, num_steps, chosen)
+    table = Timetable(run, can_evaluate=True, can_sample=False)
+    steps = range(1, num_steps + 1)
+    assert costs.num_times(num_steps) == {
+        "evaluation": sum(map(table.is_evaluation_due, steps)),
+        "checkpoint": sum(map(table.is_save_due, steps)),
+    }
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000), st.integers(0, 500))
@@ -170,97 +197,3 @@ def test_a_process_began_before_it_could_ask(monkeypatch: pytest.MonkeyPatch) ->
     for told in ("", "1 (a) b) R 2", "1 (a) " + "nothing " * 20):
         monkeypatch.setattr("builtins.open", lambda *_, text=told, **__: io.StringIO(text))
         assert process_clock.process_start() == imported
-
-
-@pytest.fixture
-def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that are really taken, and said to take a second each."""
-    take = Rehearsal.take
-
-    def take_slowly(self: Rehearsal, batches: Iterable[Batch]) -> float:
-        taken = list(batches)
-        take(self, taken)
-        return float(len(taken))
-
-    monkeypatch.setattr(Rehearsal, "take", take_slowly)
-
-
-def half_a_minute(*chosen: str) -> TimeBudget:
-    return TimeBudget(30.0, time.monotonic(), chosen)
-
-
-def train_by_hand(config: RunConfig, name: str) -> TrainSummary:
-    """The same run, its length given instead of settled."""
-    settled = RunFolder(config.run_folder).read_config()
-    return train(settled.model_copy(update={"name": name}))
-
-
-@pytest.mark.usefixtures("slow_steps")
-def test_a_timed_run_is_the_run_of_that_length(
-    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    def draw(model: Any, prompt: str) -> str:
-        torch.rand(3)
-        return f" {prompt} again"
-
-    config = make_config("timed", {"samples.every_steps": 4})
-    torch.manual_seed(99)
-    with caplog.at_level("INFO", "groundup"):
-        summary = train(config, budget=half_a_minute(), write_sample=draw)
-    settled = RunFolder(config.run_folder).read_config()
-    assert settled.num_steps == summary.steps and summary.is_finished
-    assert 12 < settled.num_steps < 30
-    assert settled.schedule.warmup_steps == round(settled.num_steps / 6)
-    assert f"0.5 minutes: {settled.num_steps} steps of 1.0 s (mean of 3)" in caplog.text
-    assert "0.5 minutes" in RunFolder(config.run_folder).log_file.read_text()
-    plain = train(settled.model_copy(update={"name": "plain"}), write_sample=draw)
-    assert compare_runs(summary.run_folder, plain.run_folder).differences == []
-    assert not (summary.run_folder / ".timing").exists()
-
-
-@pytest.mark.usefixtures("slow_steps")
-def test_a_timed_run_resumes_like_any_other(make_config: MakeConfig) -> None:
-    config = make_config("parted", {"evaluation.every_steps": 2})
-    assert train(config, budget=half_a_minute("evaluation.every_steps"), stop_after=7).steps == 7
-    settled = RunFolder(config.run_folder).read_config()
-    assert settled.evaluation.every_steps == 2
-    with pytest.raises(ConfigError, match="resume without --minutes"):
-        train(settled, budget=half_a_minute(), resume=True)
-    assert train(settled, resume=True).is_finished
-    whole = train_by_hand(config, "whole")
-    assert compare_runs(whole.run_folder, config.run_folder).differences == []
-
-
-@pytest.mark.usefixtures("slow_steps")
-def test_nothing_of_the_probe_is_kept(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-    build_state = building.build_state
-
-    def build_and_note(config: RunConfig) -> Any:
-        state = build_state(config)
-        made.append(weakref.ref(state.model))
-        return state
-
-    monkeypatch.setattr("groundup.training.rehearsal.build_state", build_and_note)
-    left: list[bool] = []
-    settle = cost_probe.settle_num_steps
-
-    def settle_and_look(*words: Any) -> RunConfig:
-        gc.collect()
-        left.extend(model() is not None for model in made)
-        return settle(*words)
-
-    monkeypatch.setattr(cost_probe, "settle_num_steps", settle_and_look)
-    train(make_config("run", {"num_steps": 3}), budget=half_a_minute())
-    assert left == [False]
-
-
-def test_a_budget_that_is_spent_leaves_no_run(make_config: MakeConfig) -> None:
-    config = make_config("late")
-    with pytest.raises(ConfigError, match=r"0\.5 minutes cannot hold"):
-        train(config, budget=TimeBudget(30.0, time.monotonic() - 60))
-    assert not RunFolder(config.run_folder).has_run()
-    assert not Path(config.run_folder, ".timing").exists()
-    assert train(config).is_finished

@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.errors import ConfigError
+
 if TYPE_CHECKING:
     from groundup.experiments.ablation import AblationRow
+    from groundup.experiments.spec import SweepConfig
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Train a recipe again without each of its parts, matched in parameters and tokens.
 
-    Every variant is tried at each learning rate with the first seed; the best is repeated with the
-    others. The same command goes on after a stop or a kill.
+    Every variant is tried at each learning rate with the first seed, and beyond the list while its
+    best one is the first or last tried; the best is repeated with the other seeds. The same command
+    goes on after a stop or a kill.
     """
 
     config: Positional[Path]
@@ -26,6 +30,10 @@ class Arguments:
 
     learning_rates: tuple[float, ...] = ()
     """Learning rates to try; half of, once and twice the base's if not given."""
+
+    extra_rates: int = 3
+    """Learning rates that a variant may try beyond each end of the list, as far apart as the list's
+    last two there; 0 keeps to the list. A single learning rate is never added to."""
 
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to repeat each variant with."""
@@ -55,6 +63,8 @@ def run(arguments: Arguments) -> int:
     from groundup.training.config import RunConfig
 
     check_jobs(arguments.jobs)
+    if arguments.extra_rates < 0:
+        raise ConfigError(f"--extra-rates is {arguments.extra_rates}: give 0 to keep to the list")
     base = load_settings(RunConfig, arguments.config)
     spec = ablation_spec(
         base,
@@ -68,18 +78,33 @@ def run(arguments: Arguments) -> int:
     if arguments.dry_run:
         first = spec.model_copy(update={"seeds": spec.seeds[:1]})
         print_trials(f"{spec.name}: trials of the first seed", plan_trials(first, path))
+        print_what_follows(spec, arguments.extra_rates)
         return 0
-    outcome = run_ablation(spec, path, jobs=arguments.jobs)
+    outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
     if outcome.rows:
         print_rows(str(path), outcome.rows)
     return exit_status(outcome.stopped_by)
+
+
+def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
+    """The trials that depend on how the first ones end."""
+    from groundup.experiments.rate_search import LEARNING_RATE
+
+    if extra_rates and len(set(spec.grid[LEARNING_RATE])) > 1:
+        print(
+            f"more may follow: a variant that is best at an end of the learning rates tries up to "
+            f"{extra_rates} beyond"
+        )
+    if len(spec.seeds) > 1:
+        seeds = ", ".join(map(str, spec.seeds[1:]))
+        print(f"then each is repeated at its best learning rate with seeds {seeds}")
 
 
 def print_rows(title: str, rows: "list[AblationRow]") -> None:
     """One line a variant; marks say how far it can be trusted."""
     from groundup.cli.tables import print_table
 
-    headers = ("variant", "parameters", "learning rate", "loss", "±", "difference", "")
+    headers = ("variant", "parameters", "learning rate", "tried", "loss", "±", "difference", "")
     print_table(title, headers, [_row(row) for row in rows])
 
 
@@ -90,7 +115,8 @@ def _row(row: "AblationRow") -> list[str]:
     elif row.is_clear:
         marks.append("clear")
     if row.is_at_edge:
-        marks.append("best rate at the end of the list")
+        is_alone = len(row.rates_tried) == 1
+        marks.append("the only rate tried" if is_alone else "best rate at the end of those tried")
     if row.diverged_at:
         marks.append(f"diverged at {', '.join(f'{rate:g}' for rate in row.diverged_at)}")
     half_width = None if row.loss is None else row.loss.half_width
@@ -98,8 +124,15 @@ def _row(row: "AblationRow") -> list[str]:
         row.variant,
         f"{row.num_parameters:,}",
         "-" if row.learning_rate is None else f"{row.learning_rate:g}",
+        _show_range(row.rates_tried),
         "-" if row.loss is None else f"{row.loss.mean:.4f}",
         "-" if half_width is None else f"{half_width:.4f}",
         "-" if row.difference is None else f"{row.difference:+.4f}",
         "; ".join(marks),
     ]
+
+
+def _show_range(rates: list[float]) -> str:
+    if len(rates) < 2:
+        return str(len(rates))
+    return f"{len(rates)}, {rates[0]:g} to {rates[-1]:g}"

@@ -29,9 +29,9 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Fetch the files and print their names."""
     from groundup.cli.progress import progress_bar
-    from groundup.cli.tables import show_amount
     from groundup.data.corpora import CORPORA, HUB
     from groundup.data.download import download_corpus
+    from groundup.planner.quantities import show_bytes
 
     if arguments.out.exists() and not arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a file; name a folder")
@@ -44,4 +44,4 @@ def run(arguments: Arguments) -> None:
             progress=progress,
         )
     for path in paths:
-        print(f"{path}: {show_amount(path.stat().st_size)}")
+        print(f"{path}: {show_bytes(path.stat().st_size)}")

@@ -90,13 +90,14 @@ def run(arguments: Arguments) -> None:
 
 def print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
-    from groundup.cli.tables import print_figures, show_amount, show_duration
+    from groundup.cli.tables import print_figures
+    from groundup.planner.quantities import show_bytes, show_duration
 
     index = summary.index
     figures = []
     for name, split in index.splits.items():
         text = f"{split.num_ids:,} ids, {split.num_documents:,} documents"
-        text += f", {show_amount(split.num_bytes)} of text"
+        text += f", {show_bytes(split.num_bytes)} of text"
         figures.append((name, f"{text}, {len(split.shards)} × {index.dtype} shards"))
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())

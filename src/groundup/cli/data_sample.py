@@ -23,8 +23,8 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Write the file and say what is in it."""
     from groundup.cli.progress import progress_bar
-    from groundup.cli.tables import show_amount
     from groundup.data.samples import write_sample_corpus
+    from groundup.planner.quantities import show_bytes
 
     if not 0 < arguments.megabytes < float("inf"):
         raise ConfigError(f"--megabytes {arguments.megabytes:g} must be more than 0")
@@ -34,5 +34,5 @@ def run(arguments: Arguments) -> None:
         corpus = write_sample_corpus(
             arguments.out, arguments.megabytes, arguments.seed, progress=progress
         )
-    size = show_amount(corpus.num_bytes)
+    size = show_bytes(corpus.num_bytes)
     print(f"wrote {arguments.out}: {corpus.num_stories:,} stories, {size}")

@@ -26,8 +26,8 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Verify and say that all is well."""
     from groundup.cli.progress import progress_bar
-    from groundup.cli.tables import show_amount
     from groundup.data.verify import verify
+    from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
 
     tokenizer = None
@@ -42,5 +42,5 @@ def run(arguments: Arguments) -> None:
     num_ids = sum(split.num_ids for split in summary.index.splits.values())
     print(
         f"{arguments.folder} is sound: {summary.num_shards} shards, {num_ids:,} ids, "
-        f"{show_amount(summary.num_bytes)}"
+        f"{show_bytes(summary.num_bytes)}"
     )

@@ -13,13 +13,14 @@ from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
 from groundup.planner.duration import ASSUMED_MFU
+from groundup.planner.expectation import EXPECTED_MFU
 from groundup.planner.flops import OptimizerName
 from groundup.planner.prices import Price, find_price
 from groundup.runtime import memory_bytes, num_cores
 from groundup.training.config import RunConfig
 
 if TYPE_CHECKING:
-    from groundup.cli.plan_probe import Probe
+    from groundup.training.machine_probe import Probe
 
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
 # What a probe finds out by itself.
@@ -116,6 +117,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     if file is None:
         return Arguments()
     run = load_settings(RunConfig, file)
+    device = "cpu" if run.device == "cpu" else Arguments.device
+    on_cpu = (value_of("--device", argv) or device).lower() == "cpu"
     return Arguments(
         model=run.model,
         batch_size=run.batch_size,
@@ -123,7 +126,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
         num_steps=run.num_steps,
         corpus_tokens=_tokens_in(run.data.shards),
         optimizer=run.optimizer.name,
-        device="cpu" if run.device == "cpu" else Arguments.device,
+        device=device,
+        mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
     )
 
@@ -194,7 +198,7 @@ def _price_of(device: Accelerator) -> dict[str, Any] | None:
 
 
 def _probe(arguments: Arguments) -> "Probe":
-    from groundup.cli.plan_probe import probe_this_machine
+    from groundup.training.machine_probe import probe_this_machine
 
     config = RunConfig(
         batch_size=arguments.batch_size,

@@ -3,16 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from groundup.cli.tables import print_figures, print_table, show_duration
+from groundup.cli.tables import print_figures, print_table
 from groundup.planner.accelerators import Accelerator
 from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
 from groundup.planner.plan import Plan
 from groundup.planner.prices import find_price
-from groundup.planner.quantities import show_bytes, show_count, show_dollars, show_flops
+from groundup.planner.quantities import (
+    show_bytes,
+    show_count,
+    show_dollars,
+    show_duration,
+    show_flops,
+)
 from groundup.planner.shares import shares_by_context, shares_by_size
 
 if TYPE_CHECKING:
-    from groundup.cli.plan_probe import Probe
+    from groundup.training.machine_probe import Probe
 
 
 def print_plan(plan: Plan) -> None:

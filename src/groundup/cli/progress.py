@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from groundup.planner.quantities import show_bytes
+from groundup.training.console import show_duration
+
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID
 
@@ -108,20 +111,9 @@ def describe(done: int, total: int | None, seconds: float, unit: str, done_befor
     of_total = "" if total is None else f" of {_amount(total, unit)}"
     text = f"{_amount(done, unit)}{of_total}, {_amount(rate, unit)}/s"
     if total is not None and rate > 0:
-        text += f", {_duration(max(0.0, (total - done) / rate))} left"
+        text += f", {show_duration(max(0.0, (total - done) / rate))} left"
     return text
 
 
 def _amount(count: float, unit: str) -> str:
-    if unit != "B":
-        return f"{count:,.0f} {unit}"
-    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {prefix}B"
-    return f"{count:.0f} B"
-
-
-def _duration(seconds: float) -> str:
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    return show_bytes(count) if unit == "B" else f"{count:,.0f} {unit}"

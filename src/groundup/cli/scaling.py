@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 if TYPE_CHECKING:
+    from groundup.experiments.fits import FloorFit
     from groundup.experiments.scaling import ScalingOutcome
 
 
@@ -15,7 +16,8 @@ class Arguments:
     """Find the best size for each of several budgets, and predict the next budget's loss.
 
     Each budget of FLOPs is spent on models of several widths; a parabola finds the best size, power
-    laws through these predict the next budget, which is then trained to see whether they hold. The
+    laws through these predict the next budget, which is then trained to see whether they hold. With
+    four budgets or more, a law with a loss that stays whatever the budget is set beside them. The
     same command goes on after a stop or a kill.
     """
 
@@ -54,7 +56,8 @@ def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
     from groundup.cli.sweep import check_jobs, exit_status, print_trials
     from groundup.config import load_settings
-    from groundup.experiments.scaling import run_scaling, scaling_spec
+    from groundup.experiments.ladder import scaling_spec
+    from groundup.experiments.scaling import run_scaling
     from groundup.experiments.sweep import plan_trials
     from groundup.training.config import RunConfig
 
@@ -116,6 +119,8 @@ def print_scaling(outcome: "ScalingOutcome") -> None:
     if outcome.size_law is not None and outcome.loss_law is not None:
         figures.append(("best size", f"grows as FLOPs^{outcome.size_law.exponent:.3f}"))
         figures.append(("its loss", f"falls as FLOPs^{outcome.loss_law.exponent:.4f}"))
+    if outcome.floor_fit is not None:
+        figures += _floor_figures(outcome.floor_fit)
     prediction = outcome.prediction
     if prediction is not None:
         figures += [
@@ -127,7 +132,30 @@ def print_scaling(outcome: "ScalingOutcome") -> None:
             ),
             ("predicted loss", f"{prediction.predicted_loss:.4f}"),
         ]
+        if prediction.predicted_with_floor is not None:
+            figures.append(("predicted with a floor", f"{prediction.predicted_with_floor:.4f}"))
         if prediction.measured_loss is not None and prediction.error is not None:
             figures.append(("measured loss", f"{prediction.measured_loss:.4f}"))
             figures.append(("measured less predicted", f"{prediction.error:+.4f}"))
+            if prediction.predicted_with_floor is not None:
+                error = prediction.measured_loss - prediction.predicted_with_floor
+                figures.append(("the same with a floor", f"{error:+.4f}"))
     print_figures("the laws", figures)
+
+
+def _floor_figures(fit: "FloorFit") -> list[tuple[str, str]]:
+    """The law with a floor, how sure the floor is, and which law foresaw the last budget better."""
+    law = fit.law
+    closer = "the one with a floor" if fit.is_closer else "the power law"
+    return [
+        ("or, with a floor", f"falls to {law.floor:.4f} as FLOPs^{law.exponent:.4f}"),
+        (
+            "the floor",
+            f"{fit.least_floor:.4f} to {fit.greatest_floor:.4f} without any one budget",
+        ),
+        (
+            "without the last budget",
+            f"the power law misses it by {fit.power_law_missed_by:+.4f}, the one with a floor by "
+            f"{fit.missed_by:+.4f}: {closer} is closer",
+        ),
+    ]

@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
     check_jobs(arguments.jobs)
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
-    if arguments.dry_run and spec.sampler == "tpe":
+    if arguments.dry_run and spec.is_search:
         length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
         print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
         return 0

@@ -23,24 +23,6 @@ def show_token(token: bytes) -> str:
         return repr(token)
 
 
-def show_amount(num_bytes: float) -> str:
-    """A number of bytes with its unit, in steps of a thousand."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:,.1f} {unit}"
-    return f"{num_bytes:,.0f} B"
-
-
-def show_duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} s"
-
-
 def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table

@@ -25,7 +25,8 @@ class Arguments:
     """
 
     runs: Positional[tuple[str, ...]]
-    """Runs: their folders, or their names under runs."""
+    """Runs: their folders, or their names under runs. Or one JSON file that --out wrote, to make
+    its page anew, with another finding for example, without writing a text."""
 
     temperatures: tuple[float, ...] = (0.0, 0.3, 0.6, 0.8, 1.0, 1.3)
     """Temperatures to write at; 0 takes the likeliest token always and writes one text a prompt."""
@@ -78,7 +79,7 @@ def run(arguments: Arguments) -> None:
 
     check_places(arguments)
     finding = read_finding(arguments.finding) or ""
-    study = make_study(arguments)
+    study = read_written(arguments.runs) or make_study(arguments)
     print_study(study)
     if arguments.out is not None:
         write_json_atomic(arguments.out, study.as_json())
@@ -88,6 +89,20 @@ def run(arguments: Arguments) -> None:
         for name, text in files.items():
             write_text_atomic(arguments.markdown / name, text)
         print(f"written: {visible(str(arguments.markdown / next(iter(files))))}")
+
+
+def read_written(runs: tuple[str, ...]) -> "TemperatureStudy | None":
+    """The study in the file that is named instead of runs; None where runs are named."""
+    files = [name for name in runs if name.endswith(".json") and Path(name).is_file()]
+    if not files:
+        return None
+    if len(runs) > 1:
+        raise ConfigError(
+            f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
+        )
+    from groundup.experiments.temperatures.study_file import read_study
+
+    return read_study(Path(files[0]))
 
 
 def check_places(arguments: Arguments) -> None:

@@ -34,8 +34,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Measure both on each text and print one table."""
-    from groundup.cli.tables import print_table, show_amount
+    from groundup.cli.tables import print_table
     from groundup.cli.tokenizer_stats import read_texts
+    from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.inspection import compare
 
@@ -54,7 +55,7 @@ def run(arguments: Arguments) -> None:
                 [
                     file,
                     name,
-                    show_amount(result.num_bytes),
+                    show_bytes(result.num_bytes),
                     f"{result.num_tokens:,}",
                     f"{result.bytes_per_token:.3f}",
                     f"{result.tokens_per_word:.3f}",

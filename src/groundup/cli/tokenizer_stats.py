@@ -34,7 +34,8 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Measure and print."""
-    from groundup.cli.tables import print_figures, show_amount, show_token
+    from groundup.cli.tables import print_figures, show_token
+    from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.inspection import measure
 
@@ -53,7 +54,7 @@ def run(arguments: Arguments) -> None:
     print_figures(
         f"{arguments.tokenizer} on {', '.join(arguments.files)}",
         [
-            ("text", f"{show_amount(result.num_bytes)}, {result.num_characters:,} characters"),
+            ("text", f"{show_bytes(result.num_bytes)}, {result.num_characters:,} characters"),
             ("tokens", f"{result.num_tokens:,}"),
             ("bytes per token", f"{result.bytes_per_token:.3f}"),
             ("tokens per word", f"{result.tokens_per_word:.3f}"),
@@ -70,7 +71,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _describe_rate(bytes_per_second: float) -> str:
-    from groundup.cli.tables import show_duration
+    from groundup.planner.quantities import show_duration
     from groundup.tokenizer.inspection import estimate_large_corpus_seconds
 
     duration = show_duration(estimate_large_corpus_seconds(bytes_per_second))

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.cli.report import read_finding
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from groundup.experiments.tokenizer_study import TokenizerStudy
+    from groundup.experiments.tokenizer_study.study import TokenizerStudy
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,37 @@ class Arguments:
     """The most text to take from the beginning of each corpus."""
 
     num_threads: int | None = None
-    """Threads to encode with; all cores if not given."""
+    """Threads for the rates by the wall clock, which the JSON file has; all cores if not given."""
 
-    out: Path | None = None
-    """Write everything that was measured to this JSON file."""
+    out: tuple[Path, ...] = ()
+    """Files to write: a .json holds all that was measured, a .html is a page that opens offline."""
+
+    markdown: Path | None = None
+    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+
+    title: str = "Tokenizers"
+    """What the page is called."""
+
+    why: str = ""
+    """What was to be found out, in a sentence or two."""
+
+    finding: str | None = None
+    """What you make of it, in your own words, or @FILE that holds them."""
 
 
 def run(arguments: Arguments) -> None:
-    """Read, learn, measure, print."""
-    from groundup.experiments.tokenizer_study import study_tokenizers
-    from groundup.files import write_json_atomic
+    """Read, learn, measure, print, write."""
+    from groundup.cli.temperatures import describe_device
+    from groundup.experiments.report.figure_text import visible
+    from groundup.experiments.tokenizer_study.study import study_tokenizers
     from groundup.tokenizer import Tokenizer
 
     if not arguments.corpora:
         raise ConfigError("groundup tokenizer study needs at least one corpus to measure on")
     if arguments.megabytes <= 0:
         raise ConfigError(f"--megabytes is {arguments.megabytes:g}: take some text")
+    check_places(arguments)
+    finding = read_finding(arguments.finding) or ""
     tokenizers = dict(
         zip(
             _short_names([str(path) for path in arguments.tokenizers]),
@@ -66,10 +82,42 @@ def run(arguments: Arguments) -> None:
         vocab_sizes=arguments.vocab_sizes,
         special_tokens=arguments.special_tokens,
         num_threads=arguments.num_threads,
+        device=describe_device("cpu") if arguments.out or arguments.markdown else "",
     )
     print_study(study)
-    if arguments.out is not None:
-        write_json_atomic(arguments.out, study.as_json())
+    for path in write_study(study, arguments, finding):
+        print(f"written: {visible(str(path))}")
+
+
+def check_places(arguments: Arguments) -> None:
+    """Refuse places that could not be written to, before there is something to lose."""
+    for path in arguments.out:
+        if path.is_dir():
+            raise ConfigError(f"--out {path} is a folder: name a file")
+        if path.suffix not in (".json", ".html"):
+            raise ConfigError(f"--out {path} ends in neither .json nor .html: choose one of them")
+    if arguments.markdown is not None and arguments.markdown.is_file():
+        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+
+
+def write_study(study: "TokenizerStudy", arguments: Arguments, finding: str) -> list[Path]:
+    """Every file that was asked for; those a reader would open."""
+    from groundup.experiments.tokenizer_study.page import render_html, render_markdown
+    from groundup.files import write_json_atomic, write_text_atomic
+
+    title, why = arguments.title, arguments.why
+    for path in arguments.out:
+        if path.suffix == ".json":
+            write_json_atomic(path, study.as_json())
+        else:
+            write_text_atomic(path, render_html(study, title, why=why, finding=finding))
+    written = list(arguments.out)
+    if arguments.markdown is not None:
+        files = render_markdown(study, title, why=why, finding=finding)
+        for name, text in files.items():
+            write_text_atomic(arguments.markdown / name, text)
+        written.append(arguments.markdown / next(iter(files)))
+    return written
 
 
 def print_study(study: "TokenizerStudy") -> None:
@@ -96,10 +144,10 @@ def print_study(study: "TokenizerStudy") -> None:
             ],
         )
     print_table(
-        "MB/s, text seen first",
+        "MB/s of one core, text seen first",
         headers,
         [
-            [name, *(f"{cell.first_bytes_per_second / 1e6:,.1f}" for cell in row)]
+            [name, *(f"{cell.bytes_per_core_second / 1e6:,.1f}" for cell in row)]
             for name, row in rows.items()
         ],
     )

@@ -87,20 +87,21 @@ def parse_memory(text: str) -> int:
 
 
 def _print_summary(summary: "TrainingSummary", out: Path) -> None:
-    from groundup.cli.tables import print_figures, show_amount, show_duration, show_token
+    from groundup.cli.tables import print_figures, show_token
+    from groundup.planner.quantities import show_bytes, show_duration
 
     reached = f"{summary.vocab_size_reached:,}"
     if summary.ran_out_of_pairs:
         reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
     figures = [
-        ("text", show_amount(summary.num_bytes)),
+        ("text", show_bytes(summary.num_bytes)),
         ("distinct pre-tokens", f"{summary.num_words:,}"),
         ("vocabulary", reached),
         ("bytes per token", f"{summary.bytes_per_token:.3f}"),
         ("longest tokens", ", ".join(map(show_token, summary.longest_tokens[:8]))),
     ]
     figures += [
-        (name, f"{show_duration(seconds)}, peak memory {show_amount(peak)}")
+        (name, f"{show_duration(seconds)}, peak memory {show_bytes(peak)}")
         for name, seconds, peak in summary.phases
     ]
     print_figures(f"wrote {out}", figures)

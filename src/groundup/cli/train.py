@@ -149,7 +149,8 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
 
 
 def _print_summary(summary: "TrainSummary") -> None:
-    from groundup.cli.tables import print_figures, show_duration
+    from groundup.cli.tables import print_figures
+    from groundup.planner.quantities import show_duration
 
     figures = [
         ("steps", f"{summary.steps:,} of {summary.num_steps:,}"),

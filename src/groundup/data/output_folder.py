@@ -5,7 +5,6 @@ difference is named.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ from groundup.data.shard_index import (
 from groundup.data.shards import check_shard_file
 from groundup.data.verify import check_hash
 from groundup.errors import DataError
-from groundup.files import remove_stale_temporaries
+from groundup.files import locked, remove_stale_temporaries
 
 
 @contextlib.contextmanager
@@ -43,15 +42,11 @@ def claim_folder(folder: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder} is a file; name a folder for the shards")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with locked(folder) as is_ours:
+        if not is_ours:
+            raise DataError(f"another process is writing to {folder}; wait until it is done")
         remove_stale_temporaries(folder)
         yield folder
-    except BlockingIOError:
-        raise DataError(f"another process is writing to {folder}; wait until it is done") from None
-    finally:
-        os.close(lock)
 
 
 def open_journal(

@@ -1,9 +1,10 @@
 """What each part of a recipe is worth: runs without it, or with another one in its place.
 
-A variant has as many parameters and sees as many tokens as the base, and each is judged at the
-best of a few learning rates: a part may only seem bad because it wants another one.
+A variant has as many parameters and sees as many tokens as the base, and each is judged at its own
+best learning rate, searched for beyond the list where it lies at an end of it.
 """
 
+import logging
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import ConfigError, did_you_mean
+from groundup.experiments.rate_search import LEARNING_RATE, TriedRates, next_rate, read_tried
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
@@ -22,7 +24,10 @@ from groundup.planner.parameters import count_parameters
 from groundup.training.config import RunConfig
 
 BASE = "base"
-_LEARNING_RATE = "optimizer.learning_rate"
+EXTRA_RATES = 3
+"""How many learning rates beyond each end of the list a variant may try."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,9 @@ class AblationRow:
     learning_rate: float | None
     """The best one; None if no run at any learning rate came to its end."""
     is_at_edge: bool
-    """Is it the first or last of the list, so that a better one may lie outside?"""
+    """Is it the first or last of those tried, so that a better one may lie outside?"""
+    rates_tried: list[float]
+    """With the first seed; one whose run failed was not tried."""
     loss: Interval | None
     difference: float | None
     """Of the mean loss from the base's; above 0 the variant is worse."""
@@ -106,61 +113,61 @@ def ablation_spec(
         why="What is each part of the recipe worth, at its own best learning rate?",
         base=base.model_dump(mode="json"),
         variants=make_ablations(base, variants),
-        grid={_LEARNING_RATE: sorted(rates)},
+        grid={LEARNING_RATE: sorted(rates)},
         seeds=list(seeds),
         tokens=tokens,
     )
 
 
 def run_ablation(
-    spec: SweepConfig, path: Path, *, jobs: int | None = None, command: Command = train_command
+    spec: SweepConfig,
+    path: Path,
+    *,
+    extra_rates: int = EXTRA_RATES,
+    jobs: int | None = None,
+    command: Command = train_command,
 ) -> AblationOutcome:
     """Find each variant's best learning rate with the first seed, then repeat it with the others.
 
-    Writes ablation.json into the folder.
+    A best one at an end of those tried calls for the next beyond, at most `extra_rates` on a side;
+    all variants' next ones run together. Writes ablation.json into the folder.
     """
-    rates = spec.grid[_LEARNING_RATE]
-    points = [Point({_LEARNING_RATE: rate}, name) for name in spec.variants for rate in rates]
-    first = run_sweep(spec, path, points=points, seeds=spec.seeds[:1], jobs=jobs, command=command)
-    if first.stopped_by is not None:
-        return AblationOutcome([], path, first.stopped_by)
-    best = best_of_variants(first, spec.seeds[0])
-    outcome = first
+    rates = [float(rate) for rate in spec.grid[LEARNING_RATE]]
+    asked = {name: set(rates) for name in spec.variants}
+    points = [Point({LEARNING_RATE: rate}, name) for name in spec.variants for rate in rates]
+    while points:
+        outcome = run_sweep(
+            spec, path, points=points, seeds=spec.seeds[:1], jobs=jobs, command=command
+        )
+        if outcome.stopped_by is not None:
+            return AblationOutcome([], path, outcome.stopped_by)
+        tried = _tried(spec, outcome)
+        points = []
+        for name, known in tried.items():
+            rate = next_rate(known, rates, asked[name], extra_rates)
+            if rate is not None:
+                _log.info("%s wants a learning rate beyond those tried: %g", name, rate)
+                asked[name].add(rate)
+                points.append(Point({LEARNING_RATE: rate}, name))
     if len(spec.seeds) > 1:
+        best = {name: known.best for name, known in tried.items()}
         chosen = [
-            Point({_LEARNING_RATE: rate}, name) for name, rate in best.items() if rate is not None
+            Point({LEARNING_RATE: rate}, name) for name, rate in best.items() if rate is not None
         ]
         outcome = run_sweep(spec, path, points=chosen, jobs=jobs, command=command)
-    rows = make_rows(spec, outcome, best)
+    rows = make_rows(spec, outcome)
     write_json_atomic(path / "ablation.json", [asdict(row) for row in rows])
     return AblationOutcome(rows, path, outcome.stopped_by)
 
 
-def best_of_variants(outcome: SweepOutcome, seed: int) -> dict[str, float | None]:
-    """The learning rate with the least loss at that seed, by variant."""
-    best: dict[str, tuple[float, float] | None] = {}
-    for record in outcome.records.values():
-        if record.variant is None or record.seed != seed:
-            continue
-        best.setdefault(record.variant, None)
-        if record.status != "finished" or record.ranking_loss is None:
-            continue
-        entry = (record.ranking_loss, record.settings[_LEARNING_RATE])
-        old = best[record.variant]
-        best[record.variant] = entry if old is None else min(old, entry)
-    return {name: None if entry is None else entry[1] for name, entry in best.items()}
-
-
-def make_rows(
-    spec: SweepConfig, outcome: SweepOutcome, best: dict[str, float | None]
-) -> list[AblationRow]:
+def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
     """The base first, then the variants from the best to the worst."""
-    rates = sorted(float(rate) for rate in spec.grid[_LEARNING_RATE])
-    found = {name: _result_at(outcome, name, best.get(name)) for name in spec.variants}
+    tried = _tried(spec, outcome)
+    found = {name: _result_at(outcome, name, known.best) for name, known in tried.items()}
     base = found[BASE]
     rows = []
     for name, settings in spec.variants.items():
-        result, rate = found[name], best.get(name)
+        result, known = found[name], tried[name]
         loss = None if result is None else result.loss
         base_loss = None if base is None else base.loss
         are_known = loss is not None and base_loss is not None
@@ -170,14 +177,15 @@ def make_rows(
                 variant=name,
                 settings=settings,
                 num_parameters=_count(model),
-                learning_rate=rate,
-                is_at_edge=len(rates) > 1 and rate in (rates[0], rates[-1]),
+                learning_rate=known.best,
+                is_at_edge=known.is_at_edge,
+                rates_tried=known.rates,
                 loss=loss,
                 difference=loss.mean - base_loss.mean if loss and base_loss else None,
                 is_clear=are_known and name != BASE and _are_apart(loss, base_loss),
                 diverged_at=sorted(
                     {
-                        record.settings[_LEARNING_RATE]
+                        record.settings[LEARNING_RATE]
                         for record in outcome.records.values()
                         if record.variant == name and record.status == "diverged"
                     }
@@ -204,9 +212,14 @@ def _model_of(spec: SweepConfig, settings: dict[str, Any]) -> ModelConfig:
     return base_config(spec).model.model_copy(update=update)
 
 
+def _tried(spec: SweepConfig, outcome: SweepOutcome) -> dict[str, TriedRates]:
+    found = read_tried(outcome.records.values(), spec.seeds[0])
+    return {name: found.get(name, TriedRates()) for name in spec.variants}
+
+
 def _result_at(outcome: SweepOutcome, variant: str, rate: float | None) -> PointResult | None:
     for result in outcome.results:
-        if result.variant == variant and result.settings[_LEARNING_RATE] == rate:
+        if result.variant == variant and result.settings[LEARNING_RATE] == rate:
             return result
     return None
 

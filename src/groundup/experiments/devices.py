@@ -28,6 +28,11 @@ def make_slots(config: RunConfig, jobs: int | None = None) -> list[Slot]:
     return [Slot(f"{config.device} {number}", threads) for number in range(jobs)]
 
 
+def num_devices(slots: list[Slot]) -> int:
+    """How many devices the slots are on; all that is no CUDA device counts as one."""
+    return len({slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots})
+
+
 def _cuda_devices() -> list[str]:
     """The names under which a child process is shown one device each."""
     import torch

@@ -4,7 +4,6 @@ A trial's process dies politely with the runner: it saves, and the next sweep go
 Which trials there are is the sweep's business; when to stop one early is the watcher's.
 """
 
-import fcntl
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.experiments.watching import Verdict, Watcher
+from groundup.files import locked
 from groundup.training.run_folder import RunFolder
 from groundup.training.signals import StopRequest
 
@@ -74,15 +74,15 @@ class Runner:
         self._command = command
         self._watcher = Watcher(spec.prune)
 
-    def remember(self, trial: Trial) -> None:
-        """Let a trial that finished earlier count in comparisons."""
-        self._watcher.remember(trial)
-
     def run(self, trials: Iterator[Trial], ended: Ended) -> signal.Signals | None:
         """Run all trials, as many at once as there are slots; the signal that stopped it, if any.
 
         A trial is asked for when there is room for it, and `ended` has heard of all before it.
         """
+        # Before the first trial starts, for it may be the one that they show to be hopeless.
+        for record in self._folder.records().values():
+            if record.status == "finished":
+                self._watcher.remember(RunFolder(self._folder.runs / record.trial))
         active: list[_Running] = []
         with StopRequest("runs under way are saved, to be gone on with") as stop:
             try:
@@ -157,7 +157,7 @@ class Runner:
         record = self._record(trial, status, running.verdict)
         self._folder.add_record(record)
         if record.status == "finished":
-            self._watcher.remember(trial)
+            self._watcher.remember(RunFolder(trial.config.run_folder))
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             self._folder.remove_checkpoints(trial.name)
         _log.info("%s", describe_end(record))
@@ -195,7 +195,7 @@ class Runner:
             loss_at_end=metrics.at_end("loss"),
             validation_loss=metrics.last("validation_loss"),
             best_validation_loss=None if best is None else best[0],
-            bits_per_byte=metrics.last("bits_per_byte"),
+            bits_per_byte=metrics.at_lowest("bits_per_byte", by="validation_loss"),
             wall_seconds=metrics.last("wall_seconds"),
         )
 
@@ -224,13 +224,7 @@ def describe_end(record: TrialRecord) -> str:
 def _is_held(run_folder: Path) -> bool:
     """Does a trainer hold the folder? None but this sweep starts one there, so to try is safe."""
     try:
-        lock = os.open(run_folder, os.O_RDONLY | os.O_CLOEXEC)
+        with locked(run_folder) as is_free:
+            return not is_free
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False

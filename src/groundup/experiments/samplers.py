@@ -41,7 +41,7 @@ class FixedPoints:
 
 def make_sampler(spec: SweepConfig, folder: Path) -> Sampler:
     """The sampler that the sweep names; Optuna keeps what it learned in the sweep's folder."""
-    if spec.sampler == "tpe":
+    if spec.is_search:
         from groundup.experiments.optuna_sampler import OptunaSampler
 
         return OptunaSampler(spec, folder)

@@ -6,25 +6,33 @@ through the best of all budgets predict the next one, which is then trained to s
 
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from groundup.errors import ConfigError, DataError
-from groundup.experiments.fits import Parabola, PowerLaw, fit_parabola, fit_power_law
+from groundup.errors import DataError
+from groundup.experiments.fits import (
+    FloorFit,
+    Parabola,
+    PowerLaw,
+    fit_parabola,
+    fit_power_law,
+    judge_floor_law,
+)
+from groundup.experiments.ladder import (
+    budget_of,
+    count_at,
+    ladder_model,
+    variant,
+    variant_name,
+)
+from groundup.experiments.rate_search import LEARNING_RATE
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import PointResult, run_sweep
 from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
-from groundup.model.config import ModelConfig
-from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
 from groundup.training.config import RunConfig
-from groundup.training.step_counts import scaled_steps
-
-_LEARNING_RATE = "optimizer.learning_rate"
-_FEWEST_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Prediction:
     d_model: int
     num_parameters: int
     predicted_loss: float
+    predicted_with_floor: float | None = None
+    """By a law that leaves a loss which no budget takes away, where there is one."""
     measured_loss: float | None = None
 
     @property
@@ -77,76 +87,9 @@ class ScalingOutcome:
     fits: list[BudgetFit]
     size_law: PowerLaw | None = None
     loss_law: PowerLaw | None = None
+    floor_fit: FloorFit | None = None
     prediction: Prediction | None = None
     stopped_by: signal.Signals | None = None
-
-
-def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
-    """The base grown or shrunk to a width: heads keep their size, depth and d_ff their ratio."""
-    d_head = base.d_head
-    if d_model % d_head:
-        raise ConfigError(
-            f"width {d_model} cannot be cut into the base's heads of {d_head}: choose multiples "
-            f"of {d_head}"
-        )
-    d_ff = max(1, round(base.feed_forward_dim / base.d_model * d_model))
-    num_heads = d_model // d_head
-    sizes = {
-        "model.d_model": d_model,
-        "model.num_heads": num_heads,
-        "model.num_layers": max(1, round(base.num_layers * d_model / base.d_model)),
-        "model.d_ff": 8 * round(d_ff / 8) if d_ff >= 256 else d_ff,
-    }
-    if base.num_kv_heads is not None:
-        wanted = max(1, num_heads * base.num_kv_heads / base.num_heads)
-        divisors = [number for number in range(1, num_heads + 1) if num_heads % number == 0]
-        sizes["model.num_kv_heads"] = max(number for number in divisors if number <= wanted)
-    return sizes
-
-
-def scaling_spec(
-    base: RunConfig,
-    *,
-    budgets: Sequence[float],
-    widths: Sequence[int],
-    name: str = "scaling",
-    learning_rates: Sequence[float] = (),
-    seeds: Sequence[int] = (0,),
-) -> SweepConfig:
-    """The sweep behind a ladder: every width with every budget."""
-    if len(set(widths)) < 3:
-        raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
-    if len(set(budgets)) < 2:
-        raise ConfigError("a law needs at least two budgets: give more with --budgets")
-    variants = {}
-    for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
-        for width in sorted(set(widths)):
-            variants[variant_name(budget, width)] = variant(base, budget, width)
-    return SweepConfig(
-        name=name,
-        why="Which size is best for a budget, and what would the next budget give?",
-        base=base.model_dump(mode="json"),
-        variants=variants,
-        grid={_LEARNING_RATE: sorted(learning_rates) or [base.optimizer.learning_rate]},
-        seeds=list(seeds),
-    )
-
-
-def variant_name(budget: float, width: int) -> str:
-    return f"C={budget:.4g}+d={width}".replace("e+", "e")
-
-
-def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
-    """The shape of a width and the steps that spend the budget on it."""
-    settings = shape(base.model, width)
-    flops_per_step = base.tokens_per_step * training_flops_per_token(_model(base, settings))
-    num_steps = round(budget / flops_per_step)
-    if num_steps < _FEWEST_STEPS:
-        raise ConfigError(
-            f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
-            f"smaller widths or a smaller batch_size"
-        )
-    return {**settings, **scaled_steps(base, num_steps)}
 
 
 def run_scaling(
@@ -165,13 +108,17 @@ def run_scaling(
     if outcome.stopped_by is not None:
         return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
     rungs = make_rungs(spec, outcome.results)
+    check_rungs(spec, rungs)
     fits = fit_budgets(rungs)
     size_law, loss_law = fit_laws(fits)
-    prediction = predict_next(base_config(spec), fits, size_law, loss_law)
+    floor_fit = fit_floor(fits)
+    prediction = predict_next(base_config(spec), fits, size_law, loss_law, floor_fit)
     stopped_by = None
     if check:
         prediction, stopped_by = _measure(spec, path, prediction, jobs, command)
-    result = ScalingOutcome(path, rungs, fits, size_law, loss_law, prediction, stopped_by)
+    result = ScalingOutcome(
+        path, rungs, fits, size_law, loss_law, floor_fit, prediction, stopped_by
+    )
     values = asdict(result)
     write_json_atomic(path / "scaling.json", {**values, "folder": str(path), "stopped_by": None})
     return result
@@ -186,19 +133,30 @@ def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
         if name not in spec.variants or result.loss is None or not result.is_sound:
             continue
         settings = spec.variants[name]
-        model = _model(base, settings)
+        model = ladder_model(base, settings)
         rung = Rung(
-            budget_flops=float(name.split("+")[0].removeprefix("C=")),
+            budget_flops=budget_of(name),
             d_model=model.d_model,
             num_layers=model.num_layers,
             num_parameters=sum(count_parameters(model).values()),
             tokens=settings["num_steps"] * base.tokens_per_step,
-            learning_rate=result.settings[_LEARNING_RATE],
+            learning_rate=result.settings[LEARNING_RATE],
             loss=result.loss.mean,
         )
         if name not in best or rung.loss < best[name].loss:
             best[name] = rung
     return sorted(best.values(), key=lambda rung: (rung.budget_flops, rung.num_parameters))
+
+
+def check_rungs(spec: SweepConfig, rungs: Sequence[Rung]) -> None:
+    """Raise for a budget that too few sizes came to their end with."""
+    for budget in dict.fromkeys(map(budget_of, spec.variants)):
+        sizes = {rung.num_parameters for rung in rungs if rung.budget_flops == budget}
+        if len(sizes) < 3:
+            raise DataError(
+                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
+                f"{len(sizes)}: lower the learning rate if the others diverged, or add widths"
+            )
 
 
 def fit_budgets(rungs: Sequence[Rung]) -> list[BudgetFit]:
@@ -232,8 +190,21 @@ def fit_laws(fits: Sequence[BudgetFit]) -> tuple[PowerLaw, PowerLaw]:
     return sizes, fit_power_law(budgets, [fit.best_loss for fit in used])
 
 
+def fit_floor(fits: Sequence[BudgetFit]) -> FloorFit | None:
+    """The loss as a power law of the budget above a floor, if four budgets or more determine one.
+
+    A best size at the end of the ladder is only a bound, and never counts here.
+    """
+    inside = [fit for fit in fits if fit.is_inside]
+    return judge_floor_law([f.budget_flops for f in inside], [f.best_loss for f in inside])
+
+
 def predict_next(
-    base: RunConfig, fits: Sequence[BudgetFit], size_law: PowerLaw, loss_law: PowerLaw
+    base: RunConfig,
+    fits: Sequence[BudgetFit],
+    size_law: PowerLaw,
+    loss_law: PowerLaw,
+    floor_fit: FloorFit | None = None,
 ) -> Prediction:
     """The next budget by the ratio of the last two, its best size, and the nearest real width."""
     last, before = fits[-1].budget_flops, fits[-2].budget_flops
@@ -241,8 +212,9 @@ def predict_next(
     best = size_law.at(budget)
     d_head = base.model.d_head
     widths = range(d_head, 1000 * d_head, d_head)
-    width = min(widths, key=lambda width: abs(_size(base, width) - best))
-    return Prediction(budget, best, width, _size(base, width), loss_law.at(budget))
+    width = min(widths, key=lambda width: abs(count_at(base, width) - best))
+    above_floor = None if floor_fit is None else floor_fit.law.at(budget)
+    return Prediction(budget, best, width, count_at(base, width), loss_law.at(budget), above_floor)
 
 
 def _measure(
@@ -256,18 +228,8 @@ def _measure(
     name = variant_name(prediction.budget_flops, prediction.d_model)
     bundle = variant(base, prediction.budget_flops, prediction.d_model)
     grown = spec.model_copy(update={"variants": {**spec.variants, name: bundle}})
-    points = [Point({_LEARNING_RATE: rate}, name) for rate in spec.grid[_LEARNING_RATE]]
+    points = [Point({LEARNING_RATE: rate}, name) for rate in spec.grid[LEARNING_RATE]]
     outcome = run_sweep(grown, path, points=points, jobs=jobs, command=command)
     rungs = make_rungs(grown, outcome.results)
     losses = [rung.loss for rung in rungs if rung.budget_flops == prediction.budget_flops]
-    values = {**asdict(prediction), "measured_loss": min(losses, default=None)}
-    return Prediction(**values), outcome.stopped_by
-
-
-def _model(base: RunConfig, settings: dict[str, Any]) -> ModelConfig:
-    update = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
-    return base.model.model_copy(update=update)
-
-
-def _size(base: RunConfig, width: int) -> int:
-    return sum(count_parameters(_model(base, shape(base.model, width))).values())
+    return replace(prediction, measured_loss=min(losses, default=None)), outcome.stopped_by

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field, model_validator
 
-from groundup.config import Settings, load_settings
+from groundup.config import Settings, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.training.config import NAME_PATTERN, RunConfig
 
@@ -93,8 +93,9 @@ class SweepConfig(Settings):
     ranges: dict[str, RangeConfig] = Field(default_factory=dict)
     """Settings by dotted name, each with a range of numbers."""
 
-    sampler: Literal["grid", "random", "tpe"] = "grid"
-    """Try every combination, draw them, or let Optuna learn from the finished ones."""
+    sampler: Literal["grid", "random", "tpe", "gp", "cmaes", "qmc"] = "grid"
+    """Try every combination, draw them, or let Optuna propose them: tpe, gp and cmaes learn from
+    the finished ones, qmc spreads them evenly."""
 
     num_trials: int | None = Field(None, ge=1)
     """Points to draw; a grid takes all it has."""
@@ -119,6 +120,11 @@ class SweepConfig(Settings):
     """Those that the base keeps, the newest of each trial, or none once a trial is over."""
 
     @property
+    def is_search(self) -> bool:
+        """Does Optuna propose the points while the sweep runs?"""
+        return self.sampler not in ("grid", "random")
+
+    @property
     def base_values(self) -> dict[str, Any]:
         """The settings of the base, once the sweep is resolved."""
         assert isinstance(self.base, dict)
@@ -138,6 +144,21 @@ class SweepConfig(Settings):
             raise ValueError(f"grid has no values for {empty[0]}: list some, or leave it out")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {self.seeds} has one twice: a run is repeated, not copied")
+        return self
+
+    @model_validator(mode="after")
+    def _check_sampler(self) -> "SweepConfig":
+        if self.is_search and not (self.variants or self.grid or self.ranges):
+            raise ValueError(f"sampler {self.sampler} has nothing to vary: give it some ranges")
+        if self.sampler == "cmaes":
+            choices = ["variants"] if self.variants else [f"grid: {name}" for name in self.grid]
+            if choices:
+                raise ValueError(
+                    f"sampler cmaes knows ranges of numbers, no choices ({choices[0]}): make it a "
+                    f"range, or take sampler tpe or gp"
+                )
+            if not any(range_.low < range_.high for range_ in self.ranges.values()):
+                raise ValueError("sampler cmaes needs at least one range whose ends differ")
         return self
 
     @model_validator(mode="after")
@@ -188,7 +209,7 @@ def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
     """Settings from their defaults and then each layer; an error says where it comes from."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged.update(_flat(layer))
+        merged.update(flatten(layer))
     try:
         return load_settings(RunConfig, None, merged)
     except GroundupError as error:
@@ -230,11 +251,3 @@ def _walk(settings_type: type[pydantic.BaseModel], prefix: str) -> Iterator[tupl
             yield from _walk(annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", annotation
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

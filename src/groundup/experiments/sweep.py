@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import ConfigError
-from groundup.experiments.devices import make_slots
-from groundup.experiments.optuna_sampler import import_optuna
+from groundup.experiments.devices import make_slots, num_devices
+from groundup.experiments.proposals import import_packages
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
@@ -80,15 +80,25 @@ def run_sweep(
     folder = SweepFolder(path)
     if points is not None:
         check_points(spec, points, path)
-    elif spec.sampler == "tpe":
-        import_optuna()
+    elif spec.is_search:
+        import_packages(spec.sampler)
     else:
         plan_trials(spec, path)
     with folder.claim():
         folder.begin(spec)
         sampler = make_sampler(spec, path) if points is None else FixedPoints(points)
-        runner = Runner(folder, spec, make_slots(base_config(spec), jobs), command)
-        sweep = _Sweep(spec, folder, sampler, list(seeds or spec.seeds), runner)
+        slots = make_slots(base_config(spec), jobs)
+        if spec.minutes is not None and len(slots) > num_devices(slots):
+            _log.warning(
+                "%d trials at once share %d device%s, so that what each comes to in %g minutes "
+                "depends on the others: fewer --jobs measure it alone",
+                len(slots),
+                num_devices(slots),
+                "" if num_devices(slots) == 1 else "s",
+                spec.minutes,
+            )
+        runner = Runner(folder, spec, slots, command)
+        sweep = _Sweep(spec, folder, sampler, list(seeds or spec.seeds))
         stopped_by = runner.run(sweep.trials(), sweep.note)
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
@@ -96,7 +106,7 @@ def run_sweep(
 
 def plan_trials(spec: SweepConfig, path: Path) -> list[Trial]:
     """Every trial that is known before the sweep begins, each checked."""
-    if spec.sampler == "tpe":
+    if spec.is_search:
         return []
     return check_points(spec, list(make_sampler(spec, path).points()), path)
 
@@ -132,13 +142,11 @@ class _Sweep:
         folder: SweepFolder,
         sampler: Sampler,
         seeds: list[int],
-        runner: Runner,
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._sampler = sampler
         self._seeds = seeds
-        self._runner = runner
         self._records = folder.records()
         self._asked: set[str] = set()
         self._open: list[tuple[Point, list[str]]] = []
@@ -162,8 +170,6 @@ class _Sweep:
                 if record is None or record.status == "failed":
                     self._records.pop(trial.name, None)
                     yield trial
-                elif record.status == "finished":
-                    self._runner.remember(trial)
             self._tell_complete()
 
     def note(self, trial: Trial, record: TrialRecord) -> None:

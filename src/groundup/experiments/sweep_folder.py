@@ -6,7 +6,6 @@ sweeps/<name>/runs/<trial>/                  a run folder like any other
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import TrialRecord
-from groundup.files import append_json_line, read_json_lines, remove_stale_temporaries
+from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
 from groundup.training.changes import differences
 
 
@@ -37,19 +36,14 @@ class SweepFolder:
             raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
         for folder in (self.trials, self.runs):
             folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with locked(self.path) as is_ours:
+            if not is_ours:
                 raise ConfigError(
                     f"another process is running the sweep in {self.path}: wait until it is done, "
                     f"or give yours another name"
-                ) from None
+                )
             remove_stale_temporaries(self.path)
             yield
-        finally:
-            os.close(lock)
 
     def begin(self, spec: SweepConfig) -> None:
         """Write what is tried. A sweep may grow, but all its trials must have one base."""

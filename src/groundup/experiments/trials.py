@@ -75,6 +75,7 @@ class TrialRecord:
     validation_loss: float | None = None
     best_validation_loss: float | None = None
     bits_per_byte: float | None = None
+    """At the lowest validation loss."""
     wall_seconds: float | None = None
 
     @property

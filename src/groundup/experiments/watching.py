@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from groundup.errors import GroundupError
 from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
@@ -41,11 +42,17 @@ class Watcher:
         metrics = read_metrics(path)
         return find_divergence(metrics, self._rules) or self._find_hopeless(trial, metrics)
 
-    def remember(self, trial: Trial) -> None:
-        """Keep the curve of a trial that came to its end, for the others to be measured by."""
-        metrics = read_metrics(RunFolder(trial.config.run_folder).metrics_file)
-        curve = self._curve(trial, metrics)
-        self._finished.setdefault(_data_of(trial), []).append(curve)
+    def remember(self, run: RunFolder) -> None:
+        """Keep the curve of a run that came to its end, for the others to be measured by."""
+        if not self._rules.hopeless:
+            return
+        try:
+            config = run.read_config()
+        except GroundupError:
+            # Whoever took the folder away or changed it has not made any other trial worse.
+            return
+        curve = validation_curve(read_metrics(run.metrics_file), config.num_steps)
+        self._finished.setdefault(config.data.shards, []).append(curve)
 
     def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Verdict | None:
         rules = self._rules
@@ -55,7 +62,9 @@ class Watcher:
         if not curve or curve[-1][0] < rules.after:
             return None
         share, loss = curve[-1]
-        others = [_value_at(other, share) for other in self._finished.get(_data_of(trial), [])]
+        # Losses on other shards say nothing about this trial.
+        data = trial.config.data.shards
+        others = [_value_at(other, share) for other in self._finished.get(data, [])]
         known = [value for value in others if value is not None]
         if len(known) < rules.min_trials:
             return None
@@ -112,8 +121,3 @@ def quantile(values: Sequence[float], share: float) -> float:
 def _value_at(curve: Curve, share: float) -> float | None:
     """The best loss at the last evaluation up to that share of the run."""
     return next((loss for at, loss in reversed(curve) if at <= share + 1e-9), None)
-
-
-def _data_of(trial: Trial) -> Path:
-    """Losses on other shards say nothing about this trial."""
-    return trial.config.data.shards

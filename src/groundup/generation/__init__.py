@@ -15,6 +15,7 @@ from groundup.generation.sampling import (
 )
 from groundup.generation.scoring import Score
 from groundup.generation.text_stream import TextStream
+from groundup.generation.writable_ids import WritableIds
 
 __all__ = [
     "Decoder",
@@ -32,5 +33,6 @@ __all__ = [
     "TextStream",
     "TopK",
     "TopP",
+    "WritableIds",
     "choose_decoder",
 ]

@@ -54,20 +54,26 @@ class HostChooser:
         numbers = torch.tensor([row.uniforms[row.num_new] for row in rows], dtype=torch.float64)
         if len(self._groups) == 1:
             sampler = self._groups[0][0]
-            drawn = sampler.draw(logits, numbers, self._history(sampler, slice(len(rows))))
+            seen = self._history(sampler, slice(len(rows)), logits)
+            drawn = sampler.draw(logits, numbers, seen)
         else:
             drawn = torch.empty(len(rows), dtype=torch.long, device=logits.device)
             for sampler, places in self._groups:
                 drawn[places] = sampler.draw(
-                    logits[places], numbers[places], self._history(sampler, places)
+                    logits[places], numbers[places], self._history(sampler, places, logits)
                 ).to(drawn.device)
         if self._seen is not None:
             known = drawn.clamp(min=0)[:, None].to(self._seen.device)
             self._seen[: len(rows)].scatter_(1, known, True)
         return drawn.tolist(), logits
 
-    def _history(self, sampler: Sampler, places: slice | list[int]) -> Tensor | None:
-        return self._seen[places] if sampler.needs_history and self._seen is not None else None
+    def _history(
+        self, sampler: Sampler, places: slice | list[int], logits: Tensor
+    ) -> Tensor | None:
+        if self._seen is None or not sampler.needs_history:
+            return None
+        # A prompt may hold ids that cannot be written.
+        return self._seen[places, : logits.shape[-1]]
 
 
 class Ticket(Protocol):
@@ -86,7 +92,7 @@ class DrawingDecoder(Protocol):
     def launch(self, n: int) -> Ticket: ...
 
     @property
-    def logits(self) -> Float[Tensor, "rows vocab"]: ...
+    def logits(self) -> Float[Tensor, "rows writable"]: ...
 
 
 class DeviceChooser:

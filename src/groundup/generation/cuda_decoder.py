@@ -25,6 +25,7 @@ from groundup.generation.cuda_drawing import (
     draw,
 )
 from groundup.generation.uniforms import STREAM
+from groundup.generation.writable_ids import WritableIds
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.kernels import row_products
 from groundup.nn.kernels.row_attention import attend
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
 _MOST_TOGETHER = 4096
+# Rows of logits begin at multiples of so many, where they are read several at a time.
+_ALIGNMENT = 16
 
 
 class RowState(NamedTuple):
@@ -73,12 +76,21 @@ class CudaDecoder:
     Its copies of the projections, made when it is built, do not follow the model's.
     """
 
-    def __init__(self, model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> None:
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        max_seq_len: int | None = None,
+        writable: WritableIds | None = None,
+    ) -> None:
+        """Without `writable` all ids of the model are."""
         config = model.config
         weight = model.output_weight
         self.max_rows = max_rows
         self.max_seq_len = config.context_length if max_seq_len is None else max_seq_len
         self.vocab_size = config.vocab_size
+        writable = writable or WritableIds(config.vocab_size)
+        self.num_writable = writable.num
         self.device = weight.device
         self.cache = KVCache(
             config.num_layers,
@@ -94,7 +106,11 @@ class CudaDecoder:
             for number, block in enumerate(model.blocks)
         ]
         self._table = model.token_embedding.weight.detach()
-        self._output = weight.detach()
+        self._end = writable.end
+        self._gaps = writable.gaps_on(weight.device)
+        # The next multiple costs less than rows that lie across it.
+        num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
+        self._output = weight.detach()[:num_columns]
         assert isinstance(model.final_norm, RMSNorm)
         self._final_gain, self._eps = model.final_norm.weight.detach(), model.final_norm.eps
         self._soft_cap = config.logit_soft_cap
@@ -102,7 +118,7 @@ class CudaDecoder:
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
             self._chosen = torch.zeros(max_rows, dtype=torch.int64, device=weight.device)
-            self._logits = torch.empty(max_rows, config.vocab_size, device=weight.device)
+            self._logits = torch.empty(max_rows, num_columns, device=weight.device)
             self._weights = torch.empty_like(self._logits)
             self._work = _Work(max_rows, config.d_model, self._layers, weight)
         # Two, so that one can be read while the next step fills the other.
@@ -118,12 +134,12 @@ class CudaDecoder:
         return is_usual and weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
 
     @torch.inference_mode()
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
+    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
         x = self.prefill_many([(row, ids)])
-        logits = torch.empty(1, self.vocab_size, device=self.device)
+        logits = torch.empty(1, len(self._output), device=self.device)
         last = x[-1:].contiguous()
         self._to_logits(last, last.to(self._output.dtype), logits)
-        return logits[0]
+        return logits[0, : self._end]
 
     @torch.inference_mode()
     def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
@@ -142,12 +158,12 @@ class CudaDecoder:
     @torch.inference_mode()
     def decode(
         self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n vocab"]:
+    ) -> Float[Tensor, "n writable"]:
         n = len(ids)
         self._whole[:n, ID] = ids.to(self.device)
         self._whole[:n, POSITION] = positions.to(self.device)
         self._replay(n, draws=False)
-        return self._logits[:n]
+        return self._logits[:n, : self._end]
 
     def move(self, source: int, target: int) -> None:
         self.cache.move(source, target)
@@ -175,9 +191,9 @@ class CudaDecoder:
         return Ticket(ids, done)
 
     @property
-    def logits(self) -> Float[Tensor, "rows vocab"]:
+    def logits(self) -> Float[Tensor, "rows writable"]:
         """Those of the last step that was begun."""
-        return self._logits
+        return self._logits[:, : self._end]
 
     @property
     def chosen(self) -> Int[Tensor, " rows"]:
@@ -210,7 +226,7 @@ class CudaDecoder:
         self._to_logits(work.x, work.mixed, self._logits[:n])
         if draws:
             draw(
-                self._logits[:n],
+                self._logits[:n, : self._end],
                 self._weights,
                 self._whole,
                 self._floats,
@@ -230,6 +246,8 @@ class CudaDecoder:
         row_products.to_logits(
             x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap
         )
+        if self._gaps is not None:
+            logits.index_fill_(1, self._gaps, -torch.inf)
 
 
 class _Layer:

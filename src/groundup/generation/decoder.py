@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.errors import ConfigError
+from groundup.generation.writable_ids import WritableIds
 from groundup.nn import KVCache
 from groundup.nn.kernels import HAS_TRITON
 
@@ -25,7 +26,11 @@ _MOST_IDS_AT_ONCE = 4_096
 
 
 class Decoder(Protocol):
-    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids."""
+    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids.
+
+    It reads all ids of its vocabulary. Its logits are those of the writable ids, from 0 on: what
+    lies beyond them has no column, and a gap among them has -inf.
+    """
 
     @property
     def max_rows(self) -> int: ...
@@ -37,9 +42,12 @@ class Decoder(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def num_writable(self) -> int: ...
+
+    @property
     def device(self) -> torch.device: ...
 
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
+    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
         """Let a row hold these ids; the logits, in float32, after the last of them."""
         ...
 
@@ -49,7 +57,7 @@ class Decoder(Protocol):
 
     def decode(
         self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n vocab"]:
+    ) -> Float[Tensor, "n writable"]:
         """Append one id to each of the rows 0 to n - 1, at its position; the logits after it.
 
         Both tensors are on the CPU. The logits are in float32, on the model's device, and the next
@@ -69,7 +77,14 @@ class Decoder(Protocol):
 class ModelDecoder:
     """The plain one: calls the model with a cache, on any device, in the dtype of its weights."""
 
-    def __init__(self, model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> None:
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        max_seq_len: int | None = None,
+        writable: WritableIds | None = None,
+    ) -> None:
+        """Without `writable` all ids of the model are."""
         config = model.config
         max_seq_len = config.context_length if max_seq_len is None else max_seq_len
         if max_seq_len > config.context_length:
@@ -81,8 +96,12 @@ class ModelDecoder:
         self.max_rows = max_rows
         self.max_seq_len = max_seq_len
         self.vocab_size = config.vocab_size
+        writable = writable or WritableIds(config.vocab_size)
+        self.num_writable = writable.num
         weight = model.output_weight
         self.device = weight.device
+        self._end = writable.end
+        self._gaps = writable.gaps_on(weight.device)
         self.cache = KVCache(
             config.num_layers,
             max_rows,
@@ -94,10 +113,10 @@ class ModelDecoder:
         )
 
     @torch.inference_mode()
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " vocab"]:
+    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
         hidden = self._take_in(row, [ids])
         with full_precision(self.device):
-            return self.model.logits(hidden[0, -1]).float()
+            return self._score(hidden[0, -1])
 
     @torch.inference_mode()
     def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> object:
@@ -117,12 +136,19 @@ class ModelDecoder:
     @torch.inference_mode()
     def decode(
         self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n vocab"]:
+    ) -> Float[Tensor, "n writable"]:
         cache = self.cache.rows(0, len(ids)).up_to(int(positions.max()) + 1)
         batch = ids.to(self.device)[:, None]
         with full_precision(self.device):
             hidden = self.model.hidden(batch, positions.to(self.device)[:, None], cache)
-            return self.model.logits(hidden[:, -1]).float()
+            return self._score(hidden[:, -1])
+
+    def _score(self, hidden: Tensor) -> Tensor:
+        logits = self.model.logits(hidden)
+        if self._end < self.vocab_size:
+            logits = logits[..., : self._end]
+        logits = logits.float()
+        return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
 
     @torch.inference_mode()
     def move(self, source: int, target: int) -> None:
@@ -139,19 +165,24 @@ class ModelDecoder:
             part[:, row].zero_()
 
 
-def choose_decoder(model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> Decoder:
+def choose_decoder(
+    model: TransformerLM,
+    max_rows: int,
+    max_seq_len: int | None = None,
+    writable: WritableIds | None = None,
+) -> Decoder:
     """The fastest there is for the model and its device; the plain one for reference kernels."""
     device = model.output_weight.device.type
     if model.config.kernels == "reference" or device not in ("cpu", "cuda"):
-        return ModelDecoder(model, max_rows, max_seq_len)
+        return ModelDecoder(model, max_rows, max_seq_len, writable)
     if device == "cuda" and HAS_TRITON:
         from groundup.generation.cuda_decoder import CudaDecoder
 
         if CudaDecoder.can_run(model):
-            return CudaDecoder(model, max_rows, max_seq_len)
+            return CudaDecoder(model, max_rows, max_seq_len, writable)
     from groundup.generation.packed_decoder import PackedDecoder
 
-    return PackedDecoder(model, max_rows, max_seq_len)
+    return PackedDecoder(model, max_rows, max_seq_len, writable)
 
 
 def _neighbours(

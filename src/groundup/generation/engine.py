@@ -18,6 +18,7 @@ from groundup.generation.prompts import Row, read_prompts
 from groundup.generation.request import FinishReason, GenerationRequest, NewToken
 from groundup.generation.sampling import NO_ID
 from groundup.generation.uniforms import Uniforms
+from groundup.generation.writable_ids import WritableIds
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -34,11 +35,12 @@ class Engine:
         model: TransformerLM | Decoder,
         max_rows: int = 64,
         max_seq_len: int | None = None,
+        writable: WritableIds | None = None,
     ) -> None:
-        """`max_rows` and `max_seq_len` (the model's context if not given) are for a model; a
-        decoder brings its own."""
+        """`max_rows`, `max_seq_len` (the model's context if not given) and `writable` (all of the
+        model's ids if not given) are for a model; a decoder brings its own."""
         if isinstance(model, torch.nn.Module):
-            model = choose_decoder(model, max_rows, max_seq_len)
+            model = choose_decoder(model, max_rows, max_seq_len, writable)
         self.decoder: Decoder = model
         self._host = HostChooser(model)
         self._device = device_chooser(model)
@@ -185,7 +187,7 @@ class Engine:
         log_probabilities = torch.log_softmax(logits[places], dim=-1)
         ids = torch.tensor([chosen[place] for place in places], device=logits.device)
         own = log_probabilities.gather(-1, ids[:, None])[:, 0].tolist()
-        num_best = min(max(wanted.values()), logits.shape[-1])
+        num_best = min(max(wanted.values()), self.decoder.num_writable)
         best = log_probabilities.topk(num_best, dim=-1)
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return {

@@ -20,6 +20,7 @@ from groundup.generation.request import FinishReason, GenerationRequest, PastCon
 from groundup.generation.sampling import Sampler, not_finite
 from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.text_stream import TextStream, check_stop_strings
+from groundup.generation.writable_ids import WritableIds
 from groundup.model import ModelConfig, TransformerLM
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
@@ -179,6 +180,10 @@ class LanguageModel:
             past_context=past_context,
         )
 
+    def make_engine(self, max_rows: int = 64) -> Engine:
+        """An engine of the model that never chooses an id for which the tokenizer has no text."""
+        return Engine(self.model, max_rows, writable=WritableIds.of(self.tokenizer))
+
     def stream_request(self, request: GenerationRequest, stop: Sequence[str] = ()) -> Iterator[str]:
         """The text of one request in pieces; mistakes are told here, not at the first piece."""
         pieces = self.stream_requests([request], stop)
@@ -230,7 +235,7 @@ class LanguageModel:
         if idle is not None and idle[0] == weights and idle[1].max_rows >= num_rows:
             engine = idle[1]
         else:
-            engine = Engine(self.model, max_rows=num_rows)
+            engine = self.make_engine(num_rows)
         try:
             yield engine
         finally:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from groundup.generation.decoder import ModelDecoder, full_precision
+from groundup.generation.writable_ids import WritableIds
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.feed_forward import ACTIVATIONS
 
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 class PackedDecoder(ModelDecoder):
     """Prefills by the model itself and decodes by its own passes over the same formulas."""
 
-    def __init__(self, model: TransformerLM, max_rows: int, max_seq_len: int | None = None) -> None:
-        super().__init__(model, max_rows, max_seq_len)
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        max_seq_len: int | None = None,
+        writable: WritableIds | None = None,
+    ) -> None:
+        super().__init__(model, max_rows, max_seq_len, writable)
         config = model.config
         self._layers = [
             _PackedLayer(block, self.cache.keys[number], self.cache.values[number])
@@ -42,7 +49,7 @@ class PackedDecoder(ModelDecoder):
     @torch.inference_mode()
     def decode(
         self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n vocab"]:
+    ) -> Float[Tensor, "n writable"]:
         span = int(positions.max()) + 1
         needs_mask = int(positions.min()) + 1 < span
         positions = positions.to(self.device)
@@ -56,7 +63,7 @@ class PackedDecoder(ModelDecoder):
                 mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
             for layer in self._layers:
                 x = layer.advance(x, where, turn, span, mask)
-            return self.model.logits(self._final_norm(x)).float()
+            return self._score(self._final_norm(x))
 
 
 class _PackedLayer:

@@ -59,6 +59,7 @@ class GenerationRequest:
 class NewToken(NamedTuple):
     """One new id; its log-probability and the likeliest ids' are the model's own, before any rule.
 
+    They are shares of what the writable ids have: the probabilities of all of those sum to 1.
     `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
     ids (and no part of the text), "length" where it was the last that may come, "error" where the
     model's scores were not finite, so that there is no id (NO_ID stands in its place).

@@ -53,7 +53,8 @@ def export_huggingface(
     with export_folder(folder, force=force) as temporary:
         content_ids = write_weight_files(temporary, weights, max_shard_bytes)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
-        write_json_atomic(temporary / "generation_config.json", _without_none(special_ids))
+        generation = {**_without_none(special_ids), **_unreadable_ids(source)}
+        write_json_atomic(temporary / "generation_config.json", generation)
         _write_tokenizer(temporary, source)
         card = write_card(
             source,
@@ -64,6 +65,13 @@ def export_huggingface(
         )
         write_text_atomic(temporary / CARD_NAME, card)
         return sorted(file.name for file in temporary.iterdir())
+
+
+def _unreadable_ids(source: Source) -> dict[str, list[int]]:
+    """Ids that the model has and the tokenizer lacks, which nobody there is to choose."""
+    vocab = source.tokenizer.vocab
+    ids = [id for id in range(source.config.vocab_size) if id not in vocab]
+    return {"suppress_tokens": ids} if ids else {}
 
 
 def _write_tokenizer(folder: Path, source: Source) -> None:

@@ -2,6 +2,7 @@
 
 from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
+from groundup.planner.expectation import expected_duration, time_line
 from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
 from groundup.planner.hardware import (
     describe_cpu,
@@ -26,6 +27,7 @@ __all__ = [
     "TrainingMemory",
     "count_parameters",
     "describe_cpu",
+    "expected_duration",
     "find_accelerator",
     "forward_flops",
     "get_accelerator",
@@ -34,6 +36,7 @@ __all__ = [
     "peak_flops_per_second",
     "pick_micro_batch",
     "step_flops",
+    "time_line",
     "training_flops_per_token",
     "training_memory",
     "training_state_bytes",

@@ -79,13 +79,13 @@ _ROWS: dict[str, list[_Row]] = {
         ("M2 MAX", None, None, 13.6, 96),
         ("M2 ULTRA", None, None, 27.2, 192),
     ],
-    "by count, GPU cores x 128 lanes x 2 x clock, as Apple names no rate": [
+    "by count, GPU cores x 128 lanes x 2 x clock by powermetrics, as Apple names no rate": [
         ("M3", None, None, 3.6, 24),
         ("M3 PRO", None, None, 6.4, 36),
         ("M3 MAX", None, None, 14.3, 128),
         ("M4", None, None, 3.8, 32),
-        ("M4 PRO", None, None, 7.5, 64),
-        ("M4 MAX", None, None, 15.1, 128),
+        ("M4 PRO", None, None, 8.1, 64),
+        ("M4 MAX", None, None, 16.2, 128),
     ],
 }
 

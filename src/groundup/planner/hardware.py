@@ -14,7 +14,7 @@ _OTHER_DEVICE_WORDS = frozenset(
 )
 
 # Two fused multiply-adds of eight float32 values a cycle, at 3 GHz: an x86 core with AVX2.
-_CPU_CORE_FLOPS_PER_SECOND = 2 * 2 * 8 * 3e9
+_CPU_CORE_FLOPS_PER_SECOND = 2 * 2 * 8 * 3_000_000_000
 
 
 def find_accelerator(device_name: str) -> Accelerator | None:

@@ -1,4 +1,4 @@
-"""Counts, bytes, operations and dollars as a person reads them."""
+"""Counts, bytes, operations, times and dollars as a person reads them."""
 
 
 def show_count(number: float) -> str:
@@ -22,6 +22,16 @@ def show_dollars(number: float) -> str:
     if number < 0.01:
         return "less than a cent"
     return f"${number:,.0f}" if number >= 100 else f"${number:,.2f}"
+
+
+def show_duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def _in_steps(number: float, units: tuple[tuple[str, float], ...]) -> str | None:

@@ -14,11 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic
 from fastapi import APIRouter, Query, Response
 
 from groundup.errors import MissingExtraError
-from groundup.model.config import ModelConfig
 from groundup.planner.parameters import count_parameters
 from groundup.serving.checkpoint_listing import list_checkpoints
 from groundup.serving.metrics_reading import Metrics, MetricsReader, Newest, read_newest
@@ -31,6 +29,7 @@ from groundup.serving.run_reading import (
     read_settings,
 )
 from groundup.serving.run_status import judge, last_change
+from groundup.training.config import model_of
 from groundup.training.run_folder import RunFolder
 
 _MAX_READERS = 32
@@ -165,9 +164,14 @@ def _health(metrics: Metrics) -> dict[str, Any]:
         ],
         "num_spikes": metrics.spikes.num_spikes,
         "spikes": [vars(spike) for spike in metrics.spikes.spikes],
-        "best": {name: metrics.least(name) for name in ("loss", "validation_loss")},
+        "best": {name: _best(metrics, name) for name in ("loss", "validation_loss")},
         "memory_bytes": metrics.last("memory_bytes"),
     }
+
+
+def _best(metrics: Metrics, name: str) -> dict[str, float | int] | None:
+    lowest = metrics.lowest(name)
+    return None if lowest is None else {"value": lowest[0], "step": lowest[1]}
 
 
 def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
@@ -205,15 +209,8 @@ def _started(path: Path, signature: _Signature) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _num_parameters(config_file: Path, signature: _Signature) -> int | None:
-    settings = _settings_of(config_file.parent, signature)
-    values = {
-        name.removeprefix("model."): value
-        for name, value in settings.items()
-        if name.startswith("model.")
-    }
-    if not values:
-        return None
+    model = model_of(_settings_of(config_file.parent, signature))
     try:
-        return sum(count_parameters(ModelConfig.model_validate(values)).values())
-    except (pydantic.ValidationError, ArithmeticError):
+        return None if model is None else sum(count_parameters(model).values())
+    except ArithmeticError:
         return None

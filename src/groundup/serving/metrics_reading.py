@@ -1,31 +1,27 @@
 """metrics.jsonl read as it grows: each call parses what was added since the last one.
 
-Figures are kept as columns, so that a run of a million lines fits in memory. The file may be torn
-at its end, cut by a resume, replaced or deleted at any time. What a plot needs is `thinning`.
+The file may be torn at its end, cut by a resume, replaced or deleted at any time. What a plot
+needs is `thinning`.
 """
 
 import contextlib
-import json
 import math
 import os
 import threading
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy
-
 from groundup.serving.loss_spikes import SpikeDetector
 from groundup.serving.run_reading import open_plain_file, read_tail
 from groundup.serving.thinning import thin
+from groundup.training.figure_columns import FigureColumns, as_float, parse_line
 
 _BLOCK_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 2**20
-_MAX_FIGURES = 64
 _MAX_SAMPLES = 400
 _MAX_SAMPLE_CHARACTERS = 4_000
 _MAX_SKIPPED_SHOWN = 200
@@ -33,13 +29,10 @@ _WHOLE_NUMBERS = frozenset({"step", "tokens", "memory_bytes"})
 
 
 @dataclass
-class Metrics:
+class Metrics(FigureColumns):
     """What a metrics file has said so far."""
 
-    num_lines: int = 0
     num_damaged: int = 0
-    columns: dict[str, "array[float]"] = field(default_factory=dict)
-    """A number for every line, which need not be finite; NaN where the line has no such figure."""
     reasons: dict[int, str] = field(default_factory=dict)
     """Why the step of a line was skipped, by the number of the line."""
     num_skipped: int = 0
@@ -48,14 +41,7 @@ class Metrics:
 
     def add(self, record: dict[str, Any]) -> None:
         """Take one line in."""
-        for name, column in self.columns.items():
-            value = record.get(name)
-            column.append(value if type(value) is float else _as_float(value))
-        for name, value in record.items():
-            if name not in self.columns and _is_number(value) and len(self.columns) < _MAX_FIGURES:
-                self.columns[name] = array("d", [math.nan]) * self.num_lines
-                self.columns[name].append(_as_float(value))
-        self.num_lines += 1
+        super().add(record)
         self._add_events(record)
 
     def line(self, index: int) -> dict[str, Any]:
@@ -69,24 +55,6 @@ class Metrics:
             line["skipped"] = True
             line["reason"] = self.reasons[index]
         return line
-
-    def last(self, name: str) -> float | None:
-        """The newest value of a figure."""
-        column = self.columns.get(name, array("d"))
-        return next((value for value in reversed(column) if math.isfinite(value)), None)
-
-    def least(self, name: str) -> dict[str, float | int] | None:
-        """The least value of a figure and the step it was reached at."""
-        values = numpy.array(self.columns.get(name, array("d")))
-        present = numpy.flatnonzero(numpy.isfinite(values))
-        if len(present) == 0:
-            return None
-        index = int(present[values[present].argmin()])
-        return {"value": float(values[index]), "step": self.step_of(index)}
-
-    def step_of(self, index: int) -> int:
-        step = self.columns["step"][index] if "step" in self.columns else math.nan
-        return int(step) if math.isfinite(step) else index + 1
 
     def _add_events(self, record: dict[str, Any]) -> None:
         index = self.num_lines - 1
@@ -173,7 +141,7 @@ class MetricsReader:
             self._offset += len(line) + 1
             if not line.strip():
                 continue
-            record = _parse(line)
+            record = parse_line(line)
             if record is None:
                 self._metrics.num_damaged += 1
             else:
@@ -204,7 +172,7 @@ def read_newest(path: Path) -> Newest:
 
 def _last_records(tail: bytes) -> list[dict[str, Any]]:
     lines = tail.split(b"\n")[:-1][-50:]
-    return [record for line in lines if (record := _parse(line)) is not None]
+    return [record for line in lines if (record := parse_line(line)) is not None]
 
 
 def _newest_validation(tail: bytes) -> dict[str, float]:
@@ -212,28 +180,8 @@ def _newest_validation(tail: bytes) -> dict[str, float]:
     if place < 0:
         return {}
     line = tail[tail.rfind(b"\n", 0, place) + 1 : tail.find(b"\n", place)]
-    return _finite_figures(_parse(line) or {})
+    return _finite_figures(parse_line(line) or {})
 
 
 def _finite_figures(record: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in record.items() if math.isfinite(_as_float(value))}
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _as_float(value: Any) -> float:
-    """NaN for what is no number, or none that fits."""
-    try:
-        return float(value) if _is_number(value) else math.nan
-    except OverflowError:
-        return math.nan
+    return {name: value for name, value in record.items() if math.isfinite(as_float(value))}

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from groundup.config import load_yaml
+from groundup.config import flatten, load_yaml
 from groundup.errors import ConfigError
 from groundup.training.run_folder import RunFolder
 
@@ -82,19 +82,15 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
     try:
         if not _is_small(folder.config_file, _MAX_YAML_BYTES) or _is_knotty(folder.config_file):
             return {}
-        return dict(_flatten(load_yaml(folder.config_file)))
+        return dict(flatten(load_yaml(folder.config_file)))
     except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
 
 
 def read_environment(folder: RunFolder) -> dict[str, Any]:
     """environment.json; nothing while it is missing or damaged."""
-    if not _is_small(folder.environment_file, _MAX_JSON_BYTES):
-        return {}
-    try:
-        return folder.read_environment()
-    except RecursionError:
-        return {}
+    is_small = _is_small(folder.environment_file, _MAX_JSON_BYTES)
+    return folder.read_environment() if is_small else {}
 
 
 def as_json(value: Any) -> bytes:
@@ -119,9 +115,7 @@ def _is_plain(name: str) -> bool:
 
 
 def _has_traces(folder: RunFolder) -> bool:
-    """Is this a run, or at least the beginning of one? config.yaml is only written last."""
-    traces = (folder.config_file, folder.metrics_file, folder.environment_file)
-    return any(file_signature(path) for path in traces)
+    return any(file_signature(path) for path in folder.traces)
 
 
 def _is_small(path: Path, max_bytes: int) -> bool:
@@ -138,14 +132,6 @@ def _is_knotty(path: Path) -> bool:
         if isinstance(event, yaml.AliasEvent) or depth > _MAX_YAML_DEPTH:
             return True
     return False
-
-
-def _flatten(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _without_oddities(value: Any) -> Any:

@@ -3,17 +3,16 @@
 A trainer holds a lock on its run folder while it lives.
 """
 
-import re
 import time
 from dataclasses import dataclass
 from typing import Literal
 
 from groundup.serving.run_reading import file_signature, read_tail
 from groundup.training.run_folder import RunFolder, is_claimed
+from groundup.training.run_log import TAIL_BYTES, last_entry
 
 State = Literal["running", "stalled", "finished", "stopped", "failed"]
 
-_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
 _PATIENCE_SECONDS = 60.0
 _PATIENCE_BEFORE_FIRST_LINE_SECONDS = 300.0
 _PATIENCE_GAPS = 5.0
@@ -73,9 +72,5 @@ def _patience_seconds(step: int | None, longest_gap_seconds: float | None) -> fl
 
 def _last_word(folder: RunFolder) -> tuple[str, str]:
     """Level and text of the last line of log.txt."""
-    lines = read_tail(folder.log_file, 16_384).decode("utf-8", "replace").splitlines()
-    for line in reversed(lines):
-        found = _LOG_LINE.fullmatch(line)
-        if found is not None:
-            return found["level"], found["text"][:2_000]
-    return "", ""
+    entry = last_entry(read_tail(folder.log_file, TAIL_BYTES))
+    return ("", "") if entry is None else (entry.level, entry.text[:2_000])

@@ -33,12 +33,11 @@ _REFUSALS = answers(400, 401, 403, 404, 413)
 def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastAPI:
     """An app that serves the model; `app.state.scheduler` has its engine."""
     from groundup import __version__
-    from groundup.generation.engine import Engine
     from groundup.serving.pages import router_for_pages
 
     metrics = Metrics()
     scheduler = Scheduler(
-        lambda: Engine(language_model.model, settings.max_rows),
+        lambda: language_model.make_engine(settings.max_rows),
         settings.max_rows,
         settings.max_queue,
         metrics,

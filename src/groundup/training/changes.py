@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from groundup.config import Settings
+from groundup.config import Settings, flatten
 from groundup.errors import ConfigError
 from groundup.training.config import RunConfig
 
@@ -44,16 +44,8 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
 
 
 def _changed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
-    before = dict(_flat(old.model_dump(mode="json")))
-    after = dict(_flat(new.model_dump(mode="json")))
+    before = dict(flatten(old.model_dump(mode="json")))
+    after = dict(flatten(new.model_dump(mode="json")))
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -4,10 +4,11 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 `ScheduleConfig`); how two trees differ is `changes`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from groundup.config import Settings
 from groundup.model.config import ModelConfig
@@ -200,3 +201,16 @@ class RunConfig(Settings):
                 "samples.every_steps to 0"
             )
         return self
+
+
+def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:
+    """The model that a run's settings by dotted names describe; None where they do not fit."""
+    values = {
+        name.removeprefix("model."): value
+        for name, value in settings.items()
+        if name.startswith("model.")
+    }
+    try:
+        return ModelConfig.model_validate(values) if values else None
+    except ValidationError:
+        return None

@@ -30,6 +30,7 @@ from groundup.training.time_budget import (
     describe_settlement,
     settle_num_steps,
 )
+from groundup.training.timetable import measures_checkpoints
 
 # Steps are timed for this share of the budget, but no longer than this many seconds.
 _WATCHED_SHARE = 0.02
@@ -92,7 +93,14 @@ def measure_costs(
         starting_seconds += max(0.0, first[name] - seconds)
         repeated[name] = _repeated(config, name, seconds, chosen)
     repeated["checkpoint"] = _repeated(config, "checkpoint", _timed(stage.save), chosen)
-    costs = Costs(config.num_steps, step_seconds, max(0.0, starting_seconds), repeated, num_timed)
+    costs = Costs(
+        config.num_steps,
+        step_seconds,
+        max(0.0, starting_seconds),
+        repeated,
+        num_timed,
+        measures_checkpoints(config),
+    )
     return dataclasses.replace(costs, reserve=_CPU_RESERVE) if config.device == "cpu" else costs
 
 

@@ -10,7 +10,6 @@ from groundup.config import save_yaml
 from groundup.data.loader import BatchLoader
 from groundup.errors import ConfigError
 from groundup.files import write_json_atomic
-from groundup.planner import memory_line, two_line_plan
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -23,7 +22,8 @@ from groundup.training.changes import check_changes
 from groundup.training.config import RunConfig
 from groundup.training.environment import describe_environment, environment_changes
 from groundup.training.evaluation import Evaluator
-from groundup.training.execution import describe_kernels, device_name, planned_memory
+from groundup.training.execution import describe_kernels, device_name
+from groundup.training.plan_lines import plan_lines
 from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
@@ -80,7 +80,7 @@ def open_run(
         checkpoint = _resume(config, folder, checkpoints, state, changes)
     else:
         folder.begin(config, data.tokenizer, _environment(config, data))
-    _describe(config, data, state)
+    _describe(config, data, state, is_timed=settle_length is not None)
     resumed_step = None if checkpoint is None else checkpoint.step
     return OpenRun(config, folder, checkpoints, state, loader, evaluator, trackers, resumed_step)
 
@@ -139,18 +139,17 @@ def _environment(config: RunConfig, data: RunData) -> dict[str, object]:
     return describe_environment(config, device_name(config), describe_kernels(config), data.ids)
 
 
-def _describe(config: RunConfig, data: RunData, state: TrainingState) -> None:
+def _describe(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
-    lines = two_line_plan(
-        config.model,
-        config.batch_size,
-        config.num_steps,
-        tokens_in_corpus=data.train.num_ids,
-        optimizer=config.optimizer.name,
-    )
-    memory = memory_line(planned_memory(config), config.sequences_in_memory, config.batch_size)
-    for line in [*lines, memory]:
+    vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
+    if vocab_size > num_tokens:
+        _log.info(
+            "the model has %s ids and the tokenizer %s tokens: %s ids can never occur",
+            *(f"{number:,}" for number in (vocab_size, num_tokens, vocab_size - num_tokens)),
+        )
+    tokens_in_corpus = data.train.num_ids
+    for line in plan_lines(config, tokens_in_corpus, steps_done=state.step, is_timed=is_timed):
         _log.info(line)
     _log.info(describe_kernels(config))
     if state.step:

@@ -7,23 +7,23 @@
 """
 
 import contextlib
-import fcntl
 import json
-import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import (
+    locked,
     read_json_lines,
     remove_stale_temporaries,
     write_json_atomic,
     write_text_atomic,
 )
 from groundup.training.config import RunConfig
+from groundup.training.run_log import log_to_file
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -43,6 +43,11 @@ class RunFolder:
         self.tokenizer_file = self.path / "tokenizer.json"
         self.checkpoints = self.path / "checkpoints"
 
+    @property
+    def traces(self) -> tuple[Path, ...]:
+        """Any of these makes a folder a run, or at least the beginning of one."""
+        return self.config_file, self.metrics_file, self.environment_file
+
     def has_run(self) -> bool:
         return self.config_file.is_file()
 
@@ -58,7 +63,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def claim(self, *, resume: bool) -> Iterator[None]:
-        """Hold the folder, so that no second trainer writes there; make it for a new run."""
+        """Hold the folder, so that no second trainer writes there; make it for a new run.
+
+        If the block fails before the run has begun, what was made for it is removed again.
+        """
         if resume and not self.has_run():
             raise ConfigError(
                 f"{self.path} holds no run to resume: check --name and --runs-folder, or leave "
@@ -66,19 +74,30 @@ class RunFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: choose another --name for the run")
+        folders = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._lock(lock)
+        with locked(self.path) as is_ours:
+            if not is_ours:
+                raise ConfigError(
+                    f"another process is training in {self.path}: wait until it is done, or choose "
+                    f"another --name"
+                )
             if not resume:
                 self._refuse_existing()
             remove_stale_temporaries(self.path)
-            yield
-        finally:
-            os.close(lock)
+            early = (self.log_file, self.tokenizer_file, self.environment_file)
+            files = [file for file in early if not file.exists()]
+            try:
+                yield
+            except BaseException:
+                if not self.has_run():
+                    _take_back(files, folders)
+                raise
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
         """Write what is known of a new run before its first step."""
+        # What is left of one that took no step must not stand beside the files of this one.
+        self.config_file.unlink(missing_ok=True)
         tokenizer.save(self.tokenizer_file)
         write_json_atomic(self.environment_file, environment)
         save_yaml(self.config_file, config)
@@ -87,7 +106,7 @@ class RunFolder:
         """What the run began on; nothing if that cannot be read."""
         try:
             value = json.loads(self.environment_file.read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -101,49 +120,26 @@ class RunFolder:
             lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in kept]
             write_text_atomic(self.metrics_file, "".join(lines))
 
-    @contextlib.contextmanager
-    def log_to_file(self) -> Iterator[None]:
-        """Add what groundup logs meanwhile to log.txt, and the error that ends it if one does."""
-        logger = logging.getLogger("groundup")
-        handler = _QuietFileHandler(self.log_file, encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        level = logger.level
-        logger.addHandler(handler)
-        if logger.getEffectiveLevel() > logging.INFO:
-            logger.setLevel(logging.INFO)
-        try:
-            yield
-        except Exception as error:
-            # To the file alone: the console hears of it from whoever catches it.
-            text = f"{type(error).__name__}: {error}"
-            handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
-            raise
-        finally:
-            logger.setLevel(level)
-            logger.removeHandler(handler)
-            handler.close()
-
-    def _lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"another process is training in {self.path}: wait until it is done, or choose "
-                f"another --name"
-            ) from None
+    def log_to_file(self) -> contextlib.AbstractContextManager[None]:
+        """Add what groundup logs meanwhile to log.txt."""
+        return log_to_file(self.log_file)
 
     def _refuse_existing(self) -> None:
-        if self.has_run():
+        remains = [path for path in (self.metrics_file, self.checkpoints) if path.exists()]
+        if self.has_run() and (remains or not self._is_written_by_training()):
             raise ConfigError(
                 f"{self.path} already holds a run: go on with it by --resume, or choose another "
                 f"--name"
             )
-        for remains in (self.metrics_file, self.checkpoints):
-            if remains.exists():
-                raise ConfigError(
-                    f"{self.path} has {remains.name} but no {self.config_file.name}: put that "
-                    f"back and use --resume, or choose another --name"
-                )
+        if remains:
+            raise ConfigError(
+                f"{self.path} has {remains[0].name} but no {self.config_file.name}: put that back "
+                f"and use --resume, or choose another --name"
+            )
+
+    def _is_written_by_training(self) -> bool:
+        """Or has somebody put settings there? A run that took no step may be begun again."""
+        return self.environment_file.is_file() and self.log_file.is_file()
 
 
 def is_claimed(folder: Path) -> bool | None:
@@ -160,8 +156,10 @@ def is_claimed(folder: Path) -> bool | None:
     return any(" FLOCK " in line and f":{inode} " in line for line in lines)
 
 
-class _QuietFileHandler(logging.FileHandler):
-    """A log line that cannot be written (disk full) is no reason to disturb the training."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        pass
+def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:
+    """Remove files, and those folders that nobody else has put anything into."""
+    with contextlib.suppress(OSError):
+        for file in files:
+            file.unlink(missing_ok=True)
+        for folder in folders:
+            folder.rmdir()

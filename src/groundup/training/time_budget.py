@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from groundup.errors import ConfigError
 from groundup.training.config import RunConfig
 from groundup.training.step_counts import scaled, with_num_steps
-from groundup.training.timetable import times_due
+from groundup.training.timetable import times_due, times_either_due
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,29 @@ class Costs:
     repeated: Mapping[str, Repeated] = field(default_factory=dict)
     num_timed: int = 0
     """Steps that step_seconds is the mean of."""
+    measures_checkpoints: bool = False
+    """Is there an evaluation with every checkpoint, besides those that are due by themselves?"""
     reserve: float = 0.02
     """The share of a budget to keep free, because no two stretches of a run are equally fast."""
 
     def num_times(self, num_steps: int) -> dict[str, int]:
         """How often each repeated thing is done in a run of that length."""
-        times = {}
-        for name, work in self.repeated.items():
-            every_steps = work.every_steps
-            if work.keeps_share:
-                every_steps = scaled(every_steps, num_steps, self.base_num_steps)
-            times[name] = times_due(num_steps, every_steps)
+        intervals = {
+            name: scaled(work.every_steps, num_steps, self.base_num_steps)
+            if work.keeps_share
+            else work.every_steps
+            for name, work in self.repeated.items()
+        }
+        times = {name: times_due(num_steps, every) for name, every in intervals.items()}
+        if self._evaluates_checkpoints:
+            times["evaluation"] = times_either_due(
+                num_steps, intervals["evaluation"], intervals["checkpoint"]
+            )
         return times
+
+    @property
+    def _evaluates_checkpoints(self) -> bool:
+        return self.measures_checkpoints and {"evaluation", "checkpoint"} <= self.repeated.keys()
 
     def seconds(self, num_steps: int) -> float:
         """The time of a run of that length."""
@@ -69,11 +80,23 @@ class Costs:
     def needed_seconds(self) -> float:
         """One step, and everything else as often as the settings mean it to be done."""
         total = self.starting_seconds + self.step_seconds
-        return total + sum(work.seconds * self.num_meant(work) for work in self.repeated.values())
+        times = self.num_meant()
+        return total + sum(work.seconds * times[name] for name, work in self.repeated.items())
 
-    def num_meant(self, work: Repeated) -> int:
-        """How often the settings mean it to be done, whatever the length of the run."""
-        return times_due(self.base_num_steps, work.every_steps) if work.keeps_share else 1
+    def num_meant(self) -> dict[str, int]:
+        """How often the settings mean each to be done, whatever the length of the run."""
+        times = {
+            name: times_due(self.base_num_steps, work.every_steps) if work.keeps_share else 1
+            for name, work in self.repeated.items()
+        }
+        if self._evaluates_checkpoints:
+            works = self.repeated["evaluation"], self.repeated["checkpoint"]
+            if all(work.keeps_share for work in works):
+                intervals = [work.every_steps for work in works]
+                times["evaluation"] = times_either_due(self.base_num_steps, *intervals)
+            else:
+                times["evaluation"] = max(times["evaluation"], times["checkpoint"])
+        return times
 
     def least_seconds(self, num_steps: int) -> float:
         """Less than `seconds`, or as much, and never falling as the run gets longer.
@@ -82,12 +105,16 @@ class Costs:
         evaluations and one of 15 steps 8.
         """
         total = self.starting_seconds + num_steps * self.step_seconds
-        for work in self.repeated.values():
-            longest = float(work.every_steps)
-            if work.keeps_share:
-                longest = max(1.0, longest * num_steps / self.base_num_steps + 0.5)
-            total += work.seconds * (num_steps / longest if work.every_steps else 1.0)
-        return total
+        times = {name: self._least_times(work, num_steps) for name, work in self.repeated.items()}
+        if self._evaluates_checkpoints:
+            times["evaluation"] = max(times["evaluation"], times["checkpoint"])
+        return total + sum(work.seconds * times[name] for name, work in self.repeated.items())
+
+    def _least_times(self, work: Repeated, num_steps: int) -> float:
+        longest = float(work.every_steps)
+        if work.keeps_share:
+            longest = max(1.0, longest * num_steps / self.base_num_steps + 0.5)
+        return num_steps / longest if work.every_steps else 1.0
 
 
 def num_steps_within(costs: Costs, seconds: float) -> int:
@@ -126,9 +153,8 @@ def _describe_shortage(costs: Costs, budget: TimeBudget, passed_seconds: float) 
     parts = [f"{_show(passed_seconds)} have passed"]
     parts.append(f"to start takes {_show(costs.starting_seconds)}")
     parts.append(f"one step {_show(costs.step_seconds)}")
-    for name, work in costs.repeated.items():
-        times = costs.num_meant(work)
-        parts.append(f"{times} × {name} {_show(times * work.seconds)}")
+    for name, times in costs.num_meant().items():
+        parts.append(f"{times} × {name} {_show(times * costs.repeated[name].seconds)}")
     needed_seconds = (passed_seconds + costs.needed_seconds) / (1.0 - costs.reserve)
     return (
         f"{_minutes(budget)} cannot hold this run: {', '.join(parts)}. Give it "

@@ -4,6 +4,8 @@ It depends on the settings and the step alone, so an interrupted run does at eve
 uninterrupted one does.
 """
 
+import math
+
 from groundup.training.config import RunConfig
 
 
@@ -22,9 +24,8 @@ class Timetable:
         """A checkpoint that may be the best one has to be measured, whatever the intervals."""
         if not self._can_evaluate:
             return False
-        every_steps = self._config.evaluation.every_steps
-        may_be_best = every_steps > 0 and self._config.checkpoints.keep_best
-        return self._is_due(step, every_steps) or (may_be_best and self.is_save_due(step))
+        is_due = self._is_due(step, self._config.evaluation.every_steps)
+        return is_due or (measures_checkpoints(self._config) and self.is_save_due(step))
 
     def is_sample_due(self, step: int) -> bool:
         return self._can_sample and self._is_due(step, self._config.samples.every_steps)
@@ -41,6 +42,17 @@ class Timetable:
         return is_last or (every_steps > 0 and step % every_steps == 0)
 
 
+def measures_checkpoints(config: RunConfig) -> bool:
+    """Is every checkpoint evaluated, because it may be the best one?"""
+    return config.evaluation.every_steps > 0 and config.checkpoints.keep_best
+
+
 def times_due(num_steps: int, every_steps: int) -> int:
     """How often something is due in a whole run that is due at its end and every so many steps."""
     return -(-num_steps // every_steps) if every_steps else 1
+
+
+def times_either_due(num_steps: int, every_steps: int, other_every_steps: int) -> int:
+    """How often at least one of two things is due that are each due as in `times_due`."""
+    each = times_due(num_steps, every_steps) + times_due(num_steps, other_every_steps)
+    return each - times_due(num_steps, math.lcm(every_steps, other_every_steps))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from groundup.cli.quickstart.page import Page, quote
 from groundup.cli.quickstart.recipe import run_config
-from groundup.cli.tables import show_duration
 from groundup.config import save_yaml
+from groundup.planner.quantities import show_duration
 
 if TYPE_CHECKING:
     from groundup.cli.quickstart import Arguments

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.cli.quickstart.page import Page, quote
-from groundup.cli.tables import show_amount, show_duration, show_token
+from groundup.cli.tables import show_token
+from groundup.planner.quantities import show_bytes, show_duration
 
 if TYPE_CHECKING:
     from groundup.cli.quickstart import Arguments
@@ -110,7 +111,7 @@ class TextSteps:
         for name, split in summary.index.splits.items():
             self._page.say(
                 f"{name}: {split.num_ids:,} ids from {split.num_documents:,} documents, "
-                f"{show_amount(split.num_ids * summary.index.id_bytes)} as {summary.index.dtype}"
+                f"{show_bytes(split.num_ids * summary.index.id_bytes)} as {summary.index.dtype}"
             )
         if summary.outcome == "up to date":
             self._page.say("encoded before")
@@ -130,7 +131,7 @@ class TextSteps:
         text_bytes = sum(split.num_bytes for split in summary.index.splits.values())
         num_ids = sum(split.num_ids for split in summary.index.splits.values())
         self._page.say(
-            f"sound: {num_ids:,} ids stand for {show_amount(text_bytes)} of text, "
+            f"sound: {num_ids:,} ids stand for {show_bytes(text_bytes)} of text, "
             f"{text_bytes / num_ids:.2f} bytes a token"
         )
         self._page.say(f"in {_pace(summary.num_bytes, started)}")
@@ -154,7 +155,7 @@ class TextSteps:
 
 
 def _size(path: Path) -> str:
-    return show_amount(path.stat().st_size)
+    return show_bytes(path.stat().st_size)
 
 
 def _pace(num_bytes: int, started: float) -> str:

@@ -14,6 +14,8 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
         raise TypeError("an ablation is a list of rows")
     known = [row for row in rows if row["variant"] != "base" and row["difference"] is not None]
     best = min(known, key=lambda row: float(row["difference"]), default=None)
+    # Files of before the search beyond the list do not say what was tried.
+    knows_rates = all("rates_tried" in row for row in rows)
     told = []
     for row in rows:
         is_base = row["variant"] == "base"
@@ -24,6 +26,7 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
                     str(row["variant"]),
                     f"{row['num_parameters']:,}",
                     UNKNOWN if rate is None else f"{rate:g}",
+                    *([_show_rates(row["rates_tried"])] if knows_rates else []),
                     show_interval(_interval(row["loss"])),
                     UNKNOWN if difference is None or is_base else f"{difference:+.4f}",
                 ),
@@ -39,6 +42,7 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
             "Variant",
             "Parameters",
             "Best learning rate",
+            *(["Rates tried"] if knows_rates else []),
             "Loss",
             "Difference from the base",
         ),
@@ -59,11 +63,16 @@ def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
     if is_best and row["difference"] < 0 and not row["is_clear"]:
         marks.append(Mark("★", "lowest mean", "tied"))
     if row["is_at_edge"]:
-        marks.append(Mark("→", "best rate at the end of the list", "unfinished"))
+        is_alone = len(row.get("rates_tried", ())) == 1
+        told = "the only rate tried" if is_alone else "best rate at the end of those tried"
+        marks.append(Mark("→", told, "unfinished"))
     if row["diverged_at"]:
-        rates = ", ".join(f"{rate:g}" for rate in row["diverged_at"])
-        marks.append(Mark("✕", f"diverged at {rates}", "diverged"))
+        marks.append(Mark("✕", f"diverged at {_show_rates(row['diverged_at'])}", "diverged"))
     return marks
+
+
+def _show_rates(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates) or UNKNOWN
 
 
 def _interval(value: Mapping[str, Any] | None) -> Interval | None:

@@ -17,6 +17,9 @@ from groundup.experiments.results.groups import Group, Measure, choose_measure, 
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult
 
+_MOST_NAMES = 6
+# A last loss this much above the best one is more than the jitter of a measurement.
+_RISEN = 1.01
 MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 
 
@@ -95,11 +98,11 @@ def make_report(
     return replace(report, verdicts=tuple(verdicts), warnings=warnings)
 
 
-def list_names(names: Sequence[str], longest: int = 6) -> str:
+def list_names(names: Sequence[str]) -> str:
     """The names, or the first of them and how many more there are."""
     comma = "; " if any("," in name for name in names) else ", "
-    shown = comma.join(names[:longest])
-    return shown if len(names) <= longest else f"{shown} and {len(names) - longest} more"
+    shown = comma.join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
 
 
 def run_notes(runs: Sequence[RunResult]) -> list[str]:
@@ -132,7 +135,8 @@ def read_studies(sweeps: Sequence[Path]) -> tuple[list[Study], list[str]]:
 
 def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
     if sweeps:
-        return " and ".join(sweeps)
+        title = " and ".join(sweeps).replace("_", " ")
+        return title[0].upper() + title[1:]
     if len(runs) <= 3:
         return " and ".join(run.name for run in runs)
     return f"{len(runs)} runs compared"
@@ -150,6 +154,11 @@ def _verdicts(report: Report) -> list[str]:
         elif len(report.groups) == 1:
             verdicts.append(
                 f"{leading.label} reached a {report.measure_name} of {show_interval(leading.best)}."
+            )
+        elif [group for group in report.groups if group.is_complete] == [leading]:
+            verdicts.append(
+                f"{leading.label} alone has finished, with a {report.measure_name} of "
+                f"{show_interval(leading.best)}."
             )
         else:
             verdicts.append(
@@ -223,7 +232,22 @@ def _warnings(report: Report) -> list[str]:
         names = _names_in(report, state)
         if names:
             warnings.append(f"{told}: {list_names(names)}.")
+    if report.measure == "validation_loss" and (risen := _risen(report)):
+        warnings.append(
+            f"The validation loss rose again after its best, by which groups are ranked, while the "
+            f"training loss fell: {list_names(risen)}."
+        )
     return warnings
+
+
+def _risen(report: Report) -> list[str]:
+    """Groups that had learned by heart at their end, with their best and their last loss."""
+    told = []
+    for group in report.groups:
+        best, last = group.best, group.figure("validation_loss")
+        if best is not None and last is not None and last.mean > _RISEN * best.mean:
+            told.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
+    return told
 
 
 def _names_in(report: Report, state: str) -> list[str]:

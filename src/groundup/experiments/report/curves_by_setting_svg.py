@@ -11,9 +11,9 @@ from groundup.experiments.report.curves_by_setting import (
     describe,
 )
 from groundup.experiments.report.curves_svg import (
-    STYLE_FILE,
     WIDE,
     Size,
+    as_file,
     draw_cross,
     draw_key,
     draw_mark,
@@ -85,12 +85,9 @@ def draw_setting_chart(chart: SettingChart, size: Size = WIDE) -> str:
     )
 
 
-def draw_setting_file(chart: SettingChart, size: Size = WIDE) -> str:
-    """The plot as a file of its own, readable on light and dark pages."""
-    drawing = draw_setting_chart(chart, size)
-    paper = f'<rect class="paper" width="{size.width}" height="{size.height}" rx="8"/>'
-    style = f"<style>{STYLE_FILE.read_text('utf-8')}</style>"
-    return drawing.replace('<g class="grid">', f'{style}{paper}<g class="grid">', 1) + "\n"
+def draw_setting_file(chart: SettingChart) -> str:
+    """The plot as a file of its own."""
+    return as_file(draw_setting_chart(chart, WIDE), WIDE)
 
 
 def draw_setting_keys(chart: SettingChart) -> list[tuple[str, str]]:

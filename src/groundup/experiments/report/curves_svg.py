@@ -84,12 +84,20 @@ def draw_chart(
     )
 
 
-def draw_file(curves: Sequence[Curve], axis: Axis, figure_name: str, size: Size = WIDE) -> str:
-    """The plot as a file of its own, readable on light and dark pages."""
-    chart = draw_chart(curves, axis, figure_name, size)
-    paper = f'<rect class="paper" width="{size.width}" height="{size.height}" rx="8"/>'
+def draw_file(curves: Sequence[Curve], axis: Axis, figure_name: str) -> str:
+    """The plot as a file of its own."""
+    return as_file(draw_chart(curves, axis, figure_name, WIDE), WIDE)
+
+
+def as_file(drawing: str, size: Size) -> str:
+    """A drawing that stands alone."""
+    return drawing.replace(">", f">{draw_ground(size.width, size.height)}", 1) + "\n"
+
+
+def draw_ground(width: int, height: int) -> str:
+    """The style of a file and its paper, readable on light and dark pages."""
     style = f"<style>{STYLE_FILE.read_text('utf-8')}</style>"
-    return chart.replace("<clipPath", f"{style}{paper}<clipPath", 1) + "\n"
+    return f'{style}<rect class="paper" width="{width}" height="{height}" rx="8"/>'
 
 
 def draw_key(curve: Curve) -> str:

@@ -4,13 +4,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from groundup.config import flatten
 from groundup.experiments.report.contents import Report, list_names
 from groundup.experiments.report.curves import thin_evenly
 from groundup.experiments.report.figure_text import UNKNOWN, breakable, markup, show_count
 from groundup.experiments.report.tables import state_badge, table
 from groundup.experiments.results.groups import Group, show_setting
 from groundup.experiments.results.run_metrics import Sample
-from groundup.experiments.results.run_result import RunResult, flatten
+from groundup.experiments.results.run_result import RunResult
 
 _MOST_GROUPS_OPEN = 6
 _MOST_SAMPLES = 12

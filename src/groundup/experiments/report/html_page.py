@@ -4,7 +4,6 @@ Every axis of the curves is in the page; radio buttons and the style sheet choos
 """
 
 import datetime
-from pathlib import Path
 
 from groundup.experiments.report.contents import Report
 from groundup.experiments.report.curves import AXES, Axis, Curve, curves_of
@@ -13,7 +12,6 @@ from groundup.experiments.report.curves_by_setting_svg import draw_setting_chart
 from groundup.experiments.report.curves_svg import (
     NARROW,
     SMALL,
-    STYLE_FILE,
     WIDE,
     describe,
     draw_chart,
@@ -29,6 +27,7 @@ from groundup.experiments.report.figure_text import (
     show_interval,
     show_loss,
 )
+from groundup.experiments.report.page_frame import finding_aside, masthead, render_frame
 from groundup.experiments.report.studies import Study
 from groundup.experiments.report.tables import (
     badge,
@@ -38,7 +37,7 @@ from groundup.experiments.report.tables import (
     shared_settings_list,
     table,
 )
-from groundup.planner.duration import ASSUMED_MFU
+from groundup.planner.expectation import EXPECTED_MFU
 
 MAIN_FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 MORE_FIGURES = {
@@ -48,13 +47,12 @@ MORE_FIGURES = {
     "tokens_per_second": "Tokens a second",
 }
 
-_PAGE_STYLE = Path(__file__).parent / "static" / "report.css"
 _NUM_COLUMNS = 7
 
 
-def render_html(report: Report, today: datetime.date | None = None) -> str:
+def render_html(report: Report) -> str:
     """The whole page."""
-    today = today or datetime.date.today()
+    today = datetime.date.today()
     drawn = {figure: curves_of(report.groups, figure) for figure in (*MAIN_FIGURES, *MORE_FIGURES)}
     keys = {curve.label: curve for curve in drawn["loss"]["step"]}
     keys |= {curve.label: curve for curve in drawn[report.measure]["step"]}
@@ -71,33 +69,17 @@ def render_html(report: Report, today: datetime.date | None = None) -> str:
         "samples": ("Samples", samples_section(report)),
         "environment": ("Environment", environment_section(report)),
     }
-    links = "".join(
-        f'<li><a href="#{name}">{title.partition(",")[0]}</a></li>'
-        for name, (title, _) in sections.items()
-    )
-    body = "".join(
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>'
-        f"{content}</section>"
-        for name, (title, content) in sections.items()
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n"
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{markup(report.title)} · groundup report</title>\n"
-        f"<style>\n{_PAGE_STYLE.read_text('utf-8')}\n{STYLE_FILE.read_text('utf-8')}</style>\n"
-        '</head>\n<body>\n<a class="skip-link" href="#results">Skip to the results</a>\n'
-        f"{_masthead(report, today)}\n"
-        f'<nav class="contents" aria-label="Sections"><ul>{links}</ul></nav>\n'
-        f"<main>{_verdict_cards(report)}{_finding(report)}{_warnings(report)}{body}</main>\n"
-        f"<footer><p>Written by <code>groundup report</code> on {today:%Y-%m-%d}.</p></footer>\n"
-        "</body>\n</html>\n"
+    return render_frame(
+        report.title,
+        sections,
+        opening=_opening(report, today),
+        outcome=f"{_verdict_cards(report)}{finding_aside(report.finding)}{_warnings(report)}",
+        command="groundup report",
+        today=today,
     )
 
 
-def _masthead(report: Report, today: datetime.date) -> str:
+def _opening(report: Report, today: datetime.date) -> str:
     finished = sum(run.outcome.state == "finished" for run in report.runs)
     tokens = sum(run.cost.tokens or 0 for run in report.runs)
     flops = sum(run.cost.flops or 0 for run in report.runs)
@@ -113,12 +95,7 @@ def _masthead(report: Report, today: datetime.date) -> str:
         ("Time, all runs", show_duration(seconds)),
         ("Device", ", ".join(devices) or "—"),
     ]
-    items = "".join(f"<div><dt>{name}</dt><dd>{markup(told)}</dd></div>" for name, told in facts)
-    why = f'<p class="lede">{markup(report.why)}</p>' if report.why else ""
-    return (
-        f'<header class="masthead"><p class="eyebrow">groundup · report · {today:%Y-%m-%d}</p>'
-        f'<h1>{markup(report.title)}</h1>{why}<dl class="facts">{items}</dl></header>'
-    )
+    return masthead("report", report.title, report.why, facts, today)
 
 
 def _verdict_cards(report: Report) -> str:
@@ -135,17 +112,6 @@ def _verdict_cards(report: Report) -> str:
         )
         cards.append(f'<div class="card verdict">{big}<p>{text}</p></div>')
     return f'<div class="verdicts" role="group" aria-label="Outcome">{"".join(cards)}</div>'
-
-
-def _finding(report: Report) -> str:
-    if not report.finding:
-        return ""
-    return (
-        '<aside class="finding" aria-labelledby="finding-title">'
-        '<h2 id="finding-title">What we make of it</h2>'
-        f'<p dir="auto">{markup(report.finding)}</p>'
-        '<p class="muted">Written by a person, not by the program.</p></aside>'
-    )
 
 
 def _warnings(report: Report) -> str:
@@ -263,7 +229,8 @@ def _cost_section(report: Report) -> str:
     return (
         '<p class="muted">Planned figures come from the settings, by the planner’s rules: '
         "6 operations a weight and token and the attention’s own, at "
-        f"{ASSUMED_MFU:.0%} of the device’s best rate (its data sheet’s, on a CPU the one the run "
-        "measured). Measured speed and MFU are medians; memory is the device’s, on a CPU the "
+        f"{EXPECTED_MFU['cuda']:.0%} of the device’s best rate by its data sheet, on a CPU "
+        f"{EXPECTED_MFU['cpu']:.0%} of the one the run measured. Measured speed and MFU "
+        "are medians; memory is the device’s, on a CPU the "
         "whole process’s, libraries included.</p>" + cost_table(report)
     )

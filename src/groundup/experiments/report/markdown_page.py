@@ -18,7 +18,14 @@ from groundup.experiments.report.figure_text import (
     show_percent,
     visible,
 )
-from groundup.experiments.report.markdown_text import cell, fenced, plain, table
+from groundup.experiments.report.markdown_text import (
+    cell,
+    fenced,
+    finding_paragraphs,
+    paragraph,
+    plain,
+    table,
+)
 from groundup.experiments.report.studies import Study
 from groundup.experiments.report.tables import STATES, describe_shared
 from groundup.experiments.results.groups import (
@@ -31,29 +38,28 @@ from groundup.experiments.results.groups import (
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
-from groundup.planner.duration import ASSUMED_MFU
+from groundup.planner.expectation import EXPECTED_MFU
 
 _FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 _MOST_SAMPLES = 4
 
 
-def render_markdown(report: Report, today: datetime.date | None = None) -> dict[str, str]:
+def render_markdown(report: Report) -> dict[str, str]:
     """The files by their paths: `<slug>.md`, and the drawings in a folder `<slug>`."""
-    today = today or datetime.date.today()
+    today = datetime.date.today()
     name = slug(report.title)
     drawings = _drawings(report)
     files = {f"{name}/{file}": drawing for file, (_, drawing) in drawings.items()}
     devices = sorted({str(run.environment.get("device", "")) for run in report.runs} - {""})
     parts = [f"# {plain(report.title)}"]
     if report.why:
-        parts.append(_paragraph(report.why))
-    told = f"{len(report.runs)} runs, {len(report.groups)} settings"
-    parts.append(plain(f"{told}; {', '.join(devices) or 'device unknown'}; {today:%Y-%m-%d}."))
-    parts += map(_paragraph, report.verdicts)
-    if report.finding:
-        first, *others = re.split(r"\n\s*\n", report.finding)
-        parts.append(f"**What we make of it** (written by a person): {plain(first)}")
-        parts += map(_paragraph, others)
+        parts.append(paragraph(report.why))
+    num_runs, num_groups = len(report.runs), len(report.groups)
+    told = "one run" if num_runs == 1 else f"{num_runs} runs of {num_groups} settings"
+    told = f"{told}; {', '.join(devices) or 'device unknown'}; {today:%Y-%m-%d}."
+    parts.append(plain(told[0].upper() + told[1:]))
+    parts += map(paragraph, report.verdicts)
+    parts += finding_paragraphs(report.finding)
     if report.warnings:
         parts.append("\n".join(f"> - {plain(warning)}" for warning in report.warnings))
     for place, study in enumerate(report.studies, start=1):
@@ -120,7 +126,7 @@ def _results(report: Report) -> str:
         "runs",
         f"best {report.measure_name}, mean ± 95% interval",
         f"last {report.measure_name}",
-        "bits per byte",
+        "bits per byte at the best",
         "training loss",
         "outcome",
     ]
@@ -132,7 +138,7 @@ def _results(report: Report) -> str:
                 cell(group.label),
                 f"**{best}** ★ best" if group.is_winner else best + _tie(group),
                 show_interval(group.figure(report.measure)),
-                show_interval(group.figure("bits_per_byte")),
+                show_interval(group.figure_at_best("bits_per_byte")),
                 show_interval(group.figure("loss")),
                 _outcome(report, group),
             ]
@@ -176,7 +182,8 @@ def _cost(report: Report) -> str:
     headers = ["runs", "parameters", "operations", "tokens a second", "MFU", "wall clock", "memory"]
     return table(headers, [_cost_row(group) for group in report.groups]) + (
         "\n\nMeans over seeds; in brackets what the planner makes of the settings, at "
-        f"{ASSUMED_MFU:.0%} of the device's best rate (on a CPU the one the run measured)."
+        f"{EXPECTED_MFU['cuda']:.0%} of the device's best rate by its data sheet, on a CPU "
+        f"{EXPECTED_MFU['cpu']:.0%} of the one the run measured."
     )
 
 
@@ -239,11 +246,6 @@ def _runs(report: Report) -> str:
 
 def _folded(title: str, content: str) -> str:
     return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
-
-
-def _paragraph(text: str) -> str:
-    """Text whose beginning is no list, heading or rule either."""
-    return re.sub(r"^(\d+(?=[.)])|(?=[-+=]))", r"\1\\", plain(text))
 
 
 def _has(run: RunResult, name: str) -> bool:

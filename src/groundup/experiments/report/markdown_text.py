@@ -13,6 +13,19 @@ def plain(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", " ".join(visible(text).split()))
 
 
+def paragraph(text: str) -> str:
+    """Text whose beginning is no list, heading or rule either."""
+    return re.sub(r"^(\d+(?=[.)])|(?=[-+=]))", r"\1\\", plain(text))
+
+
+def finding_paragraphs(finding: str) -> list[str]:
+    """What somebody makes of the figures, marked as theirs; blank lines part paragraphs."""
+    first, *others = re.split(r"\n\s*\n", finding.strip())
+    if not first:
+        return []
+    return [f"**What we make of it** (written by hand): {plain(first)}", *map(paragraph, others)]
+
+
 def cell(text: str) -> str:
     """The same for a table, where nothing would be a gap."""
     return plain(text) or UNKNOWN

@@ -85,11 +85,15 @@ def _prediction_verdict(prediction: Mapping[str, Any]) -> str:
         f"From the smaller budgets, {show_flops(prediction['budget_flops'])} were to reach a loss "
         f"of {show_loss(predicted)}"
     )
+    above_floor = prediction.get("predicted_with_floor")
+    if above_floor is not None:
+        told += f", or {show_loss(above_floor)} by a law with a floor"
     if measured is None:
         return f"{told}; that has not been trained."
     distance = show_loss(abs(measured - predicted))
     where = "above" if measured > predicted else "below"
-    return f"{told}; training them gave {show_loss(measured)}, {distance} {where} the prediction."
+    which = "the prediction" if above_floor is None else "the first"
+    return f"{told}; training them gave {show_loss(measured)}, {distance} {where} {which}."
 
 
 def _laws(values: Mapping[str, Any]) -> str:
@@ -98,7 +102,21 @@ def _laws(values: Mapping[str, Any]) -> str:
         return ""
     return (
         f" Here the best size goes with operations to the power {size['exponent']:.3f}, and its "
-        f"loss to the power {loss['exponent']:.4f}."
+        f"loss to the power {loss['exponent']:.4f}.{_floor(values.get('floor_fit'))}"
+    )
+
+
+def _floor(fit: Mapping[str, Any] | None) -> str:
+    """Nothing where four budgets were not to be had, or did not determine it."""
+    if fit is None:
+        return ""
+    law, missed, power_missed = fit["law"], fit["missed_by"], fit["power_law_missed_by"]
+    closer = "the law with a floor" if abs(missed) < abs(power_missed) else "the power law"
+    return (
+        f" A law with a floor, a loss that no budget takes away, falls to {law['floor']:.4f} "
+        f"({fit['least_floor']:.4f} to {fit['greatest_floor']:.4f} if any one budget is left out) "
+        f"with the power {law['exponent']:.4f}. Fitted without the greatest budget, it misses that "
+        f"one's loss by {missed:+.4f} and the power law by {power_missed:+.4f}: {closer} is closer."
     )
 
 

@@ -26,7 +26,6 @@ from groundup.experiments.results.groups import (
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.statistics import Interval
-from groundup.planner.duration import ASSUMED_MFU
 
 STATES = {
     "finished": ("✓", "finished"),
@@ -80,7 +79,7 @@ def results_table(report: Report, keys: dict[str, Curve]) -> str:
         f"Best {name}<small>mean ± 95% interval</small>",
         '<span class="visually-hidden">Drawn</span>',
         f"Last {name}",
-        "Bits per byte",
+        "Bits per byte<small>at the best</small>",
         "Training loss",
         "Tokens read",
         "Wall clock",
@@ -94,7 +93,7 @@ def results_table(report: Report, keys: dict[str, Curve]) -> str:
                 f"<strong>{best}</strong>" if group.is_winner else best,
                 _draw_interval(group.best, span),
                 show_interval(group.figure(report.measure)),
-                show_interval(group.figure("bits_per_byte")),
+                show_interval(group.figure_at_best("bits_per_byte")),
                 show_interval(group.figure("loss")),
                 show_count(_mean(group.figure("tokens"))),
                 show_duration(_mean(group.figure("wall_seconds"))),
@@ -158,7 +157,6 @@ def cost_table(report: Report) -> str:
     rows = []
     for group in report.groups:
         cost = mean_cost([run.cost for run in group.runs])
-        assumed = ASSUMED_MFU if cost.planned_tokens_per_second else None
         rows.append(
             [
                 markup(group.label),
@@ -168,7 +166,7 @@ def cost_table(report: Report) -> str:
                 _against(
                     show_count(cost.tokens_per_second), show_count(cost.planned_tokens_per_second)
                 ),
-                _against(show_percent(cost.mfu), show_percent(assumed)),
+                _against(show_percent(cost.mfu), show_percent(cost.planned_mfu)),
                 _against(show_duration(cost.seconds), show_duration(cost.planned_seconds)),
                 _against(show_bytes(cost.memory_bytes), show_bytes(cost.planned_bytes)),
             ]

@@ -18,6 +18,8 @@ Measure = Literal["validation_loss", "loss"]
 
 # They decide what is kept, shown or how the run is called, not what it learns.
 _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
+# The same text may lie in two places; where texts differ, their places say which is which.
+_PLACES_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
 _LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
@@ -58,11 +60,17 @@ class Group:
     @property
     def best(self) -> Interval | None:
         """The measure that ranks: each run's lowest validation loss, or its training loss."""
-        return self._over_seeds([best_loss(run, self.measure) for run in self._sound])
+        return self._over_seeds([best_loss(run, self.measure) for run in self._counted])
 
     def figure(self, name: str) -> Interval | None:
-        """The last value of a figure over the runs that did not diverge."""
-        return self._over_seeds([run.metrics.last(name) for run in self._sound])
+        """The last value of a figure over the runs that count."""
+        return self._over_seeds([run.metrics.last(name) for run in self._counted])
+
+    def figure_at_best(self, name: str) -> Interval | None:
+        """A figure where the validation loss was least."""
+        return self._over_seeds(
+            [run.metrics.at_lowest(name, by="validation_loss") for run in self._counted]
+        )
 
     @property
     def repeated_seeds(self) -> list[int]:
@@ -71,13 +79,15 @@ class Group:
         return sorted(seed for seed, count in counts.items() if count > 1)
 
     @property
-    def _sound(self) -> list[RunResult]:
-        return [run for run in self.runs if run.outcome.state != "diverged"]
+    def _counted(self) -> list[RunResult]:
+        """Those that finished; while none has, all that did not diverge."""
+        finished = [run for run in self.runs if run.outcome.state == "finished"]
+        return finished or [run for run in self.runs if run.outcome.state != "diverged"]
 
     def _over_seeds(self, values: Sequence[float | None]) -> Interval | None:
         """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
         by_seed: dict[int | None, list[float]] = {}
-        for run, value in zip(self._sound, values, strict=True):
+        for run, value in zip(self._counted, values, strict=True):
             if value is not None:
                 by_seed.setdefault(run.seed, []).append(value)
         return confidence_interval([sum(same) / len(same) for same in by_seed.values()])
@@ -121,7 +131,10 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     """The decisive settings that are not the same in all runs that have any, in their order."""
     known = [run for run in runs if run.settings]
-    names = dict.fromkeys(name for run in known for name in run.settings if _is_decisive(name))
+    places = _PLACES_OF_DATA if len({run.data_id for run in known}) > 1 else ()
+    names = dict.fromkeys(
+        name for run in known for name in run.settings if _is_decisive(name) or name in places
+    )
     return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
 
 
@@ -156,13 +169,15 @@ def settings_without_usual(groups: Sequence[Group]) -> set[str]:
 
 
 def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:
-    """Decisive settings that all runs have in common."""
-    known = [run for run in runs if run.settings]
+    """Settings that all runs have in common."""
+    known = [run.settings for run in runs if run.settings]
     if not known:
         return {}
-    differing = set(differing_settings(known))
-    first = known[0].settings
-    return {name: value for name, value in first.items() if name not in differing}
+    return {
+        name: value
+        for name, value in known[0].items()
+        if all(name in one and _spell(one[name]) == _spell(value) for one in known)
+    }
 
 
 def show_setting(value: Any) -> str:

@@ -5,19 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import pydantic
-
 from groundup.experiments.results.run_metrics import Metrics
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,
     count_parameters,
+    describe_cpu,
+    expected_duration,
     peak_flops_per_second,
     training_flops_per_token,
     training_memory,
 )
-from groundup.planner.duration import ASSUMED_MFU
+from groundup.planner.duration import Duration
 from groundup.planner.hardware import Precision, find_accelerator
+from groundup.training.config import model_of
 
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 
@@ -32,6 +33,7 @@ class Cost:
     planned_tokens: int | None = None
     planned_tokens_per_second: float | None = None
     planned_seconds: float | None = None
+    planned_mfu: float | None = None
     planned_bytes: int | None = None
     """The peak of a step, weights, gradients, optimizer state and activations; where the process
     is what is measured, its own memory as well."""
@@ -51,18 +53,21 @@ class Cost:
 
 def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics: Metrics) -> Cost:
     """The cost of a run as far as its folder tells; `settings` by dotted names."""
-    model = _model_of(settings)
+    model = model_of(settings)
     flops_per_token = training_flops_per_token(model) if model else None
     planned_tokens = _planned_tokens(settings, model)
     peak = _peak(settings, environment) or _implied_peak(flops_per_token, metrics)
-    rate = ASSUMED_MFU * peak / flops_per_token if peak and flops_per_token else None
+    duration = _duration(settings, environment, model, peak)
     tokens, memory_bytes = metrics.last("tokens"), metrics.last("memory_bytes")
     return Cost(
         num_parameters=sum(count_parameters(model).values()) if model else None,
         flops_per_token=flops_per_token,
         planned_tokens=planned_tokens,
-        planned_tokens_per_second=rate,
-        planned_seconds=planned_tokens / rate if planned_tokens and rate else None,
+        planned_tokens_per_second=(
+            planned_tokens / duration.seconds if planned_tokens and duration else None
+        ),
+        planned_seconds=duration.seconds if duration else None,
+        planned_mfu=duration.mfu if duration else None,
         planned_bytes=_planned_bytes(settings, environment, model),
         tokens=None if tokens is None else int(tokens),
         tokens_per_second=metrics.typical("tokens_per_second"),
@@ -79,21 +84,6 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
         values = [value for cost in costs if (value := getattr(cost, field.name)) is not None]
         means[field.name] = sum(values) / len(values) if values else None
     return Cost(**means)  # type: ignore[arg-type]
-
-
-def _model_of(settings: Mapping[str, Any]) -> ModelConfig | None:
-    """The model that the settings describe; None where they are missing or of another version."""
-    values = {
-        name.removeprefix("model."): value
-        for name, value in settings.items()
-        if name.startswith("model.")
-    }
-    if not values:
-        return None
-    try:
-        return ModelConfig.model_validate(values)
-    except pydantic.ValidationError:
-        return None
 
 
 def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> int | None:
@@ -124,6 +114,34 @@ def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -
     if chosen == "bfloat16":
         return "bfloat16"
     return "tf32" if settings.get("tf32", True) else "float32"
+
+
+def _duration(
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    model: ModelConfig | None,
+    peak_flops_per_second: float | None,
+) -> Duration | None:
+    """The time of the steps as the log of the run gave it before the first one."""
+    num_steps, batch_size = settings.get("num_steps"), settings.get("batch_size")
+    if model is None or peak_flops_per_second is None:
+        return None
+    if not isinstance(num_steps, int) or not isinstance(batch_size, int):
+        return None
+    execution = _execution_of(settings, environment)
+    kind = "cuda" if execution is None else execution.device
+    device = str(environment.get("device", ""))
+    if kind == "cpu":
+        device = describe_cpu(int(environment.get("num_threads") or 1), 0).name
+    return expected_duration(
+        model,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        peak_flops_per_second=peak_flops_per_second,
+        device=device,
+        kind=kind,
+        precision=_precision_of(settings, environment),
+    )
 
 
 def _planned_bytes(

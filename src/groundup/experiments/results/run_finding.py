@@ -14,8 +14,7 @@ from groundup.config import load_yaml
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.results.run_result import RunResult, read_run
 from groundup.files import read_json_lines
-
-_TRACES = ("config.yaml", "metrics.jsonl", "environment.json")
+from groundup.training.run_folder import RunFolder
 
 
 @dataclass
@@ -51,8 +50,8 @@ def find_runs(paths: Sequence[Path]) -> Found:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Is this a run, or at least the beginning of one? config.yaml is only written last."""
-    return path.is_dir() and any((path / name).is_file() for name in _TRACES)
+    """Is this a run, or at least the beginning of one?"""
+    return path.is_dir() and any(file.is_file() for file in RunFolder(path).traces)
 
 
 def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:

@@ -1,21 +1,18 @@
 """metrics.jsonl of a run, read whole although somebody may still be writing it.
 
-Figures become columns, so that a run of many lines stays small. A torn last line, damaged lines
-and a missing file are remembered as notes, never raised.
+A torn last line, damaged lines and a missing file are remembered as notes, never raised.
 """
 
-import json
 import math
 import statistics
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-_MAX_FIGURES = 64
+from groundup.training.figure_columns import FigureColumns, as_float, parse_line
+
 _MAX_SAMPLE_CHARACTERS = 4_000
-_LARGEST_FIGURE = 1e30
 
 
 @dataclass(frozen=True)
@@ -27,14 +24,14 @@ class Sample:
 
 
 @dataclass
-class Metrics:
+class Metrics(FigureColumns):
     """What a metrics file says."""
 
-    num_lines: int = 0
+    # Too large for any figure of a run that has not diverged.
+    limit: ClassVar[float] = 1e30
+
     num_skipped: int = 0
     """Steps that were not taken, because their loss or gradients were not finite."""
-    columns: dict[str, "array[float]"] = field(default_factory=dict)
-    """A number for every line; NaN where the line has none."""
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     ends_without_loss: bool = False
@@ -43,15 +40,9 @@ class Metrics:
 
     def add(self, record: dict[str, Any]) -> None:
         """Take one line in."""
-        for name, column in self.columns.items():
-            column.append(as_float(record.get(name)))
-        for name, value in record.items():
-            if name not in self.columns and len(self.columns) < _MAX_FIGURES and _is_number(value):
-                self.columns[name] = array("d", [math.nan]) * self.num_lines
-                self.columns[name].append(as_float(value))
-        self.num_lines += 1
+        super().add(record)
         if "loss" in record:
-            self.ends_without_loss = not math.isfinite(as_float(record["loss"]))
+            self.ends_without_loss = math.isnan(as_float(record["loss"], self.limit))
         is_skipped = record.get("skipped") is True
         self.num_skipped += is_skipped
         self.num_skipped_at_end = self.num_skipped_at_end + 1 if is_skipped else 0
@@ -59,10 +50,6 @@ class Metrics:
         if isinstance(texts, list) and texts:
             shown = tuple(str(text)[:_MAX_SAMPLE_CHARACTERS] for text in texts[:16])
             self.samples.append(Sample(self.step_of(self.num_lines - 1), shown))
-
-    def column(self, name: str) -> "array[float]":
-        """The figure of every line; empty if no line has it."""
-        return self.columns.get(name, array("d"))
 
     def places(self, name: str) -> list[int]:
         """The lines in which a figure is a finite number."""
@@ -72,15 +59,11 @@ class Metrics:
         """The finite values of a figure, in order."""
         return [value for value in self.column(name) if math.isfinite(value)]
 
-    def last(self, name: str) -> float | None:
-        column = reversed(self.column(name))
-        return next((value for value in column if math.isfinite(value)), None)
-
-    def lowest(self, name: str) -> tuple[float, int] | None:
-        """The least value of a figure and the step it was reached at."""
-        column = self.column(name)
-        place = min(self.places(name), key=column.__getitem__, default=None)
-        return None if place is None else (column[place], self.step_of(place))
+    def at_lowest(self, name: str, by: str) -> float | None:
+        """A figure as it was in the line where another one was least."""
+        place = self.lowest_place(by)
+        value = math.nan if place is None or name not in self.columns else self.column(name)[place]
+        return value if math.isfinite(value) else None
 
     def at_end(self, name: str) -> float | None:
         """The mean of the last twentieth of a figure that jitters."""
@@ -93,10 +76,6 @@ class Metrics:
         values = self.values(name)
         return statistics.median(values[1:] or values) if values else None
 
-    def step_of(self, place: int) -> int:
-        step = self.column("step")[place] if "step" in self.columns else math.nan
-        return int(step) if math.isfinite(step) else place + 1
-
 
 def read_metrics(path: Path) -> Metrics:
     """Everything that can be read of a metrics file."""
@@ -106,7 +85,7 @@ def read_metrics(path: Path) -> Metrics:
         return metrics
     damaged: list[int] = []
     for number, line in _lines(path, metrics):
-        record = _parse(line)
+        record = parse_line(line)
         if record is not None:
             metrics.add(record)
         elif line.endswith(b"\n"):
@@ -126,15 +105,6 @@ def read_metrics(path: Path) -> Metrics:
     return metrics
 
 
-def as_float(value: Any) -> float:
-    """NaN for what is no number, or too large for any figure of a run that has not diverged."""
-    return float(value) if _is_number(value) and abs(value) < _LARGEST_FIGURE else math.nan
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
@@ -143,11 +113,3 @@ def _lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except OSError as error:
         metrics.notes.append(f"{path.name} cannot be read: {error.strerror}")
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -1,7 +1,6 @@
 """How a run ended, or that it has not: told by its figures, its log and its folder's lock."""
 
 import os
-import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,11 +9,10 @@ from typing import Any, Literal
 
 from groundup.experiments.results.run_metrics import Metrics
 from groundup.training.run_folder import is_claimed
+from groundup.training.run_log import TAIL_BYTES, last_entry
 
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
 
-_LOG_ERROR = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ ERROR (?P<text>.*)")
-_LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ ")
 _NUM_AT_END = 5
 # A run that learned less than this share of its first loss may wander without having diverged.
 _LEAST_GAIN = 0.05
@@ -93,17 +91,15 @@ def _gave_up(error: str) -> bool:
 
 
 def _last_error(folder: Path) -> str:
-    """The text of the log's last line, if that is an error."""
+    """The text of the log's last entry, if that is an error."""
     try:
         with (folder / "log.txt").open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+            file.seek(max(0, file.tell() - TAIL_BYTES))
+            entry = last_entry(file.read())
     except OSError:
         return ""
-    entries = [line for line in lines if _LOG_LINE.match(line)]
-    found = _LOG_ERROR.fullmatch(entries[-1]) if entries else None
-    return found["text"][:600] if found else ""
+    return entry.text[:600] if entry is not None and entry.level == "ERROR" else ""
 
 
 def _last_step(metrics: Metrics) -> int:

@@ -4,19 +4,19 @@ Whatever is missing, torn or damaged becomes a note of the run, so that nothing 
 Which folders are meant is `run_finding`; how runs compare is `groups`.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from groundup.config import load_yaml
+from groundup.config import flatten, load_yaml
 from groundup.errors import ConfigError
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.experiments.results.run_metrics import Metrics, Sample, read_metrics
 from groundup.experiments.results.run_outcome import Outcome, judge
+from groundup.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,6 @@ class RunResult:
 def read_run(
     path: Path,
     *,
-    name: str | None = None,
     trial: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Read a run folder, or a lone metrics file; `trial` is what a sweep noted about it."""
@@ -99,7 +98,7 @@ def read_run(
         trial,
     )
     return RunResult(
-        name=name or (path.name if is_folder else path.stem),
+        name=path.name if is_folder else path.stem,
         path=path,
         settings=settings,
         environment=environment,
@@ -110,15 +109,6 @@ def read_run(
         point=_text_or_none(trial.get("point")) if trial else None,
         variant=_text_or_none(trial.get("variant")) if trial else None,
     )
-
-
-def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested mappings as (dotted name, value)."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _read_settings(folder: Path, notes: list[str]) -> dict[str, Any]:
@@ -134,14 +124,10 @@ def _read_settings(folder: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _read_environment(folder: Path, notes: list[str]) -> dict[str, Any]:
-    try:
-        value = json.loads((folder / "environment.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    notes.append("environment.json is missing or damaged: what it ran on is not known")
-    return {}
+    environment = RunFolder(folder).read_environment()
+    if not environment:
+        notes.append("environment.json is missing or damaged: what it ran on is not known")
+    return environment
 
 
 def _text_or_none(value: Any) -> str | None:

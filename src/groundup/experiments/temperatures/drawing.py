@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from groundup.experiments.report.curves import NUM_SLOTS
-from groundup.experiments.report.curves_svg import STYLE_FILE, draw_mark, ticks
+from groundup.experiments.report.curves_svg import draw_ground, draw_mark, ticks
 from groundup.experiments.report.figure_text import markup, shorten
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.temperatures.figures import FIGURES, Figure
@@ -68,8 +68,7 @@ def draw_study(study: TemperatureStudy) -> str:
     parts = [
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
         f'role="img" aria-label="{told}">',
-        f"<style>{STYLE_FILE.read_text('utf-8')}</style>",
-        f'<rect class="paper" width="{_WIDTH}" height="{height}" rx="8"/>',
+        draw_ground(_WIDTH, height),
         key,
     ]
     for place, figure in enumerate(drawn):

@@ -4,7 +4,13 @@ import datetime
 
 from groundup.experiments.report.figure_text import UNKNOWN
 from groundup.experiments.report.markdown_page import slug
-from groundup.experiments.report.markdown_text import cell, fenced, plain, table
+from groundup.experiments.report.markdown_text import (
+    cell,
+    fenced,
+    finding_paragraphs,
+    plain,
+    table,
+)
 from groundup.experiments.temperatures.drawing import draw_study
 from groundup.experiments.temperatures.figures import Figure, figures_in, row_of, show_finished
 from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
@@ -24,8 +30,9 @@ def render_temperatures(
     today = today or datetime.date.today()
     name = slug(title)
     figures = figures_in(study)
-    parts = [f"# {plain(title)}", plain(why), plain(finding)]
+    parts = [f"# {plain(title)}", plain(why)]
     parts.append(plain(f"{describe(study)}; {today:%Y-%m-%d}."))
+    parts += finding_paragraphs(finding)
     parts.append("\n".join(f"> - {plain(warning)}" for warning in warnings_of(study)))
     parts.append("## Results")
     for run in study.runs:

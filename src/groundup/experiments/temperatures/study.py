@@ -22,7 +22,7 @@ from groundup.experiments.temperatures.text_diversity import (
     words_of,
 )
 from groundup.experiments.temperatures.writing import Draft, write_drafts
-from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
+from groundup.generation import GenerationRequest, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature
 
 # As many rows at once as a step carries without slowing much.
@@ -160,7 +160,7 @@ def study_run(
             progress(next(count), num_texts)
 
     most_rows = min(_MOST_ROWS, max(len(requests) for _, requests in plans))
-    engine = Engine(language_model.model, max_rows=most_rows)
+    engine = language_model.make_engine(most_rows)
     results = []
     for setting, requests in plans:
         drafts = write_drafts(engine, requests, tell)

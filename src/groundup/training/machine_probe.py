@@ -7,6 +7,8 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Accelerator,
@@ -20,6 +22,8 @@ from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
 from groundup.runtime import num_cores, peak_memory_bytes
 from groundup.training.config import RunConfig
+from groundup.training.execution import device_name, settle, switches
+from groundup.training.rehearsal import Rehearsal, num_warm_up_steps, random_batch
 
 _TIMED_STEPS = 3
 # A process does not grow by a step that fits into what it holds already.
@@ -53,9 +57,6 @@ class Probe:
 
 def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     """Train a model of these settings for a few steps of one micro-batch."""
-    from groundup.training.execution import settle
-    from groundup.training.rehearsal import num_warm_up_steps
-
     config = settle(config)
     execution = Execution.of(config.device, config.precision)
     kind = execution.device
@@ -95,12 +96,8 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
 
 
 def _describe_device(config: RunConfig, host_memory_bytes: int) -> Accelerator:
-    from groundup.training.execution import device_name
-
     name = device_name(config)
     if config.device.startswith("cuda"):
-        import torch
-
         _, total = torch.cuda.mem_get_info(config.device)
         row = find_accelerator(name) or Accelerator(name, None, None, 0.0, total)
         return row._replace(memory_bytes=total)
@@ -112,11 +109,6 @@ def _describe_device(config: RunConfig, host_memory_bytes: int) -> Accelerator:
 
 def time_steps(config: RunConfig, num_warm_up: int) -> tuple[float, int]:
     """Seconds of a step, the median, and the peak of the memory."""
-    import torch
-
-    from groundup.training.execution import switches
-    from groundup.training.rehearsal import Rehearsal, random_batch
-
     is_cuda = config.device.startswith("cuda")
     _load_libraries(config)
     before = peak_memory_bytes()
@@ -131,8 +123,6 @@ def time_steps(config: RunConfig, num_warm_up: int) -> tuple[float, int]:
 
 def _load_libraries(config: RunConfig) -> None:
     """Take a step of next to nothing: what is loaded on the way is no part of a step's memory."""
-    from groundup.training.rehearsal import Rehearsal, random_batch
-
     sizes = {"context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 1, "vocab_size": 16}
     small = config.model_copy(
         update={

@@ -1,0 +1,135 @@
+"""`groundup plan` on the screen, line by line, and what a probe of this machine adds to it."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.cli.main import main
+from groundup.model.config import PRESETS
+from groundup.planner import describe_cpu, step_flops, training_memory
+from groundup.planner.quantities import show_bytes
+from groundup.runtime import num_cores
+from groundup.training import machine_probe
+
+
+def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, "--json"]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_the_tables_show_figures_shares_and_the_derivation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "--preset", "gpt2-xl"]) == 0
+    page = capsys.readouterr().out
+    for text in (
+        "2,127,057,600",
+        "4,513,336,524,800",
+        "20,971,520,000",
+        "shares by size",
+        "16,384",
+        "18,034,335,744 x batch + 34,032,921,600 bytes",
+        "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
+        "568,819,274 s = 6,583.6 days",
+        "Hoffmann",
+    ):
+        assert text in page
+
+
+def lines_below(page: str, title: str) -> list[str]:
+    """The lines of the table with that title."""
+    lines = page.splitlines()
+    below = lines[lines.index(title) + 1 :]
+    return list(itertools.takewhile(lambda line: line.startswith("  "), below))
+
+
+def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
+    memory = figures(capsys, *words)["memory"]
+    assert main(["plan", *words]) == 0
+    lines = lines_below(capsys.readouterr().out, "memory of groundup train, bfloat16 on cuda")
+    told = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines)
+    expected = {
+        "weights": memory["weights"],
+        "gradients": memory["gradients"],
+        "optimizer state": memory["optimizer_state"],
+        "copies of weights": memory["weight_copies"],
+        **{
+            f"a sequence: {name.replace('_', ' ')}": count
+            for name, count in memory["activations_per_sequence"].items()
+        },
+        "a sequence: total": memory["bytes_per_sequence"],
+    }
+    assert {name: told.pop(name) for name in expected} == {
+        name: show_bytes(count) for name, count in expected.items()
+    }
+    peak = f"{show_bytes(memory['peak_bytes'])} with micro-batches of {memory['micro_batch']:,}"
+    assert told == {
+        "largest micro-batch in 24 GiB": f"{memory['largest_micro_batch']:,}",
+        "peak of a step": peak,
+    }
+    assert len(memory["activations_per_sequence"]) >= 6
+
+
+def test_a_probe_is_shown_beside_what_was_predicted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
+    words = ["--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe"]
+    config = PRESETS["tinystories"]
+    rate = step_flops(config, 8) / 0.5
+    peak = describe_cpu(num_cores(), 0).float32_flops_per_second
+    assert main(["plan", *words]) == 0
+    page = capsys.readouterr().out
+    title = next(line for line in page.splitlines() if line.startswith("measured on CPU of "))
+    told = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines_below(page, title))
+    predicted = training_memory(config).bytes_at(8)
+    assert told == {
+        "sequences at once": "8",
+        "a step": "500 ms",
+        "speed": f"{8 * 256 / 0.5:,.0f} tokens/s, {min(1, rate / peak):.1%} MFU",
+        "peak memory, measured": "600.0 MB",
+        "peak memory, predicted": show_bytes(predicted),
+    }
+
+
+def test_a_probe_plans_with_what_this_machine_did(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    found = figures(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
+    probe, duration = found["probe"], found["duration"]
+    assert probe["micro_batch"] == found["memory"]["micro_batch"] == 2
+    assert duration["mfu"] == probe["mfu"] > 0
+    assert probe["tokens_per_second"] == pytest.approx(2 * 16 / probe["seconds_per_step"])
+    assert probe["predicted_bytes"] > 0 and probe["peak_bytes"] >= 0
+    assert duration["seconds"] == round(12 * probe["seconds_per_step"])
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_a_probe_corrects_the_plan_of_memory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
+) -> None:
+    words = ("--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe")
+    predicted = figures_of_steps(capsys, monkeypatch, words, 0)
+    found = figures_of_steps(
+        capsys, monkeypatch, words, round(ratio * predicted["probe"]["predicted_bytes"])
+    )
+    before, after = predicted["memory"], found["memory"]
+    assert after["peak_bytes"] == pytest.approx(ratio * before["peak_bytes"], rel=1e-6)
+    assert (after["largest_micro_batch"] > before["largest_micro_batch"]) == (ratio < 1)
+
+
+def figures_of_steps(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    peak_bytes: int,
+) -> dict[str, Any]:
+    """The plan after a probe whose steps took a second and this memory."""
+    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
+    return figures(capsys, *words)

@@ -1,0 +1,161 @@
+"""`groundup scaling` as typed, with trials that only write figures: its tables, file and errors."""
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from groundup.cli.main import main
+from groundup.cli.scaling import print_scaling
+from groundup.experiments import scaling
+from groundup.experiments.fits import FloorFit, FloorLaw, PowerLaw
+from groundup.experiments.scaling import Prediction, ScalingOutcome, run_scaling
+from groundup.files import read_json_lines
+
+# The trainer without a model finds width 16 best, whatever the budget.
+LADDER = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
+
+
+@pytest.fixture(autouse=True)
+def with_figures_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = str(repository / "tests" / "experiments" / "figures_only.py")
+
+    def command(config_file: Path, resume: bool) -> list[str]:
+        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
+
+    monkeypatch.setattr(scaling, "run_scaling", functools.partial(run_scaling, command=command))
+    monkeypatch.chdir(tmp_path)
+
+
+def words_of(page: str) -> list[str]:
+    """The lines of a page with single blanks."""
+    return [" ".join(line.split()) for line in page.splitlines()]
+
+
+def test_a_dry_run_lists_the_ladder_and_makes_nothing(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scaling", str(small_config), *LADDER, "--seeds", "0", "1", "--dry-run"]) == 0
+    lines = words_of(capsys.readouterr().out)
+    assert lines[0] == "scaling: trials"
+    assert any(line.startswith("C=1.6e08+d=24+learning_rate=0.001+seed=1 ") for line in lines)
+    assert lines[-1].startswith("12 trials ")
+    assert not Path("sweeps").exists()
+
+
+def test_the_ladder_its_best_sizes_and_the_tested_law_are_printed_and_stored(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["scaling", str(small_config), *LADDER, "--learning-rates", "0.01", "0.1"]
+    assert main([*words, "--jobs", "2", "--name", "steps"]) == 0
+    page = capsys.readouterr().out
+    lines = words_of(page)
+    stored = json.loads(Path("sweeps/steps/scaling.json").read_text("utf-8"))
+
+    assert lines[0] == "sweeps/steps"
+    assert lines[1] == "FLOPs width layers parameters tokens learning rate loss"
+    assert len(stored["rungs"]) == 6
+    for line, rung in zip(lines[2:8], stored["rungs"], strict=True):
+        assert rung["learning_rate"] == 0.01
+        assert line == (
+            f"{rung['budget_flops']:.3g} {rung['d_model']} {rung['num_layers']} "
+            f"{rung['num_parameters']:,} {rung['tokens']:,} 0.01 {rung['loss']:.4f}"
+        )
+    assert lines[8] == "best size for each budget"
+    for line, fit in zip(lines[10:12], stored["fits"], strict=True):
+        assert fit["is_inside"] and line == (
+            f"{fit['budget_flops']:.3g} {fit['best_parameters']:,.0f} {fit['best_loss']:.4f}"
+        )
+    prediction = stored["prediction"]
+    assert prediction["d_model"] == 16 and prediction["measured_loss"] == pytest.approx(2.0)
+    laws = "\n".join(lines[12:])
+    assert laws.startswith("the laws\nbest size grows as FLOPs^")
+    assert "next budget 3.2e+08 FLOPs" in laws and "nearest width 16 with" in laws
+    assert f"predicted loss {prediction['predicted_loss']:.4f}" in laws
+    assert f"measured loss {prediction['measured_loss']:.4f}" in laws
+    missed = prediction["measured_loss"] - prediction["predicted_loss"]
+    assert lines[-1] == f"measured less predicted {missed:+.4f}"
+    assert "not to be trusted" not in page and "add widths" not in page
+
+    # Nothing is left to run, and the same is said again.
+    before = list(read_json_lines("sweeps/steps/trials.jsonl"))
+    assert main([*words, "--name", "steps"]) == 0
+    assert capsys.readouterr().out == page
+    assert list(read_json_lines("sweeps/steps/trials.jsonl")) == before
+
+
+def test_a_ladder_beside_the_best_size_is_not_to_be_trusted_and_needs_no_check(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budgets = ["--budgets", "4e8", "8e8"]
+    widths = ["--widths", "24", "32", "40"]
+    words = [*budgets, *widths, "--learning-rates", "0.01", "--no-check", "--jobs", "2"]
+    assert main(["scaling", str(small_config), *words]) == 0
+    page = capsys.readouterr().out
+    assert page.count("at the end of the ladder: add widths") == 2
+    assert "not to be trusted" in page and "fewer than two best sizes lie inside" in page
+    assert "predicted loss" in page and "measured" not in page
+    stored = json.loads(Path("sweeps/scaling/scaling.json").read_text("utf-8"))
+    assert stored["prediction"]["measured_loss"] is None
+    assert len(list(read_json_lines("sweeps/scaling/trials.jsonl"))) == 6
+
+
+@pytest.mark.parametrize(
+    ("missed", "closer"), [(0.003, "the one with a floor"), (-0.5, "the power law")]
+)
+def test_a_law_with_a_floor_stands_beside_the_power_law(
+    capsys: pytest.CaptureFixture[str], missed: float, closer: str
+) -> None:
+    floor_fit = FloorFit(FloorLaw(1.7, 500.0, -0.15), 1.65, 1.8, missed, 0.09)
+    prediction = Prediction(1e18, 1e8, 512, 100_000_000, 2.4, 2.5, 2.51)
+    laws = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
+    print_scaling(ScalingOutcome(Path("a"), [], [], *laws, floor_fit, prediction))
+    lines = words_of(capsys.readouterr().out)
+    assert "its loss falls as FLOPs^-0.0500" in lines
+    assert "or, with a floor falls to 1.7000 as FLOPs^-0.1500" in lines
+    assert "the floor 1.6500 to 1.8000 without any one budget" in lines
+    assert (
+        f"without the last budget the power law misses it by +0.0900, the one with a floor by "
+        f"{missed:+.4f}: {closer} is closer"
+    ) in lines
+    assert lines[-5:] == [
+        "predicted loss 2.4000",
+        "predicted with a floor 2.5000",
+        "measured loss 2.5100",
+        "measured less predicted +0.1100",
+        "the same with a floor +0.0100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--widths", "8", "16"], "a ladder needs at least three widths, but has [8, 16]"),
+        (["--budgets", "8e7"], "a law needs at least two budgets"),
+        (["--widths", "8", "16", "20"], "width 20 cannot be cut into the base's heads of 8"),
+        (["--budgets", "1", "8e7"], "1 FLOPs are 0 steps at width 8: give a greater budget"),
+        (["--jobs", "0"], "--jobs is 0"),
+        (["--learning-rates", "-1"], "learning_rate"),
+    ],
+)
+def test_a_mistake_is_one_line_and_starts_nothing(
+    small_config: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert main(["scaling", str(small_config), *LADDER, *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and complaint in error and error.count("\n") == 1
+    assert not Path("sweeps").exists()
+
+
+def test_a_ladder_of_which_too_little_is_left_says_which_budget(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Above 0.5 every trial diverges.
+    words = [*LADDER, "--learning-rates", "0.9", "--jobs", "2"]
+    assert main(["scaling", str(small_config), *words]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and "of 8e+07 FLOPs" in error and "there are 0" in error
+    assert "lower the learning rate" in error
+    assert len(list(read_json_lines("sweeps/scaling/trials.jsonl"))) == 6

@@ -1,0 +1,102 @@
+"""Where trials run: what confines each to its slot, seen from inside its process."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.experiments import devices
+from groundup.experiments.devices import make_slots, num_devices
+from groundup.experiments.runner import Command
+from groundup.experiments.sweep import run_sweep
+from groundup.training.config import RunConfig
+
+
+def told(folder: Path, name: str) -> list[str]:
+    """What every trial wrote into the file of that name."""
+    return sorted(file.read_text() for file in folder.glob(f"runs/*/{name}"))
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "5"])
+
+
+def test_trials_beyond_the_devices_share_them_evenly(
+    make_spec: Any,
+    figures_only: Command,
+    tmp_path: Path,
+    two_devices: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOGETHER", "4")
+    spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1, 2, 3])
+    outcome = run_sweep(spec, tmp_path, jobs=4, command=figures_only)
+    assert {record.status for record in outcome.records.values()} == {"finished"}
+    assert told(tmp_path, "device.txt") == ["0", "0", "5", "5"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "expected"),
+    [(None, 2, ["0", "1"]), ("3,7", 2, ["3", "7"]), ("3,7", 1, ["3"]), ("", 0, []), (None, 0, [])],
+)
+def test_a_trial_is_shown_a_device_by_the_name_it_has_outside(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, expected: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    slots = make_slots(RunConfig(device="auto"))
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots] == (expected or [None])
+
+
+def test_trials_on_one_processor_share_its_cores(
+    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr(devices, "num_cores", lambda: 9)
+    run_sweep(make_spec(), tmp_path / "alone", command=figures_only)
+    assert told(tmp_path / "alone", "threads.txt") == ["7"]
+    run_sweep(make_spec(seeds=[0, 1]), tmp_path / "two", jobs=2, command=figures_only)
+    assert told(tmp_path / "two", "threads.txt") == ["4", "4"]
+
+
+def test_every_trial_has_a_core_to_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "num_cores", lambda: 2)
+    slots = make_slots(RunConfig(device="cpu"), jobs=3)
+    assert [slot.environment for slot in slots] == [{"OMP_NUM_THREADS": "1"}] * 3
+
+
+@pytest.mark.parametrize(("jobs", "count"), [(None, 2), (1, 1), (2, 2), (5, 2)])
+def test_devices_are_counted_once(two_devices: None, jobs: int | None, count: int) -> None:
+    assert num_devices(make_slots(RunConfig(device="cuda"), jobs)) == count
+    assert num_devices(make_slots(RunConfig(device="cpu"), jobs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "jobs", "warning"),
+    [
+        ({"minutes": 1}, 2, "2 trials at once share 1 device, so"),
+        ({"minutes": 1}, None, None),
+        ({}, 2, None),
+        ({"minutes": 1, "settings": {"device": "cuda"}}, 3, "3 trials at once share 2 devices, so"),
+        ({"minutes": 1, "settings": {"device": "cuda"}}, 2, None),
+    ],
+)
+def test_minutes_on_a_shared_device_are_warned_of(
+    make_spec: Any,
+    figures_only: Command,
+    tmp_path: Path,
+    two_devices: None,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+    jobs: int | None,
+    warning: str | None,
+) -> None:
+    run_sweep(make_spec(**changes), tmp_path, jobs=jobs, command=figures_only)
+    if warning is None:
+        assert "at once share" not in caplog.text
+    else:
+        assert caplog.text.count(warning) == 1 and "in 1 minutes" in caplog.text

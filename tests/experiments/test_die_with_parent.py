@@ -1,0 +1,88 @@
+"""A trial does not outlive its sweep, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from groundup.experiments import die_with_parent
+from groundup.files import locked
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can do it")
+
+START = [sys.executable, "-P", "-S", die_with_parent.__file__]
+
+PARENT = """
+import os, subprocess, sys
+subprocess.run([*sys.argv[1:5], str(os.getpid()), sys.executable, "-c", sys.argv[5]], timeout=60)
+"""
+
+CHILD = """
+import time
+print("alive", flush=True)
+time.sleep(60)
+"""
+
+SWEEP = """
+import sys
+from pathlib import Path
+from groundup.experiments.spec import load_sweep
+from groundup.experiments.sweep import run_sweep
+script, file, folder = sys.argv[1:]
+run_sweep(load_sweep(file), Path(folder), command=lambda c, _: [sys.executable, script, str(c)])
+"""
+
+
+def test_a_child_dies_when_its_parent_is_killed() -> None:
+    command = [sys.executable, "-c", PARENT, *START, CHILD]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == b"alive\n"
+        parent.kill()
+        # The child has the other end of the pipe too, which therefore lasts as long as it lives.
+        parent.communicate(timeout=30)
+
+
+def test_a_command_whose_parent_is_gone_already_is_not_begun(tmp_path: Path) -> None:
+    touch = f"open({str(tmp_path / 'begun')!r}, 'w')"
+    ended = subprocess.run([*START, "0", sys.executable, "-c", touch], timeout=30)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_parent_is_the_process_that_was_named(tmp_path: Path) -> None:
+    command = [*START, str(os.getpid()), sys.executable, "-c", "print('alive')"]
+    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=30).stdout == b"alive\n"
+
+
+def test_trials_die_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
+    # So low a rate that the trial stops halfway and waits.
+    base = {"num_steps": 4, "device": "cpu", "optimizer": {"learning_rate": 1e-7}}
+    file, folder = tmp_path / "sweep.yaml", tmp_path / "sweep"
+    file.write_text(yaml.safe_dump({"name": "small", "base": base}))
+    script = str(Path(__file__).with_name("figures_only.py"))
+    run = folder / "runs" / "seed=0"
+    with subprocess.Popen([sys.executable, "-c", SWEEP, script, str(file), str(folder)]) as sweep:
+        try:
+            wait_until(lambda: (run / "metrics.jsonl").exists())
+            assert is_held(run)
+        finally:
+            sweep.kill()
+        wait_until(lambda: not is_held(run))
+
+
+def is_held(folder: Path) -> bool:
+    with locked(folder) as is_free:
+        return not is_free
+
+
+def wait_until(condition) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(3_000):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("waited for thirty seconds")

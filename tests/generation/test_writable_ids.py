@@ -1,0 +1,171 @@
+"""Ids that a model has and its tokenizer lacks are never written, however likely they are."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.generation import (
+    Engine,
+    GenerationRequest,
+    LanguageModel,
+    ModelDecoder,
+    Sampler,
+    TextStream,
+    WritableIds,
+)
+from groundup.generation.packed_decoder import PackedDecoder
+from groundup.generation.scoring import log_probabilities
+from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+
+NewModel = Callable[..., TransformerLM]
+
+END = "<|endoftext|>"
+BYTES = {id: bytes([id]) for id in range(256)}
+# The end of a text at 256, another special token at 262, and nothing in between.
+GAPS = tuple(range(257, 262))
+WITHOUT_GAPS = Tokenizer(BYTES, [], [END])
+WITH_GAPS = Tokenizer.from_definition(
+    TokenizerDefinition({**BYTES, 256: END.encode(), 262: b"<|x|>"}, [], {END: 256, "<|x|>": 262})
+)
+TOKENIZERS = {"no gaps": WITHOUT_GAPS, "gaps": WITH_GAPS}
+PROMPTS = ["Once", "upon", "O"]
+RULES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "hot": {"temperature": 2.0},
+    "top-p": {"top_p": 0.9},
+    "top-k": {"top_k": 5},
+    "min-p": {"min_p": 0.2},
+    "repetition penalty": {"repetition_penalty": 1.5},
+    "all": {"temperature": 1.5, "top_k": 40, "top_p": 0.8, "repetition_penalty": 1.2},
+}
+
+
+@pytest.fixture(params=["fused", "reference"])
+def padded(request: pytest.FixtureRequest, new_model: NewModel, shout: Any) -> TransformerLM:
+    """Its likeliest ids are always those in the gaps, or beyond all that a tokenizer here has."""
+    model = new_model(vocab_size=300, kernels=request.param)
+    shout(model, [*GAPS, *range(263, 300)])
+    return model
+
+
+def without(model: TransformerLM, ids: list[int]) -> TransformerLM:
+    """The oracle: the same model, where these ids come out far below all others."""
+    quiet = TransformerLM.from_config(model.config)
+    quiet.load_state_dict(model.state_dict())
+
+    def logits(hidden: torch.Tensor) -> torch.Tensor:
+        return TransformerLM.logits(quiet, hidden).index_fill(-1, torch.tensor(ids), -1e30)
+
+    quiet.logits = logits  # type: ignore[method-assign]
+    return quiet
+
+
+def lacking(tokenizer: Tokenizer) -> list[int]:
+    return [id for id in range(300) if id not in tokenizer.vocab]
+
+
+def test_the_ids_are_those_that_can_be_decoded() -> None:
+    assert WritableIds.of(WITHOUT_GAPS) == WritableIds(257)
+    assert WritableIds.of(WITH_GAPS) == WritableIds(263, GAPS)
+    assert (WritableIds(257).num, WritableIds(263, GAPS).num) == (257, 258)
+
+
+def test_the_rigged_model_would_write_nothing_else(padded: TransformerLM) -> None:
+    engine = Engine(padded, max_rows=1)
+    engine.add(GenerationRequest((79, 110), 8, Sampler.of(0)))
+    while engine.num_running:
+        for _, token in engine.step():
+            assert token.id in GAPS or token.id > 262
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_texts_are_those_of_a_model_without_the_other_ids(
+    padded: TransformerLM,
+    tokenizer: Tokenizer,
+    rules: dict[str, Any],
+    plain_ids: Callable[[TransformerLM, GenerationRequest], list[int]],
+) -> None:
+    language_model = LanguageModel(padded, tokenizer)
+    quiet = without(padded, lacking(tokenizer))
+    sampler = Sampler.of(**rules)
+    requests = [
+        language_model.request(prompt, 10, sampler, seed, past_context="slide")
+        for seed, prompt in enumerate(PROMPTS)
+    ]
+    expected = []
+    for request in requests:
+        stream = TextStream(tokenizer)
+        ids = plain_ids(quiet, request)
+        expected.append("".join(stream.push(id) for id in ids if id != 256) + stream.finish())
+    settings = {**rules, "max_tokens": 10, "past_context": "slide"}
+    assert language_model.generate_many(PROMPTS, **settings) == expected
+    for seed, (prompt, text) in enumerate(zip(PROMPTS, expected, strict=True)):
+        assert "".join(language_model.stream(prompt, seed=seed, **settings)) == text
+    assert any(expected)
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_likelihoods_are_shares_of_what_can_be_written(
+    padded: TransformerLM, tokenizer: Tokenizer
+) -> None:
+    engine = LanguageModel(padded, tokenizer).make_engine(2)
+    for seed in (1, 2):
+        engine.add(GenerationRequest((79, 110), 6, Sampler.of(2.0), seed, num_alternatives=1000))
+    while engine.num_running:
+        for _, token in engine.step():
+            assert {id for id, _ in token.alternatives} == set(tokenizer.vocab)
+            assert math.fsum(math.exp(value) for _, value in token.alternatives) == (
+                pytest.approx(1)
+            )
+            assert token.log_probability == dict(token.alternatives)[token.id]
+
+
+@pytest.mark.parametrize("kind", [ModelDecoder, PackedDecoder])
+def test_a_decoder_scores_the_writable_ids_alone(
+    kind: type[ModelDecoder], new_model: NewModel
+) -> None:
+    model = new_model(vocab_size=50, logit_soft_cap=4.0)
+    decoder = kind(model, 2, writable=WritableIds(40, (7, 38)))
+    scores = [decoder.prefill(0, [1, 49])]
+    scores += decoder.decode(torch.tensor([48, 7]), torch.tensor([2, 0]))
+    for text, row in zip(([1, 49], [1, 49, 48], [7]), scores, strict=True):
+        expected = model(torch.tensor([text]))[0, -1, :40].detach()
+        expected[[7, 38]] = -math.inf
+        assert torch.allclose(row, expected, atol=1e-4)
+    assert decoder.num_writable == 38 and decoder.vocab_size == 50
+
+
+@pytest.mark.parametrize("kind", [ModelDecoder, PackedDecoder])
+def test_where_all_ids_can_be_written_scores_are_left_as_they_are(
+    kind: type[ModelDecoder], new_model: NewModel
+) -> None:
+    model = new_model(vocab_size=257)
+    made = torch.zeros(1, 257)
+    model.logits = lambda hidden: made  # type: ignore[method-assign]
+    decoder = kind(model, 1, writable=WritableIds.of(WITHOUT_GAPS))
+    assert decoder.decode(torch.tensor([3]), torch.tensor([0])) is made
+
+
+def test_a_prompt_may_hold_any_id_of_the_model(padded: TransformerLM) -> None:
+    engine = LanguageModel(padded, WITHOUT_GAPS).make_engine(2)
+    for seed, penalty in enumerate((1.3, None)):
+        sampler = Sampler.of(1.0, repetition_penalty=penalty)
+        engine.add(GenerationRequest((299, 258, 65), 8, sampler, seed))
+    while engine.num_running:
+        assert all(0 <= token.id < 257 for _, token in engine.step())
+
+
+def test_the_score_of_a_text_counts_all_ids_of_the_model(padded: TransformerLM) -> None:
+    scores = [LanguageModel(padded, WITHOUT_GAPS).score("Once").log_probabilities]
+    scores.append(tuple(log_probabilities(padded, [256, *b"Once"])))
+    logits = padded(torch.tensor([[256, *b"Onc"]]))[0].detach()
+    table = torch.log_softmax(logits, dim=-1)
+    expected = [float(table[place, id]) for place, id in enumerate(b"Once")]
+    for found in scores:
+        assert found == pytest.approx(expected, rel=1e-4)

@@ -1,0 +1,54 @@
+"""The memory that the planner gives a run on a CPU against what the process of a real one took."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.config import save_yaml
+from groundup.training.config import RunConfig
+from groundup.training.execution import planned_memory, settle
+from groundup.training.run_folder import RunFolder
+
+MakeConfig = Callable[..., RunConfig]
+
+# Activations are the most of the first, weights and their averages of the second.
+SHAPES: dict[str, dict[str, Any]] = {
+    "deep": {
+        "batch_size": 32,
+        "model.vocab_size": 1_024,
+        "model.context_length": 128,
+        "model.d_model": 128,
+        "model.num_layers": 4,
+        "model.d_ff": 344,
+    },
+    "wide": {
+        "batch_size": 8,
+        "model.vocab_size": 16_000,
+        "model.context_length": 64,
+        "model.d_model": 192,
+        "model.num_layers": 4,
+        "model.d_ff": 512,
+    },
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_run_with_evaluations_and_checkpoints_takes_the_memory_that_is_planned(
+    shape: str, make_config: MakeConfig, tmp_path: Path, repository: Path
+) -> None:
+    changes = {"num_steps": 7, "num_threads": 1, "precision": "float32", **SHAPES[shape]}
+    config = settle(make_config("run", changes))
+    save_yaml(tmp_path / "run.yaml", config)
+    command = [sys.executable, "-m", "groundup", "train", "--config", str(tmp_path / "run.yaml")]
+    environment = {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, capture_output=True, env=environment, check=True, timeout=120)
+    lines = RunFolder(config.run_folder).metrics_file.read_text("utf-8").splitlines()
+    memory = planned_memory(config)
+    planned = memory.process_bytes + memory.bytes_at(config.batch_size)
+    assert planned == pytest.approx(json.loads(lines[-1])["memory_bytes"], rel=0.10)
