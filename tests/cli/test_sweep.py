@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from groundup.cli.main import main
+from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.trials import TrialRecord
 from groundup.files import read_json_lines
 from groundup.training.comparison import compare_runs
 
@@ -44,6 +46,27 @@ def test_a_dry_run_lists_the_trials_and_makes_nothing(
     page = capsys.readouterr().out
     assert "batch_size=4+seed=1" in page and "4 trials" in page
     assert not (tmp_path / "sweeps").exists()
+
+
+def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = SweepFolder("sweeps/small")
+    begun = folder.runs / "batch_size=4+seed=0"
+    begun.mkdir(parents=True)
+    (begun / "config.yaml").touch()
+    for size, status in ((2, "finished"), (4, "failed"), (8, "diverged")):
+        point = f"batch_size={size}"
+        folder.add_record(TrialRecord(f"{point}+seed=0", point, status, 0))  # type: ignore[arg-type]
+    for length in ({}, {"minutes": 2}):
+        spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, **length)
+        assert main(["sweep", spec, "--dry-run"]) == 0
+        *trials, sum_of_left = capsys.readouterr().out.splitlines()[2:]
+        states = [" ".join(line.split()[-2:]) for line in trials]
+        assert [state.split()[-1] for state in states[:3]] == ["finished", "begun", "diverged"]
+        assert states[3] == "to run"
+        assert "2 of 4 trials are left" in sum_of_left
+    assert sum_of_left.split()[-1] == "4"
 
 
 def test_a_dry_run_of_equal_times_tells_minutes(

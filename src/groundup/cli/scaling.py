@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> int:
     )
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        print_trials(f"{spec.name}: trials", plan_trials(spec, path))
+        print_trials(f"{spec.name}: trials", plan_trials(spec, path), path)
         return 0
     outcome = run_scaling(spec, path, check=arguments.check, jobs=arguments.jobs)
     if outcome.fits:

@@ -11,8 +11,10 @@ from groundup.errors import ConfigError
 if TYPE_CHECKING:
     from signal import Signals
 
-    from groundup.experiments.sweep import PointResult, SweepOutcome
+    from groundup.experiments.sweep import PointResult, SweepOutcome, TrialState
     from groundup.experiments.trials import Trial
+
+_LEFT = ("begun", "to run")
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Arguments:
     """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
 
     dry_run: bool = False
-    """List the trials and what they cost, and run none."""
+    """List the trials, what they cost and how far they are, and run none."""
 
 
 def run(arguments: Arguments) -> int:
@@ -50,9 +52,9 @@ def run(arguments: Arguments) -> int:
     if arguments.dry_run:
         trials = plan_trials(spec, path)
         if spec.minutes is None:
-            print_trials(f"{spec.name}: trials", trials)
+            print_trials(f"{spec.name}: trials", trials, path)
         else:
-            print_timed_trials(f"{spec.name}: trials", trials, spec.minutes)
+            print_timed_trials(f"{spec.name}: trials", trials, spec.minutes, path)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     print_outcome(spec.name, outcome)
@@ -73,36 +75,48 @@ def exit_status(stopped_by: "Signals | None") -> int:
     return 128 + stopped_by
 
 
-def print_trials(title: str, trials: "list[Trial]") -> None:
-    """Each trial with its size and cost, and the sum."""
+def print_trials(title: str, trials: "list[Trial]", folder: Path) -> None:
+    """Each trial with its size, cost and state, and the sum of those that are left."""
     from groundup.cli.tables import print_table
+    from groundup.experiments.sweep import trial_states
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
-    rows, total = [], 0
+    states = trial_states(folder, trials)
+    rows, flops_left = [], 0
     for trial in trials:
         config = trial.config
         tokens = config.num_steps * config.tokens_per_step
         flops = tokens * training_flops_per_token(config.model)
-        total += flops
+        flops_left += flops if states[trial.name] in _LEFT else 0
         parameters = sum(count_parameters(config.model).values())
         cells = [f"{parameters:,}", f"{config.num_steps:,}", f"{tokens:,}", f"{flops:.3g}"]
-        rows.append([trial.name, *cells])
-    rows.append([f"{len(trials)} trials", "", "", "", f"{total:.3g}"])
-    print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs"), rows)
+        rows.append([trial.name, *cells, states[trial.name]])
+    rows.append([_count(states), "", "", "", f"{flops_left:.3g}", ""])
+    print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs", "state"), rows)
 
 
-def print_timed_trials(title: str, trials: "list[Trial]", minutes: float) -> None:
+def print_timed_trials(title: str, trials: "list[Trial]", minutes: float, folder: Path) -> None:
     """Each trial with its size; what it can do in its time is not known before it begins."""
     from groundup.cli.tables import print_table
+    from groundup.experiments.sweep import trial_states
     from groundup.planner.parameters import count_parameters
 
+    states = trial_states(folder, trials)
     rows = []
     for trial in trials:
         parameters = sum(count_parameters(trial.config.model).values())
-        rows.append([trial.name, f"{parameters:,}", f"{minutes:g}"])
-    rows.append([f"{len(trials)} trials", "", f"{minutes * len(trials):g}"])
-    print_table(title, ("trial", "parameters", "minutes"), rows)
+        rows.append([trial.name, f"{parameters:,}", f"{minutes:g}", states[trial.name]])
+    num_left = sum(state in _LEFT for state in states.values())
+    rows.append([_count(states), "", f"{minutes * num_left:g}", ""])
+    print_table(title, ("trial", "parameters", "minutes", "state"), rows)
+
+
+def _count(states: "dict[str, TrialState]") -> str:
+    num_left = sum(state in _LEFT for state in states.values())
+    if num_left == len(states):
+        return f"{num_left} trials"
+    return f"{num_left} of {len(states)} trials are left"
 
 
 def print_outcome(title: str, outcome: "SweepOutcome") -> None:

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from groundup.errors import ConfigError
 from groundup.experiments.devices import make_slots, num_devices
@@ -15,7 +15,9 @@ from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
+from groundup.experiments.trials import Point, Status, Trial, TrialRecord, make_trial
+
+TrialState = Status | Literal["begun", "to run"]
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +118,21 @@ def check_points(spec: SweepConfig, points: Sequence[Point], path: Path) -> list
     runs = SweepFolder(path).runs
     trials = [make_trial(spec, point, seed, runs) for point in points for seed in spec.seeds]
     return list({trial.name: trial for trial in trials}.values())
+
+
+def trial_states(path: Path, trials: Sequence[Trial]) -> dict[str, TrialState]:
+    """How far each trial is, by its name, as the sweep's folder tells."""
+    folder = SweepFolder(path)
+    records = folder.records()
+    states: dict[str, TrialState] = {}
+    for trial in trials:
+        record = records.get(trial.name)
+        if record is not None and record.status != "failed":
+            states[trial.name] = record.status
+        else:
+            has_begun = (folder.runs / trial.name / "config.yaml").exists()
+            states[trial.name] = "begun" if has_begun else "to run"
+    return states
 
 
 def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
