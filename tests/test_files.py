@@ -255,6 +255,19 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         list(files.read_json_lines(path))
 
 
+def test_a_full_disk_is_told_with_the_file_that_was_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=r"No space left on device: .*page\.html") as caught:
+        files.write_text_atomic(tmp_path / "page.html", "text")
+    assert caught.value.filename == str(tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_while_appending_leaves_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,13 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> None:
     """Replace the content of `path` by `data`."""
     with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
+        try:
+            temporary.write_bytes(data)
+        except OSError as error:
+            # A full disk is told of by a write, which knows no name.
+            if error.filename is None:
+                error.filename = os.fspath(path)
+            raise
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

@@ -122,6 +122,10 @@ def test_marks_say_how_far_a_row_can_be_trusted(capsys: pytest.CaptureFixture[st
         (["--jobs", "0"], "--jobs is 0"),
         (["--variants", "no-norms"], "did you mean no-norm?"),
         (["--learning-rates", "-1"], "learning_rate"),
+        (["--seeds", "0", "0"], "seeds [0, 0] has one twice"),
+        (["--seeds", "-1"], "seeds.0 is -1"),
+        (["--name", "../elsewhere"], "name is '../elsewhere'"),
+        (["--tokens", "0"], "tokens is 0"),
     ],
 )
 def test_a_mistake_is_one_line_and_starts_nothing(

@@ -97,6 +97,8 @@ def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
 def test_places_of_the_wrong_kind_are_named_before_anything_is_written(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"--out runs is a folder: .*runs/report.html"):
         report("runs", "--out", "runs", "--markdown", "docs")
+    with pytest.raises(ConfigError, match=r"--out page\.pdf is to be a page: .*\.html"):
+        report("runs", "--out", "page.pdf", "--markdown", "docs")
     with pytest.raises(ConfigError, match=r"metrics\.jsonl is a file: name a folder"):
         report("runs", "--markdown", "runs/fast/metrics.jsonl")
     assert not (here / "docs").exists()

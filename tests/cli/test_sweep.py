@@ -69,6 +69,19 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
     assert sum_of_left.split()[-1] == "4"
 
 
+def test_a_sweep_of_which_every_trial_failed_is_no_success(
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_sweep(grid={"data.shards": ["gone"]})
+    assert main(["sweep", spec]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: all 1 trials of sweeps/small failed, the last one with: gone ")
+    assert error.endswith("the same command tries them again")
+    # One that came to its end is a result, whatever became of the others.
+    SweepFolder("sweeps/small").add_record(TrialRecord("other", "other", "finished", 0))
+    assert main(["sweep", spec]) == 0
+
+
 def test_a_dry_run_of_equal_times_tells_minutes(
     write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:

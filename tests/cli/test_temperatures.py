@@ -132,3 +132,6 @@ def test_a_written_study_stands_alone(tmp_path: Path) -> None:
     file.write_text("{}")
     with pytest.raises(GroundupError, match="stands alone"):
         temperatures("small", str(file))
+    for words in (("--temperatures", "0.5"), ("--top-p", "1"), ("--seed", "3")):
+        with pytest.raises(GroundupError, match=f"{words[0]} would change nothing in it"):
+            temperatures(str(file), *words)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from groundup.experiments.report.curves_svg import (
     ticks,
 )
 from groundup.experiments.results.groups import Group
+from groundup.experiments.results.run_outcome import Outcome
 from groundup.experiments.results.run_result import read_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -104,6 +106,15 @@ def test_only_steps_that_all_seeds_have_are_averaged(tmp_path: Path) -> None:
     runs = [run_of(tmp_path, [4.0, 3.0, 2.0], "long"), run_of(tmp_path, [4.0, 3.5], "short")]
     curve = curves_of([group_of(*runs)], "loss")["step"][0]
     assert [x for x, _ in curve.line] == [1.0, 2.0]
+
+
+def test_a_seed_that_was_stopped_does_not_cut_the_others_short(tmp_path: Path) -> None:
+    stopped = run_of(tmp_path, [9.0, 9.0], "c")
+    stopped = replace(stopped, outcome=Outcome("unfinished", "It ended after step 2 of 4."))
+    done = [run_of(tmp_path, [4.0, 3.0, 2.0, 1.0], name) for name in "ab"]
+    (curve,) = curves_of([group_of(stopped, *done)], "loss")["step"]
+    assert curve.line == ((1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)) and curve.band == ()
+    assert len(curve.threads) == 3
 
 
 def test_runs_measured_at_different_steps_are_averaged_between_them(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def page_of(report: Report) -> Page:
     return Page(render_html(report))
 
 
+def test_a_run_that_was_stopped_does_not_make_the_others_cheaper(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "done", [4.0, 3.0, 2.0, 1.0], seed=0)
+    write_run(tmp_path / "runs" / "begun", [9.0], seed=1, num_steps=4)
+    report = make_report([tmp_path / "runs"])
+    (text,) = (text for name, text in render_markdown(report).items() if name.endswith(".md"))
+    assert "| 8 s (" in text.partition("## Cost")[2].partition("## ")[0]
+    assert ">8 s<" in render_html(report).partition('id="cost"')[2]
+
+
 def test_the_verdict_names_winner_lead_and_whether_it_is_certain(seeds: Path) -> None:
     report = make_report([seeds], title="Batch sizes")
     assert report.verdicts == (

@@ -292,6 +292,14 @@ def test_texts_that_differ_are_told_by_their_places(tmp_path: Path) -> None:
     assert "num_steps" in shared and not {"data.shards", "seed"} & set(shared)
 
 
+def test_a_lone_group_says_of_how_many_seeds_its_loss_is_the_mean(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [3.0, 2.0], seed=0)
+    assert make_report([tmp_path]).verdicts == ("a reached a validation loss of 2.5000.",)
+    write_run(tmp_path / "b", [3.0, 2.2], seed=1)
+    (told,) = make_report([tmp_path]).verdicts
+    assert told.endswith(", the mean of 2 seeds.") and "2.6000 ± " in told
+
+
 def test_a_loss_that_rises_again_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "by_heart", [3.0, 2.0, 2.5])
     write_run(tmp_path / "level", [3.0, 2.0, 2.001], batch_size=3)

@@ -113,6 +113,11 @@ def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
         ([1e15, 2e15], [128, 256], "three widths"),
         ([1e15], [128, 256, 512], "two budgets"),
         ([1e9, 2e9], [128, 256, 512], "FLOPs are 0 steps at width"),
+        ([1e15, math.nan], [128, 256, 512], "a budget of nan FLOPs"),
+        ([1e15, math.inf], [128, 256, 512], "a budget of inf FLOPs"),
+        ([1e15, -2e15], [128, 256, 512], "a budget of -2e.15 FLOPs"),
+        ([1e15, 2e15], [0, 128, 256], "width 0 cannot be cut"),
+        ([1e15, 2e15], [-32, 128, 256], "width -32 cannot be cut"),
     ],
 )
 def test_a_ladder_that_cannot_stand_is_refused(
@@ -120,6 +125,14 @@ def test_a_ladder_that_cannot_stand_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         scaling_spec(RunConfig(), budgets=budgets, widths=widths)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"), [({"seeds": [0, 0]}, "one twice"), ({"name": "a/b"}, "name is 'a/b'")]
+)
+def test_a_flag_that_no_sweep_can_have_is_named(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        scaling_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
 
 
 def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[Rung]:

@@ -69,6 +69,7 @@ def test_a_name_that_is_no_setting_is_refused_with_the_nearest(
         ({"num_trials": 3}, "takes all its points"),
         ({"grid": {RATE: []}}, f"no values for {RATE}"),
         ({"seeds": [1, 1]}, "has one twice"),
+        ({"seeds": [-1]}, "greater than or equal to 0"),
         ({"grid": {RATE: [1]}, "ranges": {RATE: {"low": 1, "high": 2}}}, "in grid and in ranges"),
         ({"ranges": {RATE: {"low": 2, "high": 1}}}, "exchange them"),
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}}, "a log scale has no 0"),

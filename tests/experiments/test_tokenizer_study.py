@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -170,6 +171,17 @@ def test_verdicts_name_the_least_and_the_greatest_loss(study: TokenizerStudy) ->
     assert "a vocabulary of 290" in gain and "one of 270" in gain
 
 
+def test_a_tokenizer_that_is_better_abroad_than_the_one_at_home_makes_no_negative_loss() -> None:
+    half = CORPORA["stories"][: len(CORPORA["stories"]) // 2]
+    study = study_tokenizers({"a": half, "b": half}, {}, vocab_sizes=[280], num_passes=1)
+    cells = [
+        replace(cell, relative_to_home=1.004) if cell.learned_from != cell.corpus else cell
+        for cell in study.cells
+    ]
+    (loss,) = find_verdicts(replace(study, cells=cells))
+    assert "takes 100% to 100% of the tokens that its own tokenizer" in loss
+
+
 def test_a_corpus_too_small_for_its_vocabulary_stays_in_its_group() -> None:
     corpora = {"stories": CORPORA["stories"], "tiny": "ab ab\n" * 20}
     study = study_tokenizers(corpora, {}, vocab_sizes=[280], num_passes=1)
@@ -227,6 +239,8 @@ def test_places_that_cannot_be_written_to_are_refused_first(tmp_path: Path) -> N
         Arguments(corpora=()),
         Arguments(corpora=("none.txt",), vocab_sizes=(300,)),
         Arguments(corpora=("none.txt",), vocab_sizes=(300,), megabytes=0),
+        Arguments(corpora=("none.txt",), vocab_sizes=(300,), megabytes=float("nan")),
+        Arguments(corpora=("none.txt",), vocab_sizes=(300,), megabytes=float("inf")),
     ],
 )
 def test_bad_arguments_are_named(arguments: Arguments) -> None:

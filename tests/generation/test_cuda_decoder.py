@@ -3,12 +3,11 @@ row feels the others."""
 
 import math
 import random
-from typing import Any
 
 import pytest
 import torch
 
-from groundup.generation import Engine, GenerationRequest, WritableIds
+from groundup.generation import Engine, GenerationRequest
 from groundup.generation.sampling import NO_ID, Greedy, MinP, Sampler, Temperature, TopK, TopP
 from groundup.model import TransformerLM
 
@@ -171,49 +170,6 @@ def test_scores_that_are_not_finite_give_no_id(bad: float) -> None:
     assert drawn[0] != NO_ID and drawn[1] == NO_ID
 
 
-@needs_cuda
-@pytest.mark.parametrize("writable", [WritableIds(437), WritableIds(437, (7, 8, 433))], ids=str)
-def test_ids_that_cannot_be_written_are_neither_drawn_nor_named(
-    writable: WritableIds, shout: Any
-) -> None:
-    model = _model()
-    lacking = {*writable.gaps, *range(437, 500)}
-    shout(model, sorted(lacking))
-    engine = Engine(CudaDecoder(model, 8, writable=writable))
-    samplers = [
-        Sampler.of(0),
-        Sampler.of(2.0),
-        Sampler.of(top_k=5),
-        Sampler.of(top_p=0.9),
-        Sampler.of(repetition_penalty=1.3),
-    ]
-    # One of them is drawn by the host, so that all are while it runs.
-    for num_together in (4, 5):
-        for seed, sampler in enumerate(samplers[:num_together]):
-            engine.add(
-                GenerationRequest((3, 499, 440), 20, sampler, seed, num_alternatives=3 * (seed % 2))
-            )
-        while engine.num_running:
-            for _, token in engine.step():
-                assert not {token.id, *dict(token.alternatives)} & lacking
-
-
-@needs_cuda
-def test_scores_of_writable_ids_are_those_of_the_whole_vocabulary() -> None:
-    model = _model()
-    writable = WritableIds(437, (7, 8))
-    cut, whole = CudaDecoder(model, 2, writable=writable), CudaDecoder(model, 2)
-    ids, positions = torch.tensor([4, 490]), torch.tensor([3, 0])
-    for decoder in (cut, whole):
-        decoder.prefill_many([(0, [1, 2, 499])])
-    expected = whole.decode(ids, positions)[:, :437].clone()
-    expected[:, [7, 8]] = -math.inf
-    assert torch.equal(cut.decode(ids, positions), expected)
-    assert torch.equal(cut.logits, expected)
-    first = whole.prefill(1, [5, 6])[:437].index_fill(0, torch.tensor([7, 8]).cuda(), -math.inf)
-    assert torch.equal(cut.prefill(1, [5, 6]), first)
-
-
 def test_unusual_chains_are_left_to_the_host() -> None:
     assert DrawSettings.of(Sampler((TopP(0.9), Temperature(0.5)))) is None
     assert DrawSettings.of(Sampler((TopK(3), TopK(2)))) is None
@@ -260,12 +216,8 @@ def _draw(
     for row, state in enumerate(states):
         whole[row, [COUNT, KEY, TOP_K]] = torch.tensor(state.whole_numbers()[2:])
         floats[row] = torch.tensor(state.floats())
-    whole, floats = whole.cuda(), floats.cuda()
-    # What lies between two rows is likelier than anything in them.
-    vocab_size = logits.shape[1]
-    wide = torch.full((len(logits), vocab_size + 5), 99.0, device="cuda")
-    wide[:, :vocab_size] = logits.cuda()
+    whole, floats, logits = whole.cuda(), floats.cuda(), logits.cuda()
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    draw(wide[:, :vocab_size], torch.empty_like(wide), whole, floats, chosen, 100)
+    draw(logits, torch.empty_like(logits), whole, floats, chosen, 100)
     assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
     return chosen.cpu()

@@ -75,6 +75,18 @@ def test_the_ids_are_those_that_can_be_decoded() -> None:
     assert (WritableIds(257).num, WritableIds(263, GAPS).num) == (257, 258)
 
 
+def test_what_only_fills_rows_up_is_ruled_out_with_the_gaps() -> None:
+    cpu = torch.device("cpu")
+    for writable, num_columns, expected in (
+        (WritableIds(6, (1, 4)), None, [1, 4]),
+        (WritableIds(6, (1, 4)), 8, [1, 4, 6, 7]),
+        (WritableIds(6), 8, [6, 7]),
+    ):
+        gaps = writable.gaps_on(cpu, num_columns)
+        assert gaps is not None and gaps.dtype == torch.int64 and gaps.tolist() == expected
+    assert WritableIds(6).gaps_on(cpu) is None and WritableIds(8).gaps_on(cpu, 8) is None
+
+
 def test_the_rigged_model_would_write_nothing_else(padded: TransformerLM) -> None:
     engine = Engine(padded, max_rows=1)
     engine.add(GenerationRequest((79, 110), 8, Sampler.of(0)))

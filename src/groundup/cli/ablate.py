@@ -83,7 +83,7 @@ def run(arguments: Arguments) -> int:
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
     if outcome.rows:
         print_rows(str(path), outcome.rows)
-    return exit_status(outcome.stopped_by)
+    return exit_status(outcome.stopped_by, path)
 
 
 def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:

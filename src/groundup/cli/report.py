@@ -49,6 +49,8 @@ def run(arguments: Arguments) -> None:
             f"--out {arguments.out} is a folder: name the page, such as "
             f"{arguments.out / 'report.html'}"
         )
+    if arguments.out is not None and arguments.out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--out {arguments.out} is to be a page: let its name end in .html")
     if arguments.markdown is not None and arguments.markdown.is_file():
         raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
     paths = [find_path(run) for run in arguments.runs]

@@ -77,7 +77,7 @@ def run(arguments: Arguments) -> int:
     outcome = run_scaling(spec, path, check=arguments.check, jobs=arguments.jobs)
     if outcome.fits:
         print_scaling(outcome)
-    return exit_status(outcome.stopped_by)
+    return exit_status(outcome.stopped_by, path)
 
 
 def print_scaling(outcome: "ScalingOutcome") -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from signal import Signals
@@ -58,7 +58,7 @@ def run(arguments: Arguments) -> int:
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     print_outcome(spec.name, outcome)
-    return exit_status(outcome.stopped_by)
+    return exit_status(outcome.stopped_by, path)
 
 
 def check_jobs(jobs: int | None) -> None:
@@ -67,12 +67,29 @@ def check_jobs(jobs: int | None) -> None:
         raise ConfigError(f"--jobs is {jobs}: at least one trial has to run")
 
 
-def exit_status(stopped_by: "Signals | None") -> int:
-    """0 when every trial has ended, else what a process killed by the signal would have."""
+def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
+    """0 when every trial has ended, else what a process killed by the signal would have.
+
+    Some trials may fail, where memory ends for example; when all do, nothing was found out.
+    """
     if stopped_by is None:
+        _check_results(folder)
         return 0
     print("stopped before the end: the same command goes on")
     return 128 + stopped_by
+
+
+def _check_results(folder: Path) -> None:
+    from groundup.experiments.sweep_folder import SweepFolder
+
+    records = list(SweepFolder(folder).records().values())
+    if not records:
+        raise DataError(f"no trial of {folder} could be run: mend what the warnings above name")
+    if all(record.status == "failed" for record in records):
+        raise DataError(
+            f"all {len(records)} trials of {folder} failed, the last one with: "
+            f"{records[-1].reason}. Mend that; the same command tries them again"
+        )
 
 
 def print_trials(title: str, trials: "list[Trial]", folder: Path) -> None:

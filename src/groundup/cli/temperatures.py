@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 DEFAULT_PROMPT = "Once upon a time"
 
 
+_HOW_TO_WRITE = (
+    "temperatures",
+    "top_p",
+    "prompt",
+    "num_samples",
+    "max_tokens",
+    "seed",
+    "reference",
+    "checkpoint",
+    "device",
+)
+
+
 @dataclass(frozen=True)
 class Arguments:
     """Write many texts at each of several temperatures and measure them.
@@ -79,7 +92,7 @@ def run(arguments: Arguments) -> None:
 
     check_places(arguments)
     finding = read_finding(arguments.finding) or ""
-    study = read_written(arguments.runs) or make_study(arguments)
+    study = read_written(arguments) or make_study(arguments)
     print_study(study)
     if arguments.out is not None:
         write_json_atomic(arguments.out, study.as_json())
@@ -91,8 +104,9 @@ def run(arguments: Arguments) -> None:
         print(f"written: {visible(str(arguments.markdown / next(iter(files))))}")
 
 
-def read_written(runs: tuple[str, ...]) -> "TemperatureStudy | None":
+def read_written(arguments: Arguments) -> "TemperatureStudy | None":
     """The study in the file that is named instead of runs; None where runs are named."""
+    runs = arguments.runs
     files = [name for name in runs if name.endswith(".json") and Path(name).is_file()]
     if not files:
         return None
@@ -100,6 +114,13 @@ def read_written(runs: tuple[str, ...]) -> "TemperatureStudy | None":
         raise ConfigError(
             f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
         )
+    usual = Arguments(runs)
+    for name in _HOW_TO_WRITE:
+        if getattr(arguments, name) != getattr(usual, name):
+            raise ConfigError(
+                f"{files[0]} is a study that has been made, and --{name.replace('_', '-')} would "
+                f"change nothing in it: leave it out, or name the runs to write with"
+            )
     from groundup.experiments.temperatures.study_file import read_study
 
     return read_study(Path(files[0]))

@@ -63,8 +63,8 @@ def run(arguments: Arguments) -> None:
 
     if not arguments.corpora:
         raise ConfigError("groundup tokenizer study needs at least one corpus to measure on")
-    if arguments.megabytes <= 0:
-        raise ConfigError(f"--megabytes is {arguments.megabytes:g}: take some text")
+    if not 0 < arguments.megabytes < float("inf"):
+        raise ConfigError(f"--megabytes is {arguments.megabytes:g}: give a number above 0")
     check_places(arguments)
     finding = read_finding(arguments.finding) or ""
     tokenizers = dict(

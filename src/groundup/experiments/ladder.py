@@ -5,7 +5,7 @@ from typing import Any
 
 from groundup.errors import ConfigError
 from groundup.experiments.rate_search import LEARNING_RATE
-from groundup.experiments.spec import SweepConfig
+from groundup.experiments.spec import SweepConfig, make_spec
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
@@ -18,7 +18,7 @@ _FEWEST_STEPS = 10
 def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
     """The base grown or shrunk to a width: heads keep their size, depth and d_ff their ratio."""
     d_head = base.d_head
-    if d_model % d_head:
+    if d_model < d_head or d_model % d_head:
         raise ConfigError(
             f"width {d_model} cannot be cut into the base's heads of {d_head}: choose multiples "
             f"of {d_head}"
@@ -50,13 +50,16 @@ def scaling_spec(
     """The sweep behind a ladder: every width with every budget."""
     if len(set(widths)) < 3:
         raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
+    for budget in budgets:
+        if not 0 < budget < float("inf"):
+            raise ConfigError(f"a budget of {budget:g} FLOPs trains nothing: give one above 0")
     if len(set(budgets)) < 2:
         raise ConfigError("a law needs at least two budgets: give more with --budgets")
     variants = {}
     for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
         for width in sorted(set(widths)):
             variants[variant_name(budget, width)] = variant(base, budget, width)
-    return SweepConfig(
+    return make_spec(
         name=name,
         why="Which size is best for a budget, and what would the next budget give?",
         base=base.model_dump(mode="json"),

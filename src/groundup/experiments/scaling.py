@@ -155,7 +155,8 @@ def check_rungs(spec: SweepConfig, rungs: Sequence[Rung]) -> None:
         if len(sizes) < 3:
             raise DataError(
                 f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
-                f"{len(sizes)}: lower the learning rate if the others diverged, or add widths"
+                f"{len(sizes)}: see why the others did not finish; lower the learning rate if "
+                f"they diverged, or add widths"
             )
 
 

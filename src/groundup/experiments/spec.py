@@ -8,12 +8,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import Field, model_validator
 
-from groundup.config import Settings, flatten, load_settings
+from groundup.config import Settings, describe_validation_error, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.training.config import NAME_PATTERN, RunConfig
 
@@ -103,7 +103,7 @@ class SweepConfig(Settings):
     sampler_seed: int = Field(0, ge=0)
     """Seed of the draws."""
 
-    seeds: list[int] = Field(default_factory=lambda: [0], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=lambda: [0], min_length=1)
     """Seeds that every point is repeated with."""
 
     tokens: int | None = Field(None, ge=1)
@@ -177,6 +177,14 @@ class SweepConfig(Settings):
         if getattr(self, given) is not None and "num_steps" in tried:
             raise ValueError(f"num_steps cannot vary, for it follows from {given}: leave one out")
         return self
+
+
+def make_spec(name: str, **values: Any) -> SweepConfig:
+    """The sweep behind another command, whose flags these are; a mistake among them is named."""
+    try:
+        return SweepConfig(name=name, **values)
+    except pydantic.ValidationError as error:
+        raise ConfigError(describe_validation_error(error)) from error
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:

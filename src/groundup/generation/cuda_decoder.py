@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
 _MOST_TOGETHER = 4096
-# Rows of logits begin at multiples of so many, where they are read several at a time.
+# Rows of logits are multiples of so many long, where they can be: they are read several at a time.
 _ALIGNMENT = 16
 
 
@@ -107,10 +107,11 @@ class CudaDecoder:
         ]
         self._table = model.token_embedding.weight.detach()
         self._end = writable.end
-        self._gaps = writable.gaps_on(weight.device)
-        # The next multiple costs less than rows that lie across it.
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
+        # The draw sees all columns: a mask that ends between multiples would make it read one
+        # number at a time.
+        self._gaps = writable.gaps_on(weight.device, num_columns)
         assert isinstance(model.final_norm, RMSNorm)
         self._final_gain, self._eps = model.final_norm.weight.detach(), model.final_norm.eps
         self._soft_cap = config.logit_soft_cap
@@ -226,7 +227,7 @@ class CudaDecoder:
         self._to_logits(work.x, work.mixed, self._logits[:n])
         if draws:
             draw(
-                self._logits[:n, : self._end],
+                self._logits[:n],
                 self._weights,
                 self._whole,
                 self._floats,

@@ -77,8 +77,8 @@ def draw(
 ) -> None:
     """Choose an id for each row of `logits` by its state, and make the state the next token's.
 
-    `weights` has rows as far apart as those of the logits, and is written over. Positions end at
-    the last: what comes after is nobody's text, but must lie in the tables.
+    `weights` has the shape of the logits and is written over. Positions end at the last: what
+    comes after is nobody's text, but must lie in the tables.
     """
     _draw[(len(logits),)](
         logits,
@@ -88,7 +88,6 @@ def draw(
         chosen,
         last_position,
         VOCAB=logits.shape[1],
-        STRIDE=logits.stride(0),
         NO_ID=NO_ID,
         ID=ID,
         POSITION=POSITION,
@@ -211,7 +210,6 @@ def _draw(
     chosen,
     last_position,
     VOCAB: tl.constexpr,
-    STRIDE: tl.constexpr,
     NO_ID: tl.constexpr,
     ID: tl.constexpr,
     POSITION: tl.constexpr,
@@ -226,8 +224,8 @@ def _draw(
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0)
-    logits += row.to(tl.int64) * STRIDE
-    weights += row.to(tl.int64) * STRIDE
+    logits += row.to(tl.int64) * VOCAB
+    weights += row.to(tl.int64) * VOCAB
     whole += row * NUM_WHOLE
     floats += row * NUM_FLOATS
     temperature = tl.load(floats + TEMPERATURE)

@@ -36,6 +36,9 @@ class WritableIds:
     def num(self) -> int:
         return self.end - len(self.gaps)
 
-    def gaps_on(self, device: torch.device) -> Tensor | None:
-        """The gaps as an index, made once for all steps; None where there are none."""
-        return torch.tensor(self.gaps, device=device) if self.gaps else None
+    def gaps_on(self, device: torch.device, num_columns: int | None = None) -> Tensor | None:
+        """What cannot be written of the first `num_columns` ids (`end` if not given), as an index
+        made once for all steps; None where all can be."""
+        beyond = () if num_columns is None else range(self.end, num_columns)
+        gaps = (*self.gaps, *beyond)
+        return torch.tensor(gaps, device=device) if gaps else None

@@ -152,8 +152,11 @@ def _verdicts(report: Report) -> list[str]:
         if leading is None or leading.best is None:
             verdicts.append("No run has a loss to compare yet.")
         elif len(report.groups) == 1:
+            num_seeds = leading.best.num_values
+            mean = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
             verdicts.append(
-                f"{leading.label} reached a {report.measure_name} of {show_interval(leading.best)}."
+                f"{leading.label} reached a {report.measure_name} of "
+                f"{show_interval(leading.best)}{mean}."
             )
         elif [group for group in report.groups if group.is_complete] == [leading]:
             verdicts.append(

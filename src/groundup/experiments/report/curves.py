@@ -110,8 +110,8 @@ def _curve(
         jitter = traces[0].along(axis, traces[0].jitter) if shows_jitter else ()
         threads = (jitter,) if jitter else ()
         return Curve(group.label, slot, lines[0], (), threads, is_diverged, is_open)
-    sound = [trace for trace in traces if is_diverged or trace.run.outcome.state != "diverged"]
-    line, band = _average([trace.by_step(axis) for trace in sound])
+    counted = {run.path for run in group.counted or group.runs}
+    line, band = _average([trace.by_step(axis) for trace in traces if trace.run.path in counted])
     if len(line) < 2:
         line, band = lines[0], ()
     return Curve(group.label, slot, line, band, tuple(lines), is_diverged, is_open)

@@ -188,7 +188,7 @@ def _cost(report: Report) -> str:
 
 
 def _cost_row(group: Group) -> list[str]:
-    cost = mean_cost([run.cost for run in group.runs])
+    cost = mean_cost([run.cost for run in group.counted or group.runs])
     return [
         cell(group.label),
         show_count(cost.num_parameters),

@@ -156,7 +156,7 @@ def cost_table(report: Report) -> str:
     ]
     rows = []
     for group in report.groups:
-        cost = mean_cost([run.cost for run in group.runs])
+        cost = mean_cost([run.cost for run in group.counted or group.runs])
         rows.append(
             [
                 markup(group.label),

@@ -60,16 +60,16 @@ class Group:
     @property
     def best(self) -> Interval | None:
         """The measure that ranks: each run's lowest validation loss, or its training loss."""
-        return self._over_seeds([best_loss(run, self.measure) for run in self._counted])
+        return self._over_seeds([best_loss(run, self.measure) for run in self.counted])
 
     def figure(self, name: str) -> Interval | None:
         """The last value of a figure over the runs that count."""
-        return self._over_seeds([run.metrics.last(name) for run in self._counted])
+        return self._over_seeds([run.metrics.last(name) for run in self.counted])
 
     def figure_at_best(self, name: str) -> Interval | None:
         """A figure where the validation loss was least."""
         return self._over_seeds(
-            [run.metrics.at_lowest(name, by="validation_loss") for run in self._counted]
+            [run.metrics.at_lowest(name, by="validation_loss") for run in self.counted]
         )
 
     @property
@@ -79,7 +79,7 @@ class Group:
         return sorted(seed for seed, count in counts.items() if count > 1)
 
     @property
-    def _counted(self) -> list[RunResult]:
+    def counted(self) -> list[RunResult]:
         """Those that finished; while none has, all that did not diverge."""
         finished = [run for run in self.runs if run.outcome.state == "finished"]
         return finished or [run for run in self.runs if run.outcome.state != "diverged"]
@@ -87,7 +87,7 @@ class Group:
     def _over_seeds(self, values: Sequence[float | None]) -> Interval | None:
         """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
         by_seed: dict[int | None, list[float]] = {}
-        for run, value in zip(self._counted, values, strict=True):
+        for run, value in zip(self.counted, values, strict=True):
             if value is not None:
                 by_seed.setdefault(run.seed, []).append(value)
         return confidence_interval([sum(same) / len(same) for same in by_seed.values()])

@@ -32,10 +32,15 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
     ]
     if abroad:
         (least, near), *_, (most, far) = sorted(abroad, key=lambda pair: pair[0])
+        span = (
+            f"{least:.0%} to {most:.0%} more tokens than"
+            if round(least, 2) > 0
+            else f"{1 + least:.0%} to {1 + most:.0%} of the tokens that"
+        )
         verdicts.append(
-            f"Away from home a text takes {least:.0%} to {most:.0%} more tokens than its own "
-            f"tokenizer of that size would make of it: the least {near.corpus} with "
-            f"{near.tokenizer}, the most {far.corpus} with {far.tokenizer}."
+            f"Away from home a text takes {span} its own tokenizer of that size would make of it: "
+            f"the least {near.corpus} with {near.tokenizer}, the most {far.corpus} with "
+            f"{far.tokenizer}."
         )
     sizes = sorted(learned_sizes(study))
     if len(sizes) > 1:
