@@ -7,6 +7,7 @@ import itertools
 import lzma
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ hypothesis.settings.register_profile(
     "groundup", deadline=None, print_blob=True, derandomize="CI" in os.environ
 )
 hypothesis.settings.load_profile("groundup")
+
+# A shell that starts the tests in the background makes them, and all they start, deaf to Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
