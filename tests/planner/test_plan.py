@@ -22,6 +22,7 @@ from groundup.planner import (
 )
 from groundup.planner.optimal import optimal_parameters, optimal_tokens
 from groundup.planner.prices import Price
+from groundup.planner.quantities import show_bytes
 from groundup.planner.shares_svg import draw_shares
 
 
@@ -164,6 +165,8 @@ def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
     whole, parts = memory_line(memory, 512, 512), memory_line(memory, 64, 512)
     assert whole.startswith("about 10.6 GB at the peak of a step with all 512 sequences at once: ")
     assert "272.4 MB stand, a sequence adds 17.5 MB" in whole
+    rest = memory.bytes_at(512) - memory.state_bytes - 512 * memory.bytes_per_sequence
+    assert rest > 10**9 and whole.endswith(f", {show_bytes(rest)} come and go")
     assert "with micro-batches of 64 of 512 sequences" in parts
 
 
