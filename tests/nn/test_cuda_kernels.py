@@ -30,6 +30,7 @@ SHAPES = [
     (2, 129, 3, 64),
     (2, 9, 2, 32),
     (1, 300, 2, 128),
+    (5_000, 16, 14, 16),
 ]
 SHORT = [shape for shape in SHAPES if 16 <= shape[1] <= 256]
 

@@ -36,7 +36,8 @@ def short_attention(
     out = packed.new_empty(batch, seq, width // 3)
     log_total = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
     rows, columns, warps, stages = FORWARD_TILE
-    _forward[(triton.cdiv(seq, rows), batch * num_heads)](
+    # One number for tile and head: a grid's other dimensions end at 65,535.
+    _forward[(triton.cdiv(seq, rows) * batch * num_heads,)](
         packed,
         packed if cos is None else cos,
         packed if sin is None else sin,
@@ -157,8 +158,9 @@ def _forward(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    first = tl.program_id(0) * ROWS
-    number = tl.program_id(1)
+    num_tiles = tl.cdiv(seq, ROWS)
+    first = tl.program_id(0) % num_tiles * ROWS
+    number = tl.program_id(0) // num_tiles
     batch, head = (number // num_heads).to(tl.int64), number % num_heads
     d_model = num_heads * D_HEAD
     stride = 3 * d_model
