@@ -59,6 +59,7 @@ def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> Non
         "gradients": memory["gradients"],
         "optimizer state": memory["optimizer_state"],
         "copies of weights": memory["weight_copies"],
+        "workspaces of products": memory["workspaces"],
         **{
             f"a sequence: {name.replace('_', ' ')}": count
             for name, count in memory["activations_per_sequence"].items()

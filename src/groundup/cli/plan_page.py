@@ -106,6 +106,8 @@ def _print_memory(plan: Plan) -> None:
         ("optimizer state", show_bytes(memory.optimizer_state)),
         ("copies of weights", show_bytes(memory.weight_copies)),
     ]
+    if memory.workspaces:
+        figures.append(("workspaces of products", show_bytes(memory.workspaces)))
     for name, count in memory.activations_per_sequence.items():
         figures.append((f"a sequence: {_words(name)}", show_bytes(count)))
     largest = memory.largest_micro_batch(plan.memory_bytes)

@@ -32,6 +32,11 @@ _FEWEST_ROWS = 512
 _USABLE_SHARE = 0.92
 _LARGEST_MICRO_BATCH = 1 << 20
 
+# cuBLAS takes a workspace for each thread and stream that multiplies: the forward pass, the backward
+# one, the recorded step. Of 32 MiB each on an H200, where 30 shapes took that much beyond their
+# tensors (2026-11); older GPUs have smaller ones.
+_CUDA_WORKSPACES = 3 * (32 << 20)
+
 # On a CPU freed memory is kept, and the holes between blocks of different life are never all used:
 # a process grows beyond its tensors by these shares of what comes and goes in the passes and at the
 # update, and by some blocks of the size of the output matrix and the embedding: their gradients are
@@ -71,6 +76,11 @@ class TrainingMemory:
         return self.weights + self.optimizer_state
 
     @property
+    def workspaces(self) -> int:
+        """What the library of matrix products keeps for itself among the tensors."""
+        return _CUDA_WORKSPACES if self.execution.device == "cuda" else 0
+
+    @property
     def bytes_per_sequence(self) -> int:
         """What one more sequence in a micro-batch keeps for the way back."""
         return sum(self.activations_per_sequence.values())
@@ -78,7 +88,7 @@ class TrainingMemory:
     def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
         """The peak of a step; where micro-batches add up their gradients, all of these stay."""
         moments = self.moments(micro_batch, accumulates=accumulates)
-        tensors = self.state_bytes + max(moments.values())
+        tensors = self.state_bytes + self.workspaces + max(moments.values())
         if self.execution.device == "cpu":
             tensors += self._holes(moments)
         return tensors if self.factor == 1 else round(self.factor * tensors)

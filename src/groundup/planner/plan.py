@@ -124,6 +124,7 @@ class Plan:
             "gradients": memory.gradients,
             "optimizer_state": memory.optimizer_state,
             "weight_copies": memory.weight_copies,
+            "workspaces": memory.workspaces,
             "activations_per_sequence": memory.activations_per_sequence,
             "bytes_per_sequence": memory.bytes_per_sequence,
             "memory_bytes": self.memory_bytes,

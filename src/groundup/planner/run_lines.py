@@ -39,9 +39,10 @@ def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> st
     at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
     if micro_batch < batch_size:
         at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
-    passing = peak - memory.state_bytes - micro_batch * memory.bytes_per_sequence
+    standing = memory.state_bytes + memory.workspaces
+    passing = peak - standing - micro_batch * memory.bytes_per_sequence
     return (
         f"about {show_bytes(peak)} at the peak of a step with {at_once}: "
-        f"{show_bytes(memory.state_bytes)} stand, a sequence adds "
+        f"{show_bytes(standing)} stand, a sequence adds "
         f"{show_bytes(memory.bytes_per_sequence)}, {show_bytes(max(0, passing))} come and go"
     )
