@@ -1,6 +1,8 @@
 """`groundup temperatures` as a person types it, on a run that was trained here."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,11 @@ import pytest
 from groundup.cli.main import main
 from groundup.cli.parsing import parse_arguments
 from groundup.cli.temperatures import Arguments, run
+from groundup.data.shards import open_shards
 from groundup.errors import GroundupError
+from groundup.experiments.temperatures.reference_text import unseen_documents
+from groundup.generation import LanguageModel
+from groundup.training.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +68,41 @@ def test_a_study_is_printed_and_written(
     for label in ("0", "1", "1, top-p 0.9", "reference text"):
         assert f"\n| {label} | " in page and f"\n  {label} " in printed.out
     assert (tmp_path / "first" / "warm" / "over_temperature.svg").exists()
+
+
+def test_texts_are_held_against_what_the_model_has_not_seen(folder: Path, tmp_path: Path) -> None:
+    words = ["small", "--temperatures", "1", "--top-p", "1", "--num-samples", "3"]
+    temperatures(*words, "--max-tokens", "6", "--out", str(tmp_path / "own.json"))
+    own = json.loads((tmp_path / "own.json").read_text("utf-8"))
+    (studied,) = own["runs"]
+    assert studied["reference_is_unseen"] and own["reference"] is None
+    assert studied["reference"]["known_words"] is None
+
+    run_folder = RunFolder(folder / "runs" / "small")
+    language_model = LanguageModel.load(run_folder.path)
+    tokenizer = language_model.tokenizer
+    split = open_shards(run_folder.read_config().data.shards, "validation")
+    documents = tokenizer.decode(split[:]).split(split.index.end.text)[:3]
+    assert unseen_documents(run_folder, tokenizer, 3) == tuple(documents)
+    cut = [
+        tokenizer.decode(tokenizer.encode(document)[: studied["most_tokens"]])
+        for document in documents
+    ]
+    bits = sum(language_model.score(text).loss for text in cut) / 3 / math.log(2)
+    assert studied["reference"]["bits_per_token"]["mean"] == pytest.approx(bits, rel=1e-4)
+
+    # Other shards than those it learned from may hold what it has seen.
+    environment = json.loads(run_folder.environment_file.read_bytes())
+    environment["data"]["content"] = "sha256:another"
+    moved = tmp_path / "runs" / "moved"
+    shutil.copytree(run_folder.path, moved)
+    (moved / "environment.json").write_text(json.dumps(environment))
+    assert unseen_documents(RunFolder(moved), tokenizer, 3) == ()
+    words = [str(moved), *words[1:], "--max-tokens", "6"]
+    temperatures(*words, "--reference", "stories.txt", "--markdown", str(tmp_path / "page"))
+    (page,) = (tmp_path / "page").glob("*.md")
+    assert "the first documents of stories.txt" in page.read_text("utf-8")
+    assert "Where the model learned from them" in page.read_text("utf-8")
 
 
 def test_runs_are_taken_once_and_the_prompt_has_a_default(folder: Path, tmp_path: Path) -> None:

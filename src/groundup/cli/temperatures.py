@@ -12,6 +12,7 @@ from groundup.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from groundup.experiments.temperatures.reference_text import ReferenceText
     from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
+    from groundup.generation import LanguageModel
 
 DEFAULT_PROMPT = "Once upon a time"
 
@@ -60,7 +61,8 @@ class Arguments:
     """The first text of a prompt is drawn with this seed, the next with the one after it."""
 
     reference: Path | None = None
-    """Text that people wrote: its words are the known ones, its first documents are measured."""
+    """Text that people wrote: its words are the known ones. Its first documents are measured
+    beside the texts where those of the run's own validation split cannot be."""
 
     checkpoint: str = "newest"
     """The state of the runs to write with: newest, best, or a step."""
@@ -153,10 +155,11 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
         seed=arguments.seed,
     )
     folders = find_folders(arguments.runs)
-    reference = _read_reference(arguments)
+    common = _read_reference(arguments)
     studied: list[RunStudy] = []
     for name, folder in folders.items():
         language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
+        reference = _reference_of(folder, language_model, common, arguments)
         with progress_bar(f"writing with {name}", "texts") as report:
             studied.append(
                 study_run(
@@ -168,7 +171,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
                     progress=report,
                 )
             )
-    reference_name = None if reference is None else reference.name
+    reference_name = None if arguments.reference is None else arguments.reference.name
     device = describe_device(arguments.device)
     return TemperatureStudy(conditions, settings, device, reference_name, studied)
 
@@ -232,7 +235,28 @@ def _read_reference(arguments: Arguments) -> "ReferenceText | None":
         return None
     from groundup.experiments.temperatures.reference_text import read_reference
 
-    return read_reference(arguments.reference, max(2, arguments.num_samples))
+    return read_reference(arguments.reference, _num_documents(arguments))
+
+
+def _reference_of(
+    folder: Path,
+    language_model: "LanguageModel",
+    common: "ReferenceText | None",
+    arguments: Arguments,
+) -> "ReferenceText | None":
+    """What one run is held against: text that it has not learned from, where there is such."""
+    from groundup.experiments.temperatures.reference_text import ReferenceText, unseen_documents
+    from groundup.training.run_folder import RunFolder
+
+    tokenizer, most = language_model.tokenizer, _num_documents(arguments)
+    unseen = unseen_documents(RunFolder(folder), tokenizer, most)
+    if not unseen:
+        return common
+    return ReferenceText(None if common is None else common.words, unseen, is_unseen=True)
+
+
+def _num_documents(arguments: Arguments) -> int:
+    return max(2, arguments.num_samples)
 
 
 def _readable(prompt: str) -> str:

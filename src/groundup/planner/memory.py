@@ -32,9 +32,9 @@ _FEWEST_ROWS = 512
 _USABLE_SHARE = 0.92
 _LARGEST_MICRO_BATCH = 1 << 20
 
-# cuBLAS takes a workspace for each thread and stream that multiplies: the forward pass, the backward
-# one, the recorded step. Of 32 MiB each on an H200, where 30 shapes took that much beyond their
-# tensors (2026-11); older GPUs have smaller ones.
+# cuBLAS takes a workspace for each thread and stream that multiplies: forward, backward, and the
+# recorded step; of 32 MiB each on an H200, where runs of 15 shapes took that much beyond their
+# tensors (2026-11). Older GPUs have smaller ones.
 _CUDA_WORKSPACES = 3 * (32 << 20)
 
 # On a CPU freed memory is kept, and the holes between blocks of different life are never all used:

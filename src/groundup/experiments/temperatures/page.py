@@ -39,13 +39,7 @@ def render_temperatures(
         parts += [_heading(study, run), _results(run, figures)]
     parts.append("Means over texts ± 95% intervals (Student's t). What the columns say:")
     parts.append("\n".join(f"- {figure.title}: {plain(figure.meaning)}" for figure in figures))
-    if study.reference is not None:
-        parts.append(
-            plain(
-                f"Reference text: the first documents of {study.reference}, cut off where texts "
-                f"are. They are read from their beginning; texts go on from a prompt."
-            )
-        )
+    parts += [plain(sentence) for sentence in reference_sentences(study)]
     parts.append("## Over the temperature")
     parts.append(
         f"![bits per token, variety and repetition over the temperature]({name}/{DRAWING})"
@@ -67,6 +61,28 @@ def describe(study: TemperatureStudy) -> str:
         f"and prompt {conditions.num_texts}, with seeds from {conditions.seed} on, and one at "
         f"temperature 0; {study.device}"
     )
+
+
+def reference_sentences(study: TemperatureStudy) -> list[str]:
+    """Which documents people wrote, and what is to be thought of when texts are held against
+    them."""
+    sentences = []
+    beginning = "They are read from their beginning; texts go on from a prompt."
+    measured = [run for run in study.runs if run.reference is not None]
+    if any(run.reference_is_unseen for run in measured):
+        sentences.append(
+            "Reference text: the first documents of the validation split, which the model did not "
+            f"learn from, cut off where texts are. {beginning}"
+        )
+    if any(not run.reference_is_unseen for run in measured):
+        sentences.append(
+            f"Reference text: the first documents of {study.reference}, cut off where texts are. "
+            f"{beginning} Where the model learned from them they cost it fewer bits than other "
+            f"text of their kind."
+        )
+    if study.reference is not None:
+        sentences.append(f"Known are the words of {study.reference}.")
+    return sentences
 
 
 def warnings_of(study: TemperatureStudy) -> list[str]:

@@ -87,6 +87,8 @@ class RunStudy:
     results: list[SettingResult]
     reference: dict[str, Interval | None] | None
     """The same figures of documents that people wrote, as far as texts may reach."""
+    reference_is_unseen: bool = False
+    """Whether the model is known not to have learned from them."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class TemperatureStudy:
     settings: list[Setting]
     device: str
     reference: str | None
+    """The file of which words are known, and documents where no unseen ones were found."""
     runs: list[RunStudy]
 
     def as_json(self) -> dict[str, Any]:
@@ -172,6 +175,7 @@ def study_run(
         _most_tokens(language_model, conditions),
         results,
         None if reference is None else _measure_reference(language_model, conditions, reference),
+        reference is not None and reference.is_unseen,
     )
 
 
@@ -223,7 +227,7 @@ def _measure(
                 "finished": float(draft.is_finished),
                 **diversity,
             }
-            if reference is not None:
+            if reference is not None and reference.words is not None:
                 # Where a text was cut off, so may be its last word.
                 whole_words = own_words if draft.is_finished else own_words[:-1]
                 figures["known_words"] = known_share(whole_words, reference.words)
