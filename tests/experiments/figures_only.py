@@ -24,6 +24,7 @@ def main() -> int:
     # Held until the process dies, as a trainer does.
     fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
     (folder / "device.txt").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    (folder / "bytecode.txt").write_text(os.environ.get("PYTHONPYCACHEPREFIX", ""))
     (folder / "threads.txt").write_text(os.environ.get("OMP_NUM_THREADS", ""))
     if not wait(lambda: len(list(folder.parent.iterdir())) >= int(os.environ.get("TOGETHER", 1))):
         return 1

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
+from groundup.experiments.bytecode import shared_bytecode
 from groundup.experiments.devices import Slot
 from groundup.experiments.results.run_metrics import read_metrics
 from groundup.experiments.results.run_outcome import judge
@@ -73,6 +74,7 @@ class Runner:
         self._slots = slots
         self._command = command
         self._watcher = Watcher(spec.prune)
+        self._environment = dict(os.environ)
 
     def run(self, trials: Iterator[Trial], ended: Ended) -> signal.Signals | None:
         """Run all trials, as many at once as there are slots; the signal that stopped it, if any.
@@ -84,7 +86,11 @@ class Runner:
             if record.status == "finished":
                 self._watcher.remember(RunFolder(self._folder.runs / record.trial))
         active: list[_Running] = []
-        with StopRequest("runs under way are saved, to be gone on with") as stop:
+        with (
+            shared_bytecode() as variables,
+            StopRequest("runs under way are saved, to be gone on with") as stop,
+        ):
+            self._environment = {**os.environ, **variables}
             try:
                 while True:
                     if stop.signal is None:
@@ -137,7 +143,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **slot.environment},
+                env={**self._environment, **slot.environment},
                 # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
                 start_new_session=True,
             )
