@@ -113,7 +113,9 @@ def _scale(chart: SettingChart, size: Size) -> _Scale:
     is_labelled = len(chart.lines) > 1 and size.right > 60
     right = size.width - (size.right if is_labelled else min(size.right, 20))
     values = [point.x for point in points]
-    return _Scale(size, right, chart.is_log, min(values), max(values), y_low - room, y_high + room)
+    # Below the best point, where no other can be, its star has room.
+    y_low -= 2 * room if any(point.is_best for point in points) else room
+    return _Scale(size, right, chart.is_log, min(values), max(values), y_low, y_high + room)
 
 
 def _grid(chart: SettingChart, scale: _Scale) -> str:
@@ -187,7 +189,10 @@ def _draw_point(point: SettingPoint, slot: int, x: float, y: float, scale: _Scal
             if scale.y_low <= end <= scale.y_high:
                 bar += f"M{x - 4:.1f} {scale.y(end):.1f}h8"
         bar = f'<path class="bar" d="{bar}"/>'
-    star = f'<text class="x star" x="{x:.1f}" y="{y - 9:.1f}">★</text>' if point.is_best else ""
+    star = ""
+    if point.is_best:
+        lowest = scale.y(interval.low) if interval.half_width is not None else y + 4
+        star = f'<text class="x star" x="{x:.1f}" y="{lowest + 15:.1f}">★</text>'
     return bar + draw_mark(slot, x, y, is_open=point.is_open) + star
 
 
