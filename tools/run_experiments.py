@@ -3,7 +3,8 @@
     python tools/run_experiments.py --web web.txt --stories stories.txt
 
 Every experiment goes on where it was when the same command is given again. What a person found in
-an experiment lies in docs/experiments/findings/<name>.txt and is put into its report.
+an experiment lies in findings/<name>.txt beside the reports and is put there; with --reports
+docs/experiments --reports-alone the pages there are written anew.
 """
 
 import argparse
@@ -17,7 +18,6 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIGS = REPOSITORY / "configs"
-EXPERIMENTS = REPOSITORY / "docs" / "experiments"
 
 Words = list[str]
 
@@ -100,6 +100,7 @@ def main() -> int:
     arguments = parse_arguments()
     folder: Path = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    reports = (arguments.reports or folder / "reports").resolve()
     environment = {**os.environ, "PYTHONPATH": _python_path()}
 
     def run(words: Words) -> None:
@@ -122,9 +123,9 @@ def main() -> int:
         if not arguments.reports_alone:
             for words in experiment.commands:
                 run(words)
-        finding = EXPERIMENTS / "findings" / f"{experiment.name}.txt"
+        finding = reports / "findings" / f"{experiment.name}.txt"
         told = ["--finding", f"@{finding}"] if finding.exists() else []
-        run([*experiment.report, "--markdown", str(arguments.reports.resolve()), *told])
+        run([*experiment.report, "--markdown", str(reports), *told])
     return 0
 
 
@@ -133,7 +134,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--web", type=Path, required=True, help="articles, as plain text")
     parser.add_argument("--stories", type=Path, required=True, help="little stories, as plain text")
     parser.add_argument("--folder", type=Path, default=Path("laboratory"), help="where to work")
-    parser.add_argument("--reports", type=Path, default=EXPERIMENTS, help="where reports go")
+    parser.add_argument(
+        "--reports", type=Path, help="where reports go; reports in --folder if not given"
+    )
     parser.add_argument("--only", nargs="+", help="names of experiments; all if not given")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, where sizes allow")
     parser.add_argument("--ablation-tokens", type=int, default=16_384_000)

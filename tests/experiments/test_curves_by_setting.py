@@ -167,6 +167,25 @@ def test_what_has_not_ended_is_hollow_and_the_best_has_a_star() -> None:
     assert text.count("★") == 1
 
 
+def test_the_star_stands_below_the_best_point_and_above_the_axis() -> None:
+    for width in (None, 0.4):
+        drawn = chart([point(1.0, 2.0, width, is_best=True), point(2.0, 2.1), point(3.0, 5.0)])
+        root = ElementTree.fromstring(draw_setting_chart(drawn))
+        (star,) = (text for text in root.iter(f"{SVG}text") if text.text == "★")
+        marks = [height_of(path) for path in root.iter(f"{SVG}path") if path.get("class") == "mark"]
+        (floor,) = (path for path in root.iter(f"{SVG}path") if path.get("class") == "floor")
+        bottom = float(floor.get("d", "").split()[1].split("H")[0])
+        assert max(marks) + 10 < float(star.get("y", "")) < bottom
+
+
+def test_points_that_do_not_stand_at_their_value_are_said_to() -> None:
+    lines = [[point(1.0, 2.0 + place, 0.1), point(2.0, 3.0, 0.1)] for place in range(3)]
+    assert "set apart" in draw_setting_chart(chart(*lines), WIDE)
+    assert "set apart" not in draw_setting_chart(chart(lines[0]), WIDE)
+    bare = [[point(1.0, 2.0 + place), point(2.0, 3.0)] for place in range(3)]
+    assert "set apart" not in draw_setting_chart(chart(*bare), WIDE)
+
+
 def test_a_loss_far_away_does_not_press_the_others_together() -> None:
     drawn = chart([point(x, y) for x, y in enumerate([2.0, 2.1, 2.2, 2.3, 900.0], start=1)])
     root = ElementTree.fromstring(draw_setting_chart(drawn))

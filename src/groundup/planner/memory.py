@@ -33,8 +33,8 @@ _USABLE_SHARE = 0.92
 _LARGEST_MICRO_BATCH = 1 << 20
 
 # cuBLAS takes a workspace for each thread and stream that multiplies: forward, backward, and the
-# recorded step; of 32 MiB each on an H200, where runs of 15 shapes took that much beyond their
-# tensors (2026-11). Older GPUs have smaller ones.
+# recorded step; of 32 MiB each on an H200, where runs of 13 of 15 shapes took that much and a
+# little more beyond their tensors (2026-11). Older GPUs have smaller ones.
 _CUDA_WORKSPACES = 3 * (32 << 20)
 
 # On a CPU freed memory is kept, and the holes between blocks of different life are never all used:

@@ -68,8 +68,7 @@ class _Scale(NamedTuple):
 def draw_setting_chart(chart: SettingChart, size: Size = WIDE) -> str:
     """One plot, for a page that brings the style sheet."""
     scale = _scale(chart, size)
-    points = [point for line in chart.lines for point in line.points]
-    has_bars = any(point.loss and point.loss.half_width is not None for point in points)
+    has_bars = _has_bars(chart)
     is_many = len(chart.lines) > 1
     return (
         f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" '
@@ -95,6 +94,11 @@ def draw_setting_keys(chart: SettingChart) -> list[tuple[str, str]]:
     if len(chart.lines) < 2:
         return []
     return [(draw_key(Curve(line.label, line.slot, ())), line.label) for line in chart.lines]
+
+
+def _has_bars(chart: SettingChart) -> bool:
+    points = (point for line in chart.lines for point in line.points)
+    return any(point.loss and point.loss.half_width is not None for point in points)
 
 
 def _scale(chart: SettingChart, size: Size) -> _Scale:
@@ -136,6 +140,8 @@ def _grid(chart: SettingChart, scale: _Scale) -> str:
             end = x + half + _LETTER_WIDTH
     parts.append(f'<path class="floor" d="M{size.left} {bottom}H{scale.right:.1f}"/>')
     scaled = f"{chart.x_name}, log scale" if scale.is_log else chart.x_name
+    if _has_bars(chart) and len(chart.lines) > 2 and scale.right < size.width - 60:
+        scaled += "; points of one value set apart"
     names = ((scale.right, "name", scaled), (size.left, "name start", chart.y_name))
     for x, kind, name in names:
         parts.append(f'<text x="{x:.1f}" y="{bottom + 37}" class="{kind}">{markup(name)}</text>')

@@ -59,7 +59,7 @@ FIGURES = {
             "known_words",
             "known words",
             "known words",
-            "the share of a text's words that people use, for their spelling; the "
+            "the share of a text's words that are known (below), for their spelling; the "
             "last word of a text that was cut off is left out",
         ),
         Figure(
