@@ -186,6 +186,12 @@ def test_points_that_do_not_stand_at_their_value_are_said_to() -> None:
     assert "set apart" not in draw_setting_chart(chart(*bare), WIDE)
 
 
+def test_words_about_the_lowest_are_of_what_has_ended() -> None:
+    line = [point(1.0, 2.0), point(2.0, 1.5, is_open=True)]
+    assert "lowest at rate 1 with 2.0000" in describe(chart(line))
+    assert "lowest at rate 2 with 1.5000 so far" in describe(chart(line[1:]))
+
+
 def test_a_loss_far_away_does_not_press_the_others_together() -> None:
     drawn = chart([point(x, y) for x, y in enumerate([2.0, 2.1, 2.2, 2.3, 900.0], start=1)])
     root = ElementTree.fromstring(draw_setting_chart(drawn))

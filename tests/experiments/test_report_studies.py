@@ -139,6 +139,29 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(sweep: Path
         assert told in html
 
 
+def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
+    def row(variant: str, difference: float | None, is_clear: bool) -> dict[str, Any]:
+        loss = None if difference is None else {**ROW["loss"], "mean": 4 + difference}
+        changes = {"variant": variant, "difference": difference, "is_clear": is_clear}
+        return {**ROW, **changes, "loss": loss}
+
+    rows = [
+        ROW,
+        row("muon", -0.5, True),
+        row("qk-norm", 0.05, False),
+        row("silu", 0.25, True),
+        row("no-norm", None, False),
+    ]
+    (sweep / "ablation.json").write_text(json.dumps(rows))
+    assert make_report([sweep]).verdicts == (
+        "Against the base (4.0000 ± 0.1000), each at its own best rate, are clearly better: muon "
+        "(-0.5000); clearly worse: silu (+0.2500); not told apart from it: qk-norm (+0.0500); "
+        "without a run that came to its end: no-norm.",
+    )
+    (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
+    assert "alone has finished" in make_report([sweep]).verdicts[0]
+
+
 def test_an_ablation_tells_which_learning_rates_each_variant_tried(sweep: Path) -> None:
     rows = [
         {**ROW, "rates_tried": [0.003, 0.01, 0.03]},

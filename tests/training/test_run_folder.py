@@ -165,6 +165,9 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     assert "num_steps: 12 -> 14" in message
     assert "optimizer.learning_rate: 0.01 -> 0.003" in message
     assert "--allow-changes" in message
+    # A refusal leaves the run as it was, its log with its last word included.
+    log = RunFolder(changed.run_folder).log_file.read_text().splitlines()
+    assert "stopped after step 4" in log[-1] and not any("ERROR" in line for line in log)
     summary = train(changed, resume=True, allow_changes=True)
     assert summary.steps == 14
     folder = RunFolder(changed.run_folder)

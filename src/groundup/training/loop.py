@@ -104,7 +104,8 @@ def train(
         )
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.claim(resume=resume))
-        stack.enter_context(folder.log_to_file())
+        log = stack.enter_context(folder.log_to_file())
+        log.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
         run = open_run(
@@ -114,6 +115,7 @@ def train(
             allow_changes=allow_changes,
             settle_length=settle_length,
         )
+        log.takes_errors = True
         for tracker in run.trackers:
             stack.callback(tracker.close)
         return _Training(run, write_sample, progress).run(stop_after)

@@ -23,7 +23,7 @@ from groundup.files import (
     write_text_atomic,
 )
 from groundup.training.config import RunConfig
-from groundup.training.run_log import log_to_file
+from groundup.training.run_log import RunLog, log_to_file
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -120,7 +120,7 @@ class RunFolder:
             lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in kept]
             write_text_atomic(self.metrics_file, "".join(lines))
 
-    def log_to_file(self) -> contextlib.AbstractContextManager[None]:
+    def log_to_file(self) -> contextlib.AbstractContextManager[RunLog]:
         """Add what groundup logs meanwhile to log.txt."""
         return log_to_file(self.log_file)
 

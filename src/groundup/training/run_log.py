@@ -22,9 +22,18 @@ class LogEntry:
     text: str
 
 
+@dataclass
+class RunLog:
+    """What is to be written into a log that is open."""
+
+    takes_errors: bool = True
+    """Whether an error that ends the block is the run's, and no refusal that leaves it alone."""
+
+
 @contextlib.contextmanager
-def log_to_file(path: Path) -> Iterator[None]:
+def log_to_file(path: Path) -> Iterator[RunLog]:
     """Add what groundup logs meanwhile to the file, and the error that ends it if one does."""
+    log = RunLog()
     logger = logging.getLogger("groundup")
     handler = _QuietFileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
@@ -33,11 +42,12 @@ def log_to_file(path: Path) -> Iterator[None]:
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
     try:
-        yield
+        yield log
     except Exception as error:
-        # To the file alone: the console hears of it from whoever catches it.
-        text = f"{type(error).__name__}: {error}"
-        handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
+        if log.takes_errors:
+            # To the file alone: the console hears of it from whoever catches it.
+            text = f"{type(error).__name__}: {error}"
+            handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
         raise
     finally:
         logger.setLevel(level)

@@ -47,6 +47,35 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
             "Difference from the base",
         ),
         rows=tuple(told),
+        verdict=_verdict(rows),
+        is_ranking=bool(_verdict(rows)),
+    )
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which variants are better than the base, and which are worse; nothing without its loss."""
+    bases = [row for row in rows if row["variant"] == "base" and row["loss"] is not None]
+    others = [row for row in rows if row["variant"] != "base"]
+    if not bases or not others:
+        return ""
+    ended = [row for row in others if row["difference"] is not None]
+    kinds = {
+        "clearly better": [row for row in ended if row["is_clear"] and row["difference"] < 0],
+        "clearly worse": [row for row in ended if row["is_clear"] and row["difference"] >= 0],
+        "not told apart from it": [row for row in ended if not row["is_clear"]],
+        "without a run that came to its end": [row for row in others if row not in ended],
+    }
+    parts = [f"{told}: {_list_variants(these)}" for told, these in kinds.items() if these]
+    loss = show_interval(_interval(bases[0]["loss"]))
+    return f"Against the base ({loss}), each at its own best rate, are {'; '.join(parts)}."
+
+
+def _list_variants(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        str(row["variant"])
+        if row["difference"] is None
+        else f"{row['variant']} ({row['difference']:+.4f})"
+        for row in rows
     )
 
 

@@ -93,7 +93,9 @@ def make_report(
         studies=tuple(studies),
         chart=None if has_ladder else chart_of(groups, varied, MEASURE_NAMES[measure]),
     )
-    verdicts = [*_verdicts(report), *(study.verdict for study in studies if study.verdict)]
+    is_told = len(found.sweeps) == 1 and any(study.is_ranking for study in studies)
+    verdicts = [] if is_told else _verdicts(report)
+    verdicts += [study.verdict for study in studies if study.verdict]
     warnings = (*_warnings(report), *found.notes, *study_notes)
     return replace(report, verdicts=tuple(verdicts), warnings=warnings)
 

@@ -109,10 +109,15 @@ def describe(chart: SettingChart) -> str:
 
 def _describe_line(line: SettingLine, chart: SettingChart) -> str:
     known = [point for point in line.points if point.loss is not None]
+    ended = [point for point in known if not point.is_open]
     told = [f"{line.label}:"] if line.label else []
-    best = min(known, key=lambda point: point.loss.mean if point.loss else 0.0, default=None)
+    best = min(
+        ended or known, key=lambda point: point.loss.mean if point.loss else 0.0, default=None
+    )
     if best is not None and best.loss is not None:
         told.append(f"lowest at {chart.x_name} {best.x:g} with {best.loss.mean:.4f}")
+        if best.is_open:
+            told.append("so far")
     diverged = [f"{point.x:g}" for point in line.points if point.num_diverged]
     if diverged:
         told.append(f"{'and ' if best else ''}divergence at {', '.join(diverged)}")

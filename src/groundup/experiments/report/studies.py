@@ -32,3 +32,5 @@ class Study:
     rows: tuple[StudyRow, ...]
     chart: SettingChart | None = None
     verdict: str = ""
+    is_ranking: bool = False
+    """Whether the verdict says what came of the runs, so that none has to be read from them."""
