@@ -139,6 +139,19 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(sweep: Path
         assert told in html
 
 
+def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path) -> None:
+    first, last = sorted((sweep / "runs").iterdir())
+    for run, day in ((first, "2026-01-30"), (last, "2026-02-01")):
+        (run / "environment.json").write_text(json.dumps({"started": f"{day}T10:00:00+00:00"}))
+    (page,) = (
+        text for name, text in render_markdown(make_report([sweep])).items() if "/" not in name
+    )
+    assert "; 2026-01-30 to 2026-02-01.\n" in page
+    assert "2026-01-30 to 2026-02-01" in render_html(make_report([sweep]))
+    (last / "environment.json").write_text('{"started": ["odd"]}')
+    assert make_report([sweep]).days == "2026-01-30"
+
+
 def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
     def row(variant: str, difference: float | None, is_clear: bool) -> dict[str, Any]:
         loss = None if difference is None else {**ROW["loss"], "mean": 4 + difference}

@@ -56,6 +56,12 @@ class Report:
         """The distinct data of the runs, in the order of the groups."""
         return list(dict.fromkeys(group.data_id for group in self.groups))
 
+    @property
+    def days(self) -> str:
+        """When the runs began, from the first to the last; nothing if no run tells."""
+        days = sorted({run.day for run in self.runs if run.day is not None})
+        return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+
     def data_name(self, data_id: str | None) -> str:
         """data A, data B, …: content ids are too long to be read."""
         if data_id is None:

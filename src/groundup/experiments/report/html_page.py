@@ -94,6 +94,7 @@ def _opening(report: Report, today: datetime.date) -> str:
         ("Operations", show_flops(flops) if flops else "—"),
         ("Time, all runs", show_duration(seconds)),
         ("Device", ", ".join(devices) or "—"),
+        *([("Begun", report.days)] if report.days else []),
     ]
     return masthead("report", report.title, report.why, facts, today)
 

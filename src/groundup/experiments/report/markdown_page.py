@@ -46,7 +46,6 @@ _MOST_SAMPLES = 4
 
 def render_markdown(report: Report) -> dict[str, str]:
     """The files by their paths: `<slug>.md`, and the drawings in a folder `<slug>`."""
-    today = datetime.date.today()
     name = slug(report.title)
     drawings = _drawings(report)
     files = {f"{name}/{file}": drawing for file, (_, drawing) in drawings.items()}
@@ -56,7 +55,8 @@ def render_markdown(report: Report) -> dict[str, str]:
         parts.append(paragraph(report.why))
     num_runs, num_groups = len(report.runs), len(report.groups)
     told = "one run" if num_runs == 1 else f"{num_runs} runs of {num_groups} settings"
-    told = f"{told}; {', '.join(devices) or 'device unknown'}; {today:%Y-%m-%d}."
+    days = report.days or f"{datetime.date.today():%Y-%m-%d}"
+    told = f"{told}; {', '.join(devices) or 'device unknown'}; {days}."
     parts.append(plain(told[0].upper() + told[1:]))
     parts += map(paragraph, report.verdicts)
     parts += finding_paragraphs(report.finding)

@@ -4,6 +4,7 @@ Whatever is missing, torn or damaged becomes a note of the run, so that nothing 
 Which folders are meant is `run_finding`; how runs compare is `groups`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.experiments.results.run_metrics import Metrics, Sample, read_metrics
 from groundup.experiments.results.run_outcome import Outcome, judge
 from groundup.training.run_folder import RunFolder
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,12 @@ class RunResult:
     @property
     def tokenizer_id(self) -> str | None:
         return _text_or_none(self._data.get("tokenizer"))
+
+    @property
+    def day(self) -> str | None:
+        """When it began, as 2026-11-15."""
+        day = str(self.environment.get("started", ""))[:10]
+        return day if _DAY.fullmatch(day) else None
 
     @property
     def num_steps_done(self) -> int:
