@@ -172,7 +172,7 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         precision=arguments.precision if probe is None else probe.precision,
         mfu=arguments.mfu if probe is None else probe.mfu,
         optimizer=arguments.optimizer,
-        micro_batch=arguments.micro_batch_size if probe is None else probe.micro_batch,
+        micro_batch=arguments.micro_batch_size,
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
         memory_factor=1.0 if probe is None else probe.memory_factor,

@@ -36,12 +36,15 @@ def print_plan(plan: Plan) -> None:
 
 def print_probe(plan: Plan, probe: "Probe") -> None:
     """What three steps on this machine took, beside what was predicted of them."""
+    size = probe.micro_batch
     figures = [
-        ("sequences at once", f"{probe.micro_batch:,}"),
-        ("a step", show_duration(probe.seconds_per_step)),
+        (
+            f"a step of {size:,} sequence{'' if size == 1 else 's'}",
+            show_duration(probe.seconds_per_step),
+        ),
         ("speed", f"{probe.tokens_per_second:,.0f} tokens/s, {probe.mfu:.1%} MFU"),
-        ("peak memory, measured", show_bytes(probe.peak_bytes)),
-        ("peak memory, predicted", show_bytes(probe.predicted_bytes)),
+        ("its peak memory, measured", show_bytes(probe.peak_bytes)),
+        ("its peak memory, predicted", show_bytes(probe.predicted_bytes)),
     ]
     print_figures(f"measured on {plan.duration.device}", figures)
 

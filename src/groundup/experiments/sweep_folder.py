@@ -8,15 +8,18 @@ sweeps/<name>/runs/<trial>/                  a run folder like any other
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.trials import TrialRecord
+from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
 from groundup.training.changes import differences
+
+TrialState = Status | Literal["begun", "to run"]
 
 
 class SweepFolder:
@@ -32,8 +35,7 @@ class SweepFolder:
     @contextlib.contextmanager
     def claim(self) -> Iterator[None]:
         """Hold the folder, so that no second sweep starts the same trials; make it if need be."""
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
+        self._refuse_file()
         for folder in (self.trials, self.runs):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(self.path) as is_ours:
@@ -45,16 +47,22 @@ class SweepFolder:
             remove_stale_temporaries(self.path)
             yield
 
+    def check(self, spec: SweepConfig) -> None:
+        """Could the sweep go on here? It may grow, but all its trials must have one base."""
+        self._refuse_file()
+        if not self.spec_file.exists():
+            return
+        old = load_settings(SweepConfig, self.spec_file)
+        changes = [*differences(base_config(old), base_config(spec)), *_changed(old, spec)]
+        if changes and self.records():
+            raise ConfigError(
+                f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
+                f"sweep another name, so that what it compares was run alike"
+            )
+
     def begin(self, spec: SweepConfig) -> None:
-        """Write what is tried. A sweep may grow, but all its trials must have one base."""
-        if self.spec_file.exists():
-            old = load_settings(SweepConfig, self.spec_file)
-            changes = [*differences(base_config(old), base_config(spec)), *_changed(old, spec)]
-            if changes and self.records():
-                raise ConfigError(
-                    f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
-                    f"sweep another name, so that what it compares was run alike"
-                )
+        """Write what is tried, once it has been checked."""
+        self.check(spec)
         save_yaml(self.spec_file, spec)
 
     def records(self) -> dict[str, TrialRecord]:
@@ -64,11 +72,33 @@ class SweepFolder:
         lines = map(TrialRecord.from_json, read_json_lines(self.records_file))
         return {record.trial: record for record in lines}
 
+    def states(self, trials: Sequence[Trial]) -> dict[str, TrialState]:
+        """How far each trial is, by its name."""
+        records = self.records()
+        states: dict[str, TrialState] = {}
+        for trial in trials:
+            record = records.get(trial.name)
+            if record is not None and record.status != "failed":
+                states[trial.name] = record.status
+            else:
+                has_begun = (self.runs / trial.name / "config.yaml").exists()
+                states[trial.name] = "begun" if has_begun else "to run"
+        return states
+
+    def left(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those that have not ended, and those that failed and are tried again."""
+        states = self.states(trials)
+        return [trial for trial in trials if states[trial.name] in ("begun", "to run")]
+
     def add_record(self, record: TrialRecord) -> None:
         append_json_line(self.records_file, record.as_json())
 
     def remove_checkpoints(self, trial: str) -> None:
         shutil.rmtree(self.runs / trial / "checkpoints", ignore_errors=True)
+
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file: choose another name for the sweep")
 
 
 def _changed(old: SweepConfig, new: SweepConfig) -> Iterator[str]:

@@ -196,7 +196,8 @@ def make_plan(
     memory_factor: float = 1.0,
 ) -> Plan:
     """The plan of a run on one device; the price is the table's where none is given, and
-    `memory_factor` what a probe measured of a step's memory over what is predicted."""
+    `memory_factor` what a probe measured of a step's memory over what is predicted. Micro-batches
+    are the ones that `groundup train` takes, which knows of no probe."""
     chosen = _settle_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
     if peak is None:
@@ -207,9 +208,9 @@ def make_plan(
         device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
     )
     memory = training_memory(config, execution, optimizer, accelerator.memory_bytes)
-    memory = replace(memory, factor=memory_factor)
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
+    memory = replace(memory, factor=memory_factor)
     duration = estimate_duration(
         config,
         batch_size=batch_size,

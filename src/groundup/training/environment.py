@@ -21,7 +21,11 @@ DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_th
 
 
 def describe_environment(
-    config: RunConfig, device_name: str, kernels: str, data: DataIds
+    config: RunConfig,
+    device_name: str,
+    kernels: str,
+    data: DataIds,
+    peak_flops_per_second: float | None,
 ) -> dict[str, Any]:
     """Everything that decides a run besides its settings, as environment.json holds it."""
     return {
@@ -33,6 +37,7 @@ def describe_environment(
         "machine": platform.machine(),
         "device": device_name,
         "kernels": kernels,
+        "peak_flops_per_second": peak_flops_per_second,
         "num_cores": num_cores(),
         "num_threads": torch.get_num_threads(),
         "git_commit": _git_commit(),

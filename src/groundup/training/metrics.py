@@ -15,10 +15,9 @@ import torch
 
 from groundup.files import append_json_line
 from groundup.planner.flops import training_flops_per_token
-from groundup.planner.hardware import peak_flops_per_second
 from groundup.runtime import peak_memory_bytes
 from groundup.training.config import RunConfig
-from groundup.training.execution import device_name
+from groundup.training.peak_rate import find_peak
 
 # Taken from the machine, so not the same when a run is repeated; all other figures are.
 MEASURED = frozenset({"wall_seconds", "tokens_per_second", "mfu", "memory_bytes"})
@@ -113,26 +112,3 @@ def memory_bytes(device: torch.device) -> int:
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
     return peak_memory_bytes()
-
-
-def find_peak(config: RunConfig) -> float | None:
-    """Floating-point operations a second at best: from the data sheet, on the CPU measured."""
-    if config.device.startswith("cuda"):
-        if config.precision == "bfloat16":
-            return peak_flops_per_second(device_name(config), "bfloat16")
-        return peak_flops_per_second(device_name(config), "tf32" if config.tf32 else "float32")
-    if config.device == "cpu":
-        is_half = config.precision == "bfloat16"
-        return _measured_peak(torch.bfloat16 if is_half else torch.float32)
-    return None
-
-
-def _measured_peak(dtype: torch.dtype, size: int = 512, repeats: int = 4) -> float:
-    """The best of a few square products: data sheets of CPUs do not say."""
-    matrix = torch.full((size, size), 1.0, dtype=dtype)
-    best = float("inf")
-    for _ in range(repeats):
-        began = time.perf_counter()
-        torch.mm(matrix, matrix)
-        best = min(best, time.perf_counter() - began)
-    return 2 * size**3 / max(best, 1e-9)

@@ -23,6 +23,7 @@ from groundup.training.config import RunConfig
 from groundup.training.environment import describe_environment, environment_changes
 from groundup.training.evaluation import Evaluator
 from groundup.training.execution import describe_kernels, device_name
+from groundup.training.peak_rate import find_peak
 from groundup.training.plan_lines import plan_lines
 from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
@@ -61,12 +62,15 @@ def open_run(
     The folder must have been claimed. Nothing in it changes before all checks have passed.
     `settle_length` may give a new run another number of steps once its data are known.
     """
+    # It takes a moment on a CPU, which must not come after the steps of a run were timed.
+    peak = find_peak(config)
     changes = []
     if resume:
         changes = check_changes(folder.read_config(), config, allow_changes=allow_changes)
     data = open_data(config, _load_tokenizer(config, folder, resume=resume))
     if resume:
-        _check_environment(config, folder, data, allow_changes=allow_changes)
+        environment = _environment(config, data, peak)
+        _check_environment(environment, folder, allow_changes=allow_changes)
     elif settle_length is not None:
         config = settle_length(config, data)
     state = build_state(config)
@@ -79,7 +83,7 @@ def open_run(
     if resume:
         checkpoint = _resume(config, folder, checkpoints, state, changes)
     else:
-        folder.begin(config, data.tokenizer, _environment(config, data))
+        folder.begin(config, data.tokenizer, _environment(config, data, peak))
     _describe(config, data, state, is_timed=settle_length is not None)
     resumed_step = None if checkpoint is None else checkpoint.step
     return OpenRun(config, folder, checkpoints, state, loader, evaluator, trackers, resumed_step)
@@ -112,11 +116,9 @@ def _resume(
     return checkpoint
 
 
-def _check_environment(
-    config: RunConfig, folder: RunFolder, data: RunData, *, allow_changes: bool
-) -> None:
+def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_changes: bool) -> None:
     """Other data must be allowed; other versions or hardware are named, and noted in the folder."""
-    old, new = folder.read_environment(), _environment(config, data)
+    old = folder.read_environment()
     changes = environment_changes(old, new)
     data_changes = [change for change in changes if change.startswith("data")]
     if data_changes and not allow_changes:
@@ -135,8 +137,11 @@ def _check_environment(
     write_json_atomic(folder.environment_file, {**old, "resumes": resumes})
 
 
-def _environment(config: RunConfig, data: RunData) -> dict[str, object]:
-    return describe_environment(config, device_name(config), describe_kernels(config), data.ids)
+def _environment(
+    config: RunConfig, data: RunData, peak_flops_per_second: float | None
+) -> dict[str, object]:
+    name, kernels = device_name(config), describe_kernels(config)
+    return describe_environment(config, name, kernels, data.ids, peak_flops_per_second)
 
 
 def _describe(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:

@@ -12,7 +12,7 @@ from groundup.planner import (
 )
 from groundup.training.config import RunConfig
 from groundup.training.execution import device_name, planned_memory
-from groundup.training.metrics import find_peak
+from groundup.training.peak_rate import find_peak
 
 
 def plan_lines(

@@ -1,5 +1,6 @@
 """What a run was to cost by the planner's rules, beside what it did cost."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -25,14 +26,16 @@ _OPTIMIZERS = ("adamw", "sgd", "muon")
 
 @dataclass(frozen=True)
 class Cost:
-    """Planned figures come from the settings and the device's best rate, which for a device in no
-    table is the one the run measured; the others from metrics.jsonl. None: not known."""
+    """Planned figures come from the settings and the device's best rate, as the run noted it; the
+    others from metrics.jsonl. None: not known."""
 
     num_parameters: int | None = None
     flops_per_token: int | None = None
     planned_tokens: int | None = None
     planned_tokens_per_second: float | None = None
     planned_seconds: float | None = None
+    """Of the tokens that were read, so that a run which ended early is set against its own part of
+    the plan; of all while none were."""
     planned_mfu: float | None = None
     planned_bytes: int | None = None
     """The peak of a step, weights, gradients, optimizer state and activations; where the process
@@ -56,9 +59,14 @@ def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics
     model = model_of(settings)
     flops_per_token = training_flops_per_token(model) if model else None
     planned_tokens = _planned_tokens(settings, model)
-    peak = _peak(settings, environment) or _implied_peak(flops_per_token, metrics)
+    peak = (
+        _noted_peak(environment)
+        or _peak(settings, environment)
+        or _implied_peak(flops_per_token, metrics)
+    )
     duration = _duration(settings, environment, model, peak)
     tokens, memory_bytes = metrics.last("tokens"), metrics.last("memory_bytes")
+    share_read = tokens / planned_tokens if tokens and planned_tokens else 1.0
     return Cost(
         num_parameters=sum(count_parameters(model).values()) if model else None,
         flops_per_token=flops_per_token,
@@ -66,7 +74,7 @@ def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics
         planned_tokens_per_second=(
             planned_tokens / duration.seconds if planned_tokens and duration else None
         ),
-        planned_seconds=duration.seconds if duration else None,
+        planned_seconds=share_read * duration.seconds if duration else None,
         planned_mfu=duration.mfu if duration else None,
         planned_bytes=_planned_bytes(settings, environment, model),
         tokens=None if tokens is None else int(tokens),
@@ -93,14 +101,21 @@ def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> i
     return num_steps * batch_size * model.context_length
 
 
+def _noted_peak(environment: Mapping[str, Any]) -> float | None:
+    """Operations a second at best, by which the log of the run told its time."""
+    rate = environment.get("peak_flops_per_second")
+    is_rate = isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
+    return float(rate) if is_rate else None
+
+
 def _peak(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> float | None:
-    """Operations a second at best, of a device that the planner's table knows."""
+    """The same of a run that did not note it, on a device that the planner's table knows."""
     precision = _precision_of(settings, environment)
     return peak_flops_per_second(str(environment.get("device", "")), precision)
 
 
 def _implied_peak(flops_per_token: int | None, metrics: Metrics) -> float | None:
-    """The best rate that a run measured before its first step, where no table has it."""
+    """The rate that its MFU was told by, where no table has it either."""
     rate, mfu = metrics.typical("tokens_per_second"), metrics.typical("mfu")
     return rate * flops_per_token / mfu if rate and mfu and flops_per_token else None
 

@@ -1,0 +1,152 @@
+"""How long the trials of a sweep are expected to take where they would run, and what that costs.
+
+Each trial is expected to take what `groundup train` says before its first step.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import ConfigError
+from groundup.experiments.devices import Slot, make_slots, num_devices
+from groundup.experiments.trials import Trial
+from groundup.planner import Execution, describe_cpu, expected_duration, find_accelerator
+from groundup.planner.duration import Duration
+from groundup.planner.prices import Price, find_price
+from groundup.planner.quantities import show_dollars, show_duration
+from groundup.runtime import num_cores
+from groundup.training.config import RunConfig
+from groundup.training.execution import device_name, settle_device, switches
+from groundup.training.metrics import find_peak
+from groundup.training.run_folder import RunFolder
+
+
+def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | None:
+    """One line about trials that are left; None where no rate of their device is known.
+
+    A machine that lacks the device which they name does not fail: the line says what it lacks.
+    """
+    try:
+        durations = list(_durations(trials))
+    except ConfigError as error:
+        return f"how long the trials take is not known here: {error}"
+    if not durations:
+        return None
+    seconds = [duration.seconds for duration in durations]
+    slots = make_slots(trials[0].config, jobs)
+    lanes = _num_lanes(trials[0].config, slots)
+    least, most = show_duration(min(seconds)), show_duration(max(seconds))
+    each = least if least == most else f"{least} to {most}"
+    line = (
+        f"about {show_duration(max(sum(seconds) / lanes, *seconds))} {_whose(trials, slots)}: "
+        f"{each} of training {'each' if len(trials) > 1 else 'in it'}"
+    )
+    first = durations[0]
+    if all(_rate_of(duration) == _rate_of(first) for duration in durations):
+        line += (
+            f" at {first.mfu:.0%} of the {first.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
+            f"{first.precision} of one {first.device} ({first.source})"
+        )
+    return f"{line}{_cost(sum(seconds), first.price)}. To start and to evaluate comes on top"
+
+
+def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None) -> str:
+    """The same for trials that are each trained for a time: nothing about it is guessed."""
+    config = trials[0].config
+    slots = make_slots(config, jobs)
+    rounds = -(-len(trials) // len(slots))
+    seconds = 60 * minutes * rounds
+    line = f"{show_duration(seconds)} {_whose(trials, slots)}: {minutes:g} minutes each"
+    try:
+        device = _device_name(settle_device(config))
+    except ConfigError:
+        return line
+    return f"{line}{_cost(seconds * _num_lanes(config, slots), find_price(device))}"
+
+
+def steps_left(trial: Trial) -> int:
+    """The steps after the newest checkpoint, where a resume would go on."""
+    checkpoints = CheckpointFolder(RunFolder(trial.config.run_folder).checkpoints)
+    return max(0, trial.config.num_steps - max(checkpoints.steps(), default=0))
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """Where a trial would compute, and at which rate at best."""
+
+    device: str
+    execution: Execution
+    precision: str
+    peak_flops_per_second: float | None
+
+
+def _durations(trials: Sequence[Trial]) -> Iterator[Duration]:
+    """Of every trial; of none where one of their devices has no known rate."""
+    machines: dict[tuple[object, ...], _Machine] = {}
+    for trial in trials:
+        config = trial.config
+        key = (config.device, config.precision, config.tf32, config.num_threads)
+        if key not in machines:
+            # A processor is measured, which takes a moment, and another time gives another rate.
+            machines[key] = _find_machine(config)
+    if any(machine.peak_flops_per_second is None for machine in machines.values()):
+        return
+    for trial in trials:
+        config = trial.config
+        machine = machines[config.device, config.precision, config.tf32, config.num_threads]
+        assert machine.peak_flops_per_second is not None
+        yield expected_duration(
+            config.model,
+            batch_size=config.batch_size,
+            num_steps=steps_left(trial),
+            peak_flops_per_second=machine.peak_flops_per_second,
+            device=machine.device,
+            kind=machine.execution.device,
+            precision=machine.precision,
+        )
+
+
+def _find_machine(config: RunConfig) -> _Machine:
+    config = settle_device(config)
+    execution = Execution.of(config.device, config.precision)
+    is_tf32 = execution == ("cuda", "float32") and config.tf32
+    precision = "tf32" if is_tf32 else execution.precision
+    with switches(config):
+        return _Machine(_device_name(config), execution, precision, find_peak(config))
+
+
+def _device_name(config: RunConfig) -> str:
+    if config.device == "cpu":
+        return describe_cpu(config.num_threads or torch.get_num_threads(), 0).name
+    name = device_name(config)
+    row = find_accelerator(name)
+    return name if row is None else row.name
+
+
+def _num_lanes(config: RunConfig, slots: list[Slot]) -> int:
+    """How many trials run at their full rate beside each other; more of them share that."""
+    if num_devices(slots) > 1 or config.num_threads is None:
+        return num_devices(slots)
+    on_cuda = "CUDA_VISIBLE_DEVICES" in slots[0].environment
+    return 1 if on_cuda else min(len(slots), max(1, num_cores() // config.num_threads))
+
+
+def _whose(trials: Sequence[Trial], slots: list[Slot]) -> str:
+    if len(trials) == 1:
+        return "for the one trial left"
+    at_once = min(len(slots), len(trials))
+    how = "one after another" if at_once == 1 else f"{at_once} at once"
+    return f"for the {len(trials):,} trials left, {how}"
+
+
+def _rate_of(duration: Duration) -> tuple[object, ...]:
+    return duration.device, duration.precision, duration.mfu, duration.peak_flops_per_second
+
+
+def _cost(seconds: float, price: Price | None) -> str:
+    if price is None:
+        return ""
+    dollars = seconds / 3_600 * price.dollars_per_hour
+    return f", {show_dollars(dollars)} at ${price.dollars_per_hour:,.2f} an hour"
