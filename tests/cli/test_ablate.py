@@ -60,7 +60,8 @@ def test_a_dry_run_lists_the_first_seed_and_says_that_more_may_follow(
     page = capsys.readouterr().out
     assert "muon+learning_rate=0.003+seed=0" in page and "4 trials" in page and "seed=1" not in page
     assert "more may follow: a variant that is best at an end" in page and "up to 3 beyond" in page
-    assert "repeated at its best learning rate with seeds 1, 2" in page
+    assert "repeated at its best learning rate with seeds 1, 2: 4 trials more" in page
+    assert " of training for the 4 trials left, one after another, " in page
     assert not Path("sweeps").exists()
 
     assert ablate(small_config, *rates, "--extra-rates", "0", "--seeds", "0", "--dry-run") == 0
@@ -77,8 +78,8 @@ def test_each_row_tells_its_best_rate_and_those_it_tried(
     words = "--learning-rates 0.003 0.01 0.05 --seeds 0 --jobs 2".split()
     assert ablate(small_config, *words) == 0
     lines = lines_of(capsys.readouterr().out)
-    assert lines["base"].split()[2:8] == ["0.01", "3,", "0.003", "to", "0.05", "2.0000"]
-    assert lines["muon"].split()[2:7] == ["0.25", "5,", "0.003", "to", "1.2"]
+    assert lines["base"].split()[2:8] == ["0.01", "3", "rates,", "0.003", "to", "0.05"]
+    assert lines["muon"].split()[2:7] == ["0.25", "5", "rates,", "0.003", "to"]
     assert lines["muon"].endswith("diverged at 1.2")
     rows = json.loads(Path("sweeps/ablations/ablation.json").read_text("utf-8"))
     assert [row["rates_tried"] for row in rows][1] == [0.003, 0.01, 0.05, 0.25, 1.2]
@@ -106,12 +107,12 @@ def test_marks_say_how_far_a_row_can_be_trusted(capsys: pytest.CaptureFixture[st
         ],
     )
     lines = lines_of(capsys.readouterr().out)
-    assert lines["base"] == "base 46,240 0.01 3, 0.003 to 0.03 4.0000 0.1000 +0.0000"
+    assert lines["base"] == "base 46,240 0.01 3 rates, 0.003 to 0.03 4.0000 0.1000 +0.0000"
     assert lines["clearly"].endswith("0.1000 +0.5000 clear")
     assert lines["edge"].endswith("-0.2500 clear; best rate at the end of those tried")
-    assert lines["alone"].endswith("0.01 1 4.0000 - +0.0000 the only rate tried")
+    assert lines["alone"].endswith("0.01 1 rate 4.0000 - +0.0000 the only rate tried")
     assert lines["partly"].endswith("+0.0000 diverged at 0.03, 1")
-    assert lines["lost"].startswith("lost 46,240 - 3, 0.003 to 0.03 - - - no run came to its end;")
+    assert lines["lost"].startswith("lost 46,240 - 3 rates, 0.003 to 0.03 - - - no run came ")
     assert lines["lost"].endswith("diverged at 0.003, 0.01, 0.03")
 
 

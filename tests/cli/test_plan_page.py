@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from groundup.cli.main import main
+from groundup.config import load_settings
 from groundup.model.config import PRESETS
 from groundup.planner import describe_cpu, step_flops, training_memory
-from groundup.planner.quantities import show_bytes
+from groundup.planner.quantities import show_bytes, show_count
 from groundup.runtime import num_cores
 from groundup.training import machine_probe
+from groundup.training.config import RunConfig
+from groundup.training.execution import settle
 
 
 def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -46,6 +50,31 @@ def lines_below(page: str, title: str) -> list[str]:
     lines = page.splitlines()
     below = lines[lines.index(title) + 1 :]
     return list(itertools.takewhile(lambda line: line.startswith("  "), below))
+
+
+def test_the_largest_batch_and_the_best_use_of_the_compute_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
+    found = figures(capsys, *words)
+    assert main(["plan", *words]) == 0
+    page = capsys.readouterr().out
+    title = "memory by the textbook: float32, every intermediate kept"
+    largest = found["textbook_memory"]["largest_batch"]
+    assert largest > 1 and figures_below(page, title)["largest batch in 24 GiB"] == f"{largest:,}"
+    run, optimal = figures_below(page, "the run on one RTX 4090"), found["compute_optimal"]
+    best = show_count(optimal["parameters_for_this_compute"])
+    tokens = show_count(optimal["tokens_for_this_compute"])
+    assert run["best use of this compute"] == f"{best} parameters on {tokens} tokens"
+    enough = show_count(optimal["tokens_for_this_model"])
+    steps = optimal["steps_for_this_model"]
+    assert run["enough tokens for this model"].startswith(f"{enough} in {steps:,} steps, ")
+
+
+def figures_below(page: str, title: str) -> dict[str, str]:
+    """The lines of a table of names and figures; others are left out."""
+    rows = [re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines_below(page, title)]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
 def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,11 +120,10 @@ def test_a_probe_is_shown_beside_what_was_predicted(
     told = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines_below(page, title))
     predicted = training_memory(config).bytes_at(8)
     assert told == {
-        "sequences at once": "8",
-        "a step": "500 ms",
+        "a step of 8 sequences": "500 ms",
         "speed": f"{8 * 256 / 0.5:,.0f} tokens/s, {min(1, rate / peak):.1%} MFU",
-        "peak memory, measured": "600.0 MB",
-        "peak memory, predicted": show_bytes(predicted),
+        "its peak memory, measured": "600.0 MB",
+        "its peak memory, predicted": show_bytes(predicted),
     }
 
 
@@ -109,6 +137,56 @@ def test_a_probe_plans_with_what_this_machine_did(
     assert probe["tokens_per_second"] == pytest.approx(2 * 16 / probe["seconds_per_step"])
     assert probe["predicted_bytes"] > 0 and probe["peak_bytes"] >= 0
     assert duration["seconds"] == round(12 * probe["seconds_per_step"])
+
+
+@pytest.mark.parametrize("ratio", [None, 0.5, 1_000.0])
+def test_a_probe_leaves_micro_batches_as_train_takes_them(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    wide_batch: Path,
+    ratio: float | None,
+) -> None:
+    """It times fewer sequences than a step has, and what they took is no reason to cut the step."""
+    words = ("--config", str(wide_batch), "--precision", "float32")
+    before = figures(capsys, *words)["memory"]
+    probed = figures_of_steps(capsys, monkeypatch, (*words, "--probe"), 0)
+    predicted = probed["probe"]["predicted_bytes"]
+    if ratio is not None:
+        peak_bytes = round(ratio * predicted)
+        probed = figures_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
+    after = probed["memory"]
+    assert probed["probe"]["micro_batch"] == 16
+    in_training = settle(load_settings(RunConfig, wide_batch)).sequences_in_memory
+    assert after["micro_batch"] == before["micro_batch"] == in_training == 64
+    expected = (ratio or 1) * before["peak_bytes"]
+    assert after["peak_bytes"] == pytest.approx(expected, rel=1e-6)
+    assert after["fits"] == (ratio != 1_000)
+
+
+@pytest.fixture
+def wide_batch(tmp_path: Path) -> Path:
+    """Settings of a run on the CPU whose steps have more tokens than a probe takes there."""
+    sizes = {"vocab_size": 4_000, "context_length": 256, "d_model": 128, "num_layers": 4}
+    settings = {
+        "device": "cpu",
+        "batch_size": 64,
+        "model": {**sizes, "num_heads": 2},
+        "data": {"shards": str(tmp_path / "none")},
+    }
+    file = tmp_path / "wide.yaml"
+    file.write_text(yaml.safe_dump(settings), "utf-8")
+    return file
+
+
+def test_a_probe_says_how_many_sequences_it_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wide_batch: Path
+) -> None:
+    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 0))
+    for size, told in ((4, "a step of 4 sequences"), (1, "a step of 1 sequence")):
+        words = ["--config", str(wide_batch), "--probe", "--micro-batch-size", str(size)]
+        assert main(["plan", *words]) == 0
+        page = capsys.readouterr().out
+        assert re.search(rf"^ *{told} +500 ms$", page, re.MULTILINE)
 
 
 @pytest.mark.parametrize("ratio", [0.5, 2.0])

@@ -257,14 +257,16 @@ def test_a_trial_that_still_saves_is_waited_for(
     assert (folder / "last").exists() and outcome.records["seed=0"].status == "finished"
 
 
-def test_two_sweeps_cannot_share_a_folder(make_spec: Any, tmp_path: Path) -> None:
+def test_two_sweeps_cannot_share_a_folder(
+    make_spec: Any, figures_only: Command, tmp_path: Path
+) -> None:
     path = tmp_path / "small"
     path.mkdir()
     lock = os.open(path, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with pytest.raises(ConfigError, match="another process is running the sweep"):
-            run_sweep(make_spec(), path)
+            run_sweep(make_spec(), path, command=figures_only)
     finally:
         os.close(lock)
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from groundup.errors import MissingExtraError
-from groundup.experiments.runner import Command
+from groundup.experiments.results.run_metrics import Metrics
+from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
 from groundup.experiments.sweep import plan_trials, run_sweep, summarize
 from groundup.experiments.trials import TrialRecord
+from groundup.experiments.watching import describe_divergence
 
 RATE = "optimizer.learning_rate"
 SEARCH: dict[str, Any] = {
@@ -61,6 +63,35 @@ def test_a_run_without_validation_is_ranked_by_its_training_loss() -> None:
     first, second = summarize([only, steadier])
     assert first.loss is not None and (first.point, first.loss.mean) == ("b", 2.5)
     assert second.loss is not None and second.loss.mean == 3.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [{"loss": 6.238}, *[{"skipped": True}] * 5],
+            "its last 5 steps could not be taken, for loss or gradients were not finite",
+        ),
+        ([{"loss": 6.0}, {"skipped": True}], "its last step could not be taken, for loss or "),
+        ([{"loss": 6.0}, {"loss": None}], "its loss was no finite number at the end, after 6"),
+        ([{"loss": None}], "its loss was never a finite number"),
+        (
+            [{"loss": 6.0}, {"loss": 3.0}, {"loss": 5.5}],
+            "its training loss was 5.5 at the end, after 3 at step 2",
+        ),
+    ],
+)
+def test_a_trial_that_diverged_is_said_to_have_once(
+    lines: list[dict[str, Any]], reason: str
+) -> None:
+    metrics = Metrics()
+    for step, line in enumerate(lines, start=1):
+        metrics.add({"step": step, **line})
+    found = describe_divergence(metrics)
+    assert found.startswith(reason)
+    ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
+    assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
+    assert describe_end(ended).count("diverged") == 1
 
 
 def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(

@@ -21,6 +21,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"num_kv_heads": 2},
     {"num_kv_heads": 1, "qk_norm": True, "norm": "post"},
     {"tie_embeddings": True},
+    {"embedding_scale": 3.0},
     {"logit_soft_cap": 3.0},
     {"feed_forward": "silu"},
     {"feed_forward": "gelu", "positions": "none", "num_kv_heads": 2},

@@ -63,7 +63,15 @@ def as_llama_cpp_permutes(weight: torch.Tensor, num_heads: int) -> torch.Tensor:
     return rows.swapaxes(1, 2).reshape(weight.shape)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2, "tie_embeddings": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_kv_heads": 2, "tie_embeddings": True},
+        {"tie_embeddings": True, "embedding_scale": 1.0},
+    ],
+    ids=str,
+)
 def test_llama_tensors_are_those_of_llama_cpps_converter(
     make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

@@ -33,7 +33,7 @@ LLAMA = {**SHAPE, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     [
         {},
         {"num_kv_heads": 2, "d_ff": 100, "rope_theta": 5e5, "norm_eps": 1e-6},
-        {"tie_embeddings": True},
+        {"tie_embeddings": True, "embedding_scale": 1.0},
         {"qk_norm": True, "num_kv_heads": 1},
     ],
 )
@@ -41,6 +41,13 @@ def test_settings_come_back_as_they_went(settings: dict[str, Any]) -> None:
     config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, **settings)
     found, _ = read_config_json(to_config_json(config, "float32"), PLACE)
     assert found == config.model_copy(update={"d_ff": config.feed_forward_dim})
+
+
+def test_a_scaled_input_is_a_table_of_its_own_for_others() -> None:
+    config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, tie_embeddings=True)
+    assert to_config_json(config, "float32")["tie_word_embeddings"] is False
+    found, _ = read_config_json(to_config_json(config, "float32"), PLACE)
+    assert not found.tie_embeddings and found.input_scale == 1
 
 
 def test_what_is_written_is_what_transformers_reads(tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def test_tied_embeddings_are_one_parameter() -> None:
 
 
 def test_a_tied_table_gets_the_gradients_of_both_its_uses() -> None:
-    tied, untied = small(tie_embeddings=True), small()
+    tied = small(tie_embeddings=True)
+    untied = small(embedding_scale=tied.config.input_scale)
     untied.load_state_dict(tied.state_dict())
     ids, targets = torch.randint(61, (2, 2, 9)).unbind(0)
     together = gradients(tied, tied.loss(ids, targets))
@@ -143,6 +144,25 @@ def test_a_tied_table_gets_the_gradients_of_both_its_uses() -> None:
     torch.testing.assert_close(
         together[name], apart[name] + apart["lm_head.weight"], rtol=1e-4, atol=1e-6
     )
+
+
+def test_tokens_come_in_as_large_whether_the_table_is_tied_or_not() -> None:
+    ids = torch.arange(2_000)
+    for tie_embeddings in (False, True):
+        model = TransformerLM(2_000, 32, 64, 1, 4, 128, 1e4, tie_embeddings=tie_embeddings)
+        with torch.no_grad():
+            vectors = model.embed(ids)
+        assert vectors.pow(2).mean().sqrt().item() == pytest.approx(1.0, rel=0.03)
+
+
+def test_a_scale_is_a_factor_on_the_embedding_alone() -> None:
+    plain, scaled = small(embedding_scale=1.0), small(embedding_scale=2.5)
+    scaled.load_state_dict(plain.state_dict())
+    ids = torch.randint(61, (2, 9))
+    with torch.no_grad():
+        expected = scaled(ids)
+        plain.token_embedding.weight.mul_(2.5)
+        torch.testing.assert_close(plain(ids), expected)
 
 
 def test_a_soft_cap_bounds_the_logits_and_keeps_their_order() -> None:

@@ -2,6 +2,7 @@
 that a process grows by."""
 
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -134,8 +135,9 @@ def test_an_update_by_the_formula_takes_what_is_planned_where_no_kernel_is(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
 def test_a_process_grows_by_what_is_planned(repository: Path) -> None:
-    (growth,) = run(PROCESS, {"model": NARROW, "batch_size": 32}, repository)
+    settings = {"model": NARROW, "batch_size": 32}
+    growths = [run(PROCESS, settings, repository)[0] for _ in range(3)]
     planned = training_memory(ModelConfig(**NARROW), CPU).bytes_at(32)
     # Of a small process the holes in its heap are not the same twice; a whole run is held to less
     # in tests/training/test_process_memory.py.
-    assert planned == pytest.approx(growth, rel=0.15)
+    assert planned == pytest.approx(statistics.median(growths), rel=0.15)

@@ -15,7 +15,7 @@ from groundup.training.building import build_state
 from groundup.training.config import RunConfig
 from groundup.training.console import show_duration, show_rate, show_record
 from groundup.training.loop import train
-from groundup.training.metrics import Meter, MetricsWriter, find_peak
+from groundup.training.metrics import Meter, MetricsWriter
 from groundup.training.reporting import Reporter
 from groundup.training.trackers import figures_of, open_trackers
 
@@ -93,20 +93,6 @@ def test_the_meter_counts_training_alone(
     assert meter.wall_seconds == 59.0
     clock[0] += 1
     assert meter.read(3500)["tokens_per_second"] == 500.0
-
-
-def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = make_config().model_copy(update={"precision": "float32"})
-    peak = find_peak(config)
-    assert peak is not None and peak > 1e6
-    on_gpu = config.model_copy(update={"device": "cuda", "precision": "bfloat16"})
-    monkeypatch.setattr(metrics, "device_name", lambda config: "NVIDIA H200")
-    assert find_peak(on_gpu) == pytest.approx(989.4e12)
-    monkeypatch.setattr(metrics, "device_name", lambda config: "A toy")
-    assert find_peak(on_gpu) is None
-    assert find_peak(config.model_copy(update={"device": "mps"})) is None
 
 
 def test_figures_are_the_numbers_of_a_record() -> None:

@@ -56,10 +56,10 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
-    from groundup.experiments.sweep import plan_trials
+    from groundup.experiments.sweep import look_ahead
     from groundup.training.config import RunConfig
 
     check_jobs(arguments.jobs)
@@ -77,7 +77,9 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         first = spec.model_copy(update={"seeds": spec.seeds[:1]})
-        print_trials(f"{spec.name}: trials of the first seed", plan_trials(first, path), path)
+        outlook = look_ahead(first, path)
+        print_trials(f"{spec.name}: trials of the first seed", outlook, path)
+        print_expected_time(outlook.left, arguments.jobs)
         print_what_follows(spec, arguments.extra_rates)
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
@@ -97,7 +99,11 @@ def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
         )
     if len(spec.seeds) > 1:
         seeds = ", ".join(map(str, spec.seeds[1:]))
-        print(f"then each is repeated at its best learning rate with seeds {seeds}")
+        num_more = (len(spec.seeds) - 1) * len(spec.variants)
+        print(
+            f"then each is repeated at its best learning rate with seeds {seeds}: {num_more} "
+            f"trial{'' if num_more == 1 else 's'} more"
+        )
 
 
 def print_rows(title: str, rows: "list[AblationRow]") -> None:
@@ -134,5 +140,5 @@ def _row(row: "AblationRow") -> list[str]:
 
 def _show_range(rates: list[float]) -> str:
     if len(rates) < 2:
-        return str(len(rates))
-    return f"{len(rates)}, {rates[0]:g} to {rates[-1]:g}"
+        return "1 rate" if rates else "none"
+    return f"{len(rates)} rates, {rates[0]:g} to {rates[-1]:g}"

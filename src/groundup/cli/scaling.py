@@ -9,6 +9,7 @@ from tyro.conf import Positional
 if TYPE_CHECKING:
     from groundup.experiments.fits import FloorFit
     from groundup.experiments.scaling import ScalingOutcome
+    from groundup.experiments.spec import SweepConfig
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
     from groundup.config import load_settings
     from groundup.experiments.ladder import scaling_spec
     from groundup.experiments.scaling import run_scaling
-    from groundup.experiments.sweep import plan_trials
+    from groundup.experiments.sweep import look_ahead
     from groundup.training.config import RunConfig
 
     check_jobs(arguments.jobs)
@@ -72,12 +73,29 @@ def run(arguments: Arguments) -> int:
     )
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        print_trials(f"{spec.name}: trials", plan_trials(spec, path), path)
+        outlook = look_ahead(spec, path)
+        print_trials(f"{spec.name}: trials", outlook, path)
+        print_expected_time(outlook.left, arguments.jobs)
+        if arguments.check:
+            print_what_follows(spec)
         return 0
     outcome = run_scaling(spec, path, check=arguments.check, jobs=arguments.jobs)
     if outcome.fits:
         print_scaling(outcome)
     return exit_status(outcome.stopped_by, path)
+
+
+def print_what_follows(spec: "SweepConfig") -> None:
+    """The trials that depend on how the ladder ends: the next budget is known, its size is not."""
+    from groundup.experiments.ladder import budget_of
+    from groundup.experiments.rate_search import LEARNING_RATE
+
+    *_, before, last = sorted(set(map(budget_of, spec.variants)))
+    count = len(spec.grid[LEARNING_RATE]) * len(spec.seeds)
+    print(
+        f"then {count} more trial{'' if count == 1 else 's'} of {last * last / before:.3g} FLOPs "
+        f"with the predicted size, not counted above"
+    )
 
 
 def print_scaling(outcome: "ScalingOutcome") -> None:

@@ -1,5 +1,6 @@
 """`groundup sweep`: many runs around one base, resumable, and a table of what they came to."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,9 @@ from groundup.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from signal import Signals
 
-    from groundup.experiments.sweep import PointResult, SweepOutcome, TrialState
+    from groundup.experiments.spec import SweepConfig
+    from groundup.experiments.sweep import Outlook, PointResult, SweepOutcome
     from groundup.experiments.trials import Trial
-
-_LEFT = ("begun", "to run")
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,26 @@ class Arguments:
     """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
 
     dry_run: bool = False
-    """List the trials, what they cost and how far they are, and run none."""
+    """List the trials, how far they are, and time and price of what is left; run none."""
 
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the ranking."""
     from groundup.experiments.spec import load_sweep
-    from groundup.experiments.sweep import plan_trials, run_sweep
+    from groundup.experiments.sweep import look_ahead, run_sweep
 
     check_jobs(arguments.jobs)
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
-    if arguments.dry_run and spec.is_search:
-        length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
-        print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
-        return 0
     if arguments.dry_run:
-        trials = plan_trials(spec, path)
-        if spec.minutes is None:
-            print_trials(f"{spec.name}: trials", trials, path)
+        outlook = look_ahead(spec, path)
+        if spec.is_search:
+            _print_search(spec, outlook, path)
+        elif spec.minutes is None:
+            print_trials(f"{spec.name}: trials", outlook, path)
         else:
-            print_timed_trials(f"{spec.name}: trials", trials, spec.minutes, path)
+            _print_timed_trials(f"{spec.name}: trials", outlook, spec.minutes, path)
+        print_expected_time(outlook.left, arguments.jobs, spec.minutes)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     print_outcome(spec.name, outcome)
@@ -92,48 +91,83 @@ def _check_results(folder: Path) -> None:
         )
 
 
-def print_trials(title: str, trials: "list[Trial]", folder: Path) -> None:
+def print_trials(title: str, outlook: "Outlook", folder: Path) -> None:
     """Each trial with its size, cost and state, and the sum of those that are left."""
     from groundup.cli.tables import print_table
-    from groundup.experiments.sweep import trial_states
+    from groundup.experiments.expected_time import steps_left
+    from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
-    states = trial_states(folder, trials)
-    rows, flops_left = [], 0
-    for trial in trials:
+    states = SweepFolder(folder).states(outlook.trials)
+    rows = []
+    for trial in outlook.trials:
         config = trial.config
         tokens = config.num_steps * config.tokens_per_step
         flops = tokens * training_flops_per_token(config.model)
-        flops_left += flops if states[trial.name] in _LEFT else 0
         parameters = sum(count_parameters(config.model).values())
         cells = [f"{parameters:,}", f"{config.num_steps:,}", f"{tokens:,}", f"{flops:.3g}"]
         rows.append([trial.name, *cells, states[trial.name]])
-    rows.append([_count(states), "", "", "", f"{flops_left:.3g}", ""])
+    flops_left = sum(
+        steps_left(trial)
+        * trial.config.tokens_per_step
+        * training_flops_per_token(trial.config.model)
+        for trial in outlook.left
+    )
+    rows.append([_count(outlook), "", "", "", f"{flops_left:.3g}", ""])
     print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs", "state"), rows)
 
 
-def print_timed_trials(title: str, trials: "list[Trial]", minutes: float, folder: Path) -> None:
+def print_expected_time(
+    left: "list[Trial]", jobs: int | None = None, minutes: float | None = None
+) -> None:
+    """How long the trials that are left will take here, and the price, where that is known."""
+    from groundup.experiments.expected_time import expected_line, timed_line
+
+    if left:
+        line = expected_line(left, jobs) if minutes is None else timed_line(left, minutes, jobs)
+        if line is not None:
+            print(line)
+
+
+def _print_timed_trials(title: str, outlook: "Outlook", minutes: float, folder: Path) -> None:
     """Each trial with its size; what it can do in its time is not known before it begins."""
     from groundup.cli.tables import print_table
-    from groundup.experiments.sweep import trial_states
+    from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.parameters import count_parameters
 
-    states = trial_states(folder, trials)
+    states = SweepFolder(folder).states(outlook.trials)
     rows = []
-    for trial in trials:
+    for trial in outlook.trials:
         parameters = sum(count_parameters(trial.config.model).values())
         rows.append([trial.name, f"{parameters:,}", f"{minutes:g}", states[trial.name]])
-    num_left = sum(state in _LEFT for state in states.values())
-    rows.append([_count(states), "", f"{minutes * num_left:g}", ""])
+    rows.append([_count(outlook), "", f"{minutes * len(outlook.left):g}", ""])
     print_table(title, ("trial", "parameters", "minutes", "state"), rows)
 
 
-def _count(states: "dict[str, TrialState]") -> str:
-    num_left = sum(state in _LEFT for state in states.values())
-    if num_left == len(states):
+def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None:
+    """How far a search is; a trial of it is known only once it is proposed."""
+    from groundup.experiments.sweep_folder import SweepFolder
+
+    length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
+    print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
+    left = {trial.name for trial in outlook.left}
+    states = SweepFolder(folder).states(outlook.trials)
+    ended = Counter(state for name, state in states.items() if name not in left)
+    counts = [f"{count} {state}" for state, count in ended.items()] or ["none finished"]
+    line = f"trials: {', '.join(counts)}, {len(outlook.left)} left"
+    if outlook.num_to_propose:
+        line += (
+            f"; a point that is still to be proposed ({outlook.num_to_propose}) counts as the base"
+        )
+    print(line)
+
+
+def _count(outlook: "Outlook") -> str:
+    num_left = len(outlook.left)
+    if num_left == len(outlook.trials):
         return f"{num_left} trials"
-    return f"{num_left} of {len(states)} trials are left"
+    return f"{num_left} of {len(outlook.trials)} trials are left"
 
 
 def print_outcome(title: str, outcome: "SweepOutcome") -> None:

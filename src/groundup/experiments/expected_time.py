@@ -19,7 +19,7 @@ from groundup.planner.quantities import show_dollars, show_duration
 from groundup.runtime import num_cores
 from groundup.training.config import RunConfig
 from groundup.training.execution import device_name, settle_device, switches
-from groundup.training.metrics import find_peak
+from groundup.training.peak_rate import find_peak
 from groundup.training.run_folder import RunFolder
 
 
@@ -39,31 +39,32 @@ def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | Non
     lanes = _num_lanes(trials[0].config, slots)
     least, most = show_duration(min(seconds)), show_duration(max(seconds))
     each = least if least == most else f"{least} to {most}"
-    line = (
-        f"about {show_duration(max(sum(seconds) / lanes, *seconds))} {_whose(trials, slots)}: "
-        f"{each} of training {'each' if len(trials) > 1 else 'in it'}"
-    )
+    in_all = show_duration(max(sum(seconds) / lanes, *seconds))
+    line = f"about {in_all} of training {_whose(trials, slots)}"
+    if len(trials) > 1:
+        line += f", {each} each"
     first = durations[0]
     if all(_rate_of(duration) == _rate_of(first) for duration in durations):
         line += (
-            f" at {first.mfu:.0%} of the {first.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
+            f", at {first.mfu:.0%} of the {first.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
             f"{first.precision} of one {first.device} ({first.source})"
         )
-    return f"{line}{_cost(sum(seconds), first.price)}. To start and to evaluate comes on top"
+    return f"{line}{_cost(sum(seconds), first.price)}; starting and evaluating comes on top"
 
 
 def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None) -> str:
     """The same for trials that are each trained for a time: nothing about it is guessed."""
     config = trials[0].config
     slots = make_slots(config, jobs)
-    rounds = -(-len(trials) // len(slots))
-    seconds = 60 * minutes * rounds
-    line = f"{show_duration(seconds)} {_whose(trials, slots)}: {minutes:g} minutes each"
+    seconds = 60 * minutes * -(-len(trials) // len(slots))
+    each = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+    line = f"{show_duration(seconds)} {_whose(trials, slots)}, {each} each"
     try:
         device = _device_name(settle_device(config))
     except ConfigError:
         return line
-    return f"{line}{_cost(seconds * _num_lanes(config, slots), find_price(device))}"
+    share = _num_lanes(config, slots) / len(slots)
+    return f"{line}{_cost(60 * minutes * len(trials) * share, find_price(device))}"
 
 
 def steps_left(trial: Trial) -> int:
@@ -149,4 +150,4 @@ def _cost(seconds: float, price: Price | None) -> str:
     if price is None:
         return ""
     dollars = seconds / 3_600 * price.dollars_per_hour
-    return f", {show_dollars(dollars)} at ${price.dollars_per_hour:,.2f} an hour"
+    return f": {show_dollars(dollars)} at ${price.dollars_per_hour:,.2f} an hour"

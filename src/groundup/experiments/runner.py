@@ -23,7 +23,7 @@ from groundup.experiments.results.run_outcome import judge
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
-from groundup.experiments.watching import Verdict, Watcher
+from groundup.experiments.watching import Verdict, Watcher, describe_divergence
 from groundup.files import locked
 from groundup.training.run_folder import RunFolder
 from groundup.training.signals import StopRequest
@@ -181,7 +181,7 @@ class Runner:
         if verdict is not None and not is_late:
             ending, reason = verdict.status, verdict.reason
         elif outcome.state == "diverged":
-            ending, reason = "diverged", outcome.sentence
+            ending, reason = "diverged", describe_divergence(metrics)
         elif status == 0:
             ending, reason = "finished", None
         else:

@@ -5,19 +5,19 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from groundup.errors import ConfigError
+from groundup.experiments.data_check import check_data, check_search_data
 from groundup.experiments.devices import make_slots, num_devices
 from groundup.experiments.proposals import import_packages
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
+from groundup.experiments.search_journal import search_trials
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Point, Status, Trial, TrialRecord, make_trial
-
-TrialState = Status | Literal["begun", "to run"]
+from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,18 @@ class SweepOutcome:
         return len(texts) <= 1
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """What a sweep would do if it were run now."""
+
+    trials: list[Trial]
+    """All that are known: a search proposes others later."""
+    left: list[Trial]
+    """Those that would run. One that is still to be proposed stands there as the base."""
+    num_to_propose: int = 0
+    """How many points a search still has to propose."""
+
+
 def run_sweep(
     spec: SweepConfig,
     path: Path,
@@ -80,12 +92,16 @@ def run_sweep(
     sweep instead of all of it.
     """
     folder = SweepFolder(path)
-    if points is not None:
-        check_points(spec, points, path)
-    elif spec.is_search:
-        import_packages(spec.sampler)
+    num_to_propose = 0
+    if points is None:
+        trials, num_to_propose = _find_trials(spec, folder)
     else:
-        plan_trials(spec, path)
+        trials = check_points(spec, points, path)
+        trials = [trial for trial in trials if trial.config.seed in (seeds or spec.seeds)]
+        folder.check(spec)
+    if command is train_command:
+        # Another command may do without data.
+        _check_data(spec, folder, trials, num_to_propose)
     with folder.claim():
         folder.begin(spec)
         sampler = make_sampler(spec, path) if points is None else FixedPoints(points)
@@ -106,9 +122,21 @@ def run_sweep(
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
 
 
+def look_ahead(spec: SweepConfig, path: Path) -> Outlook:
+    """Make the checks that `run_sweep` would make and find what it would run; write nothing."""
+    folder = SweepFolder(path)
+    trials, num_to_propose = _find_trials(spec, folder)
+    _check_data(spec, folder, trials, num_to_propose)
+    left = folder.left(trials)
+    if num_to_propose:
+        left += num_to_propose * [make_trial(spec, Point({}), n, folder.runs) for n in spec.seeds]
+    return Outlook(trials, left, num_to_propose)
+
+
 def plan_trials(spec: SweepConfig, path: Path) -> list[Trial]:
     """Every trial that is known before the sweep begins, each checked."""
     if spec.is_search:
+        import_packages(spec.sampler)
         return []
     return check_points(spec, list(make_sampler(spec, path).points()), path)
 
@@ -118,21 +146,6 @@ def check_points(spec: SweepConfig, points: Sequence[Point], path: Path) -> list
     runs = SweepFolder(path).runs
     trials = [make_trial(spec, point, seed, runs) for point in points for seed in spec.seeds]
     return list({trial.name: trial for trial in trials}.values())
-
-
-def trial_states(path: Path, trials: Sequence[Trial]) -> dict[str, TrialState]:
-    """How far each trial is, by its name, as the sweep's folder tells."""
-    folder = SweepFolder(path)
-    records = folder.records()
-    states: dict[str, TrialState] = {}
-    for trial in trials:
-        record = records.get(trial.name)
-        if record is not None and record.status != "failed":
-            states[trial.name] = record.status
-        else:
-            has_begun = (folder.runs / trial.name / "config.yaml").exists()
-            states[trial.name] = "begun" if has_begun else "to run"
-    return states
 
 
 def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
@@ -199,6 +212,22 @@ class _Sweep:
             if all(name in self._records for name in names):
                 self._sampler.tell(point, [self._records[name] for name in names])
                 self._open.remove(entry)
+
+
+def _find_trials(spec: SweepConfig, folder: SweepFolder) -> tuple[list[Trial], int]:
+    """The trials that are known, and how many points a search still has to propose."""
+    trials = plan_trials(spec, folder.path)
+    folder.check(spec)
+    return search_trials(spec, folder.path, folder.runs) if spec.is_search else (trials, 0)
+
+
+def _check_data(
+    spec: SweepConfig, folder: SweepFolder, trials: list[Trial], num_to_propose: int
+) -> None:
+    if not spec.is_search:
+        check_data(folder, trials)
+    elif num_to_propose or folder.left(trials):
+        check_search_data(spec)
 
 
 def _rank(result: PointResult) -> tuple[bool, bool, float]:

@@ -105,7 +105,8 @@ class CudaDecoder:
             _Layer(block, self.cache.keys[number], self.cache.values[number])
             for number, block in enumerate(model.blocks)
         ]
-        self._table = model.token_embedding.weight.detach()
+        table = model.token_embedding.weight.detach()
+        self._table = table if config.input_scale == 1 else table * config.input_scale
         self._end = writable.end
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]

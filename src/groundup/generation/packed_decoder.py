@@ -57,7 +57,7 @@ class PackedDecoder(ModelDecoder):
         turn = None if self._turns is None else self._turns[positions]
         mask = None
         with full_precision(self.device):
-            x = self.model.token_embedding(ids.to(self.device))
+            x = self.model.embed(ids.to(self.device))
             if needs_mask:
                 hidden = self._places[:span] > positions[:, None, None, None]
                 mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)

@@ -54,6 +54,11 @@ def _inexpressible(config: ModelConfig) -> list[str]:
     return complaints
 
 
+def has_one_table(config: ModelConfig) -> bool:
+    """Whether input and output are one table for others too, who know no factor between them."""
+    return config.tie_embeddings and config.input_scale == 1
+
+
 def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
     """What config.json says of the model; ids of special tokens come from the tokenizer."""
     architecture = architecture_of(config)
@@ -73,7 +78,7 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
         # Releases of transformers before 5 read the first, later ones the second.
         "rope_theta": config.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "tie_word_embeddings": config.tie_embeddings,
+        "tie_word_embeddings": has_one_table(config),
         "attention_bias": False,
         "attention_dropout": 0.0,
         "use_cache": True,

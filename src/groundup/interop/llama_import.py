@@ -48,6 +48,7 @@ def read_config_json(
             f"a context of {context_length} is more than the {known_positions} positions that "
             f"{path} speaks of: choose at most that"
         )
+    is_tied = bool(value.get("tie_word_embeddings", False))
     settings = {
         "vocab_size": _integer(value, "vocab_size", path),
         "context_length": known_positions if context_length is None else context_length,
@@ -58,7 +59,9 @@ def read_config_json(
         "d_ff": _integer(value, "intermediate_size", path),
         "rope_theta": _rotation(value)["rope_theta"],
         "norm_eps": value.get("rms_norm_eps", _DEFAULT_EPS),
-        "tie_embeddings": bool(value.get("tie_word_embeddings", False)),
+        "tie_embeddings": is_tied,
+        # Theirs know no factor.
+        "embedding_scale": 1.0 if is_tied else None,
         "qk_norm": architecture is QWEN3,
     }
     try:

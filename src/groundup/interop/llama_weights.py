@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from groundup.errors import CheckpointError, ConfigError
+from groundup.interop.llama import has_one_table
 from groundup.interop.rotation import permute_rotation_rows, restore_rotation_rows
 from groundup.model import ModelConfig, TransformerLM
 
@@ -30,7 +31,7 @@ class WeightNames:
     def of(self, config: ModelConfig) -> dict[str, str]:
         """Their names by ours, of every tensor that a file holds: tied embeddings stand once."""
         names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self.outer.items()}
-        if config.tie_embeddings:
+        if has_one_table(config):
             del names["lm_head.weight"]
         for number in range(config.num_layers):
             prefix = self.block_prefix.format(number)
@@ -95,6 +96,8 @@ def to_foreign_weights(
         weight, num_heads = weights[ours], _num_rotated_heads(ours, config)
         if rotates_halves and num_heads is not None:
             weight = permute_rotation_rows(weight, num_heads)
+        if ours == "token_embedding.weight" and config.input_scale != 1:
+            weight = weight * config.input_scale
         foreign[theirs] = weight
     return foreign
 

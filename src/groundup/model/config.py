@@ -1,5 +1,6 @@
 """The settings of a model, each ablation one of them, and the presets. No torch here."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -53,6 +54,10 @@ class ModelConfig(Settings):
     tie_embeddings: bool = False
     """Use the embedding table as the output layer too."""
 
+    embedding_scale: float | None = Field(default=None, gt=0)
+    """Factor on a token's vector on its way in. If not given: 1, and for a tied table, which begins
+    with the small values of an output layer, what makes its vectors as large as others begin."""
+
     qk_norm: bool = False
     """Normalize queries and keys before they meet."""
 
@@ -69,6 +74,13 @@ class ModelConfig(Settings):
     @property
     def key_value_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def input_scale(self) -> float:
+        """embedding_scale, as given or by its rule: 1 over the deviation of a new tied table."""
+        if self.embedding_scale is not None:
+            return self.embedding_scale
+        return math.sqrt((self.vocab_size + self.d_model) / 2) if self.tie_embeddings else 1.0
 
     @property
     def feed_forward_dim(self) -> int:

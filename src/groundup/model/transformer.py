@@ -73,7 +73,8 @@ class TransformerLM(nn.Module):
         self.lm_head = Linear(d_model, vocab_size, device=device, dtype=dtype)
         if config.tie_embeddings:
             # The table begins with the small values of an output layer, so that the first
-            # predictions are even; pre-norm makes their size no matter on the way in.
+            # predictions are even. On the way in they are scaled up, or the first block's output
+            # would drown them.
             self.token_embedding.weight = self.lm_head.weight
 
     @classmethod
@@ -99,6 +100,12 @@ class TransformerLM(nn.Module):
         their keys and values are written there, and they see what stands before them."""
         return self.logits(self.hidden(ids, token_positions, cache))
 
+    def embed(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
+        """What the first block sees: the tokens' vectors, scaled."""
+        x: Tensor = self.token_embedding(ids)
+        scale = self.config.input_scale
+        return x if scale == 1 else x * scale
+
     def hidden(
         self,
         ids: Int[Tensor, "... seq"],
@@ -111,7 +118,7 @@ class TransformerLM(nn.Module):
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"cut them, or train with a larger context_length"
             )
-        x = _in_autocast_dtype(self.token_embedding(ids))
+        x = _in_autocast_dtype(self.embed(ids))
         for number, block in enumerate(self.blocks):
             if cache is None:
                 x = block(x, token_positions)

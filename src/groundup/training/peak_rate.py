@@ -34,9 +34,9 @@ def find_peak(config: RunConfig) -> float | None:
 def core_peak(dtype: torch.dtype) -> float:
     """The rate of one core, measured once: who asks twice has to get the same answer.
 
-    One thread is timed, not all: where others compute too, threads wait for each other. On two busy
-    cores, products on both reached 35 to 331 GFLOP/s in 0.3 s; twice the rate of one was 318 to
-    332, and 331 is what both reach when nobody disturbs them (2026-11).
+    One thread is timed, not all: where others compute too, threads wait for each other. Eight times
+    in new processes on two busy cores, the best of 0.3 s of products on both was between 35 and 331
+    GFLOP/s, twice that of 0.1 s on one between 316 and 332 (2026-11).
     """
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -181,7 +181,8 @@ def _settings(report: Report) -> str:
 def _cost(report: Report) -> str:
     headers = ["runs", "parameters", "operations", "tokens a second", "MFU", "wall clock", "memory"]
     return table(headers, [_cost_row(group) for group in report.groups]) + (
-        "\n\nMeans over seeds; in brackets what the planner makes of the settings, at "
+        "\n\nMeans over seeds; in brackets what the planner makes of the settings and, for the "
+        "wall clock, of the tokens read, at "
         f"{EXPECTED_MFU['cuda']:.0%} of the device's best rate by its data sheet, on a CPU "
         f"{EXPECTED_MFU['cpu']:.0%} of the one the run measured."
     )

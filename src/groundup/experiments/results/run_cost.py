@@ -1,6 +1,5 @@
 """What a run was to cost by the planner's rules, beside what it did cost."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -20,6 +19,7 @@ from groundup.planner import (
 from groundup.planner.duration import Duration
 from groundup.planner.hardware import Precision, find_accelerator
 from groundup.training.config import model_of
+from groundup.training.figure_columns import as_float
 
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 
@@ -103,9 +103,8 @@ def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> i
 
 def _noted_peak(environment: Mapping[str, Any]) -> float | None:
     """Operations a second at best, by which the log of the run told its time."""
-    rate = environment.get("peak_flops_per_second")
-    is_rate = isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
-    return float(rate) if is_rate else None
+    rate = as_float(environment.get("peak_flops_per_second"))
+    return rate if rate > 0 else None
 
 
 def _peak(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> float | None:

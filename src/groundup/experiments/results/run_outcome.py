@@ -80,8 +80,8 @@ def _describe_divergence(metrics: Metrics) -> str:
     if metrics.num_skipped_at_end:
         return (
             f"It diverged: best loss {loss:.4g} at step {step:,}; its last "
-            f"{metrics.num_skipped_at_end:,} could not be taken, for their gradients were not "
-            f"finite."
+            f"{metrics.num_skipped_at_end:,} steps could not be taken, for their gradients were "
+            f"not finite."
         )
     return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
 

@@ -1,0 +1,248 @@
+"""Dry runs of sweep, ablate and scaling: they refuse what a run refuses, and write nothing."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.cli.main import main
+from groundup.config import load_settings
+from groundup.experiments.ablation import ablation_spec
+from groundup.experiments.ladder import scaling_spec
+from groundup.experiments.runner import Command
+from groundup.experiments.spec import SweepConfig, load_sweep
+from groundup.experiments.sweep import run_sweep
+from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.trials import TrialRecord
+from groundup.training.config import RunConfig
+
+WriteSweep = Callable[..., str]
+RATE = "optimizer.learning_rate"
+LADDER: dict[str, Any] = {"budgets": [8e7, 1.6e8], "widths": [8, 16, 24]}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def write_sweep(small_config: Path, tmp_path: Path) -> WriteSweep:
+    def write(**values: Any) -> str:
+        file = tmp_path / "sweep.yaml"
+        file.write_text(yaml.safe_dump({"name": "small", "base": str(small_config), **values}))
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def figures_only(repository: Path) -> Command:
+    script = str(repository / "tests" / "experiments" / "figures_only.py")
+    return lambda config_file, resume: [sys.executable, script, str(config_file)]
+
+
+def begin(spec: SweepConfig) -> None:
+    """A folder in which a trial of the sweep has ended."""
+    folder = SweepFolder(Path("sweeps") / spec.name)
+    folder.path.mkdir(parents=True)
+    folder.begin(spec)
+    folder.add_record(TrialRecord("a+seed=0", "a", "finished", 0))
+
+
+def files() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path("sweeps").rglob("*") if path.is_file()}
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the command says on its way out, which is an error and no table."""
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ")
+    return err.splitlines()[-1]
+
+
+def test_a_changed_base_is_refused_by_a_dry_run_in_the_same_words(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(load_sweep(write_sweep(grid={RATE: [0.001]})))
+    before = files()
+    changed = write_sweep(grid={RATE: [0.001]}, settings={"num_steps": 14})
+    error = error_of(capsys, "sweep", changed, "--dry-run")
+    assert "have another base: num_steps: 12 -> 14. Give the sweep another name" in error
+    assert files() == before and not Path("sweeps/small/runs").exists()
+    assert error_of(capsys, "sweep", changed) == error
+    assert files() == before
+    # What may grow does not hinder it.
+    assert main(["sweep", write_sweep(grid={RATE: [0.001, 0.01]}), "--dry-run"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("ablate", ["--variants", "muon"]),
+        ("scaling", ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]),
+    ],
+)
+def test_the_dry_runs_of_other_verbs_refuse_a_changed_base_too(
+    small_config: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str]
+) -> None:
+    base = load_settings(RunConfig, small_config)
+    if verb == "ablate":
+        begin(ablation_spec(base, variants=["muon"]))
+    else:
+        begin(scaling_spec(base, **LADDER))
+    before = files()
+    assert main([verb, str(small_config), *words, "--dry-run"]) == 0
+    capsys.readouterr()
+    settings = yaml.safe_load(small_config.read_text("utf-8"))
+    Path("changed.yaml").write_text(yaml.safe_dump({**settings, "z_loss": 0.5}), "utf-8")
+    error = error_of(capsys, verb, "changed.yaml", *words, "--dry-run")
+    assert "have another base: z_loss: 0.0 -> 0.5. Give" in error
+    assert error_of(capsys, verb, "changed.yaml", *words) == error
+    assert files() == before
+
+
+def test_a_dry_run_where_a_file_is_in_the_way_says_so(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sweeps").mkdir()
+    Path("sweeps/small").touch()
+    assert "sweeps/small is a file" in error_of(capsys, "sweep", write_sweep(), "--dry-run")
+
+
+def test_a_dry_run_of_a_search_says_how_far_it_is(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+) -> None:
+    pytest.importorskip("optuna")
+    ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
+    search: dict[str, Any] = {"sampler": "tpe", "ranges": ranges, "seeds": [0, 1]}
+    spec = write_sweep(**search, num_trials=2)
+    assert main(["sweep", spec, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert "trials: none finished, 4 left; a point that is still to be proposed (2) counts" in page
+    assert " for the 4 trials left, one after another, " in page
+    assert not Path("sweeps").exists()
+
+    path = Path("sweeps/small")
+    run_sweep(load_sweep(spec), path, command=figures_only)
+    before = files()
+    assert main(["sweep", spec, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert page.splitlines()[1:] == ["trials: 4 finished, 0 left"]
+    trial = next(iter(SweepFolder(path).records().values()))
+    SweepFolder(path).add_record(TrialRecord(trial.trial, trial.point, "failed", trial.seed))
+    assert main(["sweep", write_sweep(**search, num_trials=3), "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert "trials: 3 finished, 3 left; a point that is still to be proposed (1)" in page
+    assert before.keys() == files().keys()
+
+
+def test_what_a_search_leaves_out_is_not_left(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+) -> None:
+    pytest.importorskip("optuna")
+    # Heads of three cannot share a width of 16, and a choice of one is proposed twice.
+    for heads, counts in (([3], "none finished, 0 left"), ([2], "1 finished, 0 left")):
+        name = f"heads{heads[0]}"
+        spec = write_sweep(name=name, sampler="tpe", num_trials=2, grid={"model.num_heads": heads})
+        run_sweep(load_sweep(spec), Path("sweeps") / name, command=figures_only)
+        assert main(["sweep", spec, "--dry-run"]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == [f"trials: {counts}"]
+
+
+def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+) -> None:
+    pytest.importorskip("optuna")
+    search: dict[str, Any] = {"sampler": "tpe", "num_trials": 1}
+    spec = write_sweep(**search, grid={"model.num_heads": [1, 2]})
+    run_sweep(load_sweep(spec), Path("sweeps/small"), command=figures_only)
+    capsys.readouterr()
+    before = files()
+    changed = write_sweep(**search, grid={"model.num_heads": [2, 4]})
+    error = error_of(capsys, "sweep", changed, "--dry-run")
+    assert "the search in sweeps/small/optuna.jsonl has tried model.num_heads" in error
+    assert error_of(capsys, "sweep", changed) == error
+    assert files() == before
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: nothere"),
+        (
+            {"variants": {"a": {}, "b": {"data.tokenizer": "gone.json"}}},
+            "data.tokenizer of trial b+seed=0: gone.json is not there; name the tokenizer",
+        ),
+        ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is no file"),
+        (
+            {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
+            "data.shards of the sweep small: nothere is no folder; make shards with groundup data",
+        ),
+        (
+            {
+                "sampler": "tpe",
+                "num_trials": 2,
+                "variants": {"a": {"data.tokenizer": "gone.json"}, "b": {}},
+            },
+            "data.tokenizer of the sweep small: gone.json is not there",
+        ),
+    ],
+)
+def test_data_that_are_not_there_are_named_before_anything_starts(
+    write_sweep: WriteSweep,
+    small_config: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    values: dict[str, Any],
+    complaint: str,
+) -> None:
+    if "sampler" in values:
+        pytest.importorskip("optuna")
+    shards = str(small_config.parent / "shards")
+    values = yaml.safe_load(yaml.safe_dump(values).replace("SHARDS", shards))
+    assert complaint in error_of(capsys, "sweep", write_sweep(**values), *words)
+    assert not Path("sweeps").exists()
+
+
+def test_what_has_ended_needs_its_data_no_more(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_sweep(settings={"data.shards": "gone"})
+    folder = SweepFolder("sweeps/small")
+    folder.path.mkdir(parents=True)
+    folder.add_record(TrialRecord("seed=0", "base", "finished", 0, best_validation_loss=2.0))
+    assert main(["sweep", spec, "--dry-run"]) == 0 and main(["sweep", spec]) == 0
+    assert "best: base" in capsys.readouterr().out
+
+
+def test_a_trial_that_has_begun_has_its_own_tokenizer(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun = Path("sweeps/small/runs/seed=0")
+    begun.mkdir(parents=True)
+    (begun / "config.yaml").touch()
+    assert main(["sweep", write_sweep(settings={"data.tokenizer": "gone"}), "--dry-run"]) == 0
+    assert "begun" in capsys.readouterr().out
+
+
+def test_a_dry_run_needs_no_device(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for length in ({}, {"minutes": 2}):
+        spec = write_sweep(settings={"device": "cuda"}, **length)
+        assert main(["sweep", spec, "--dry-run"]) == 0
+        line = capsys.readouterr().out.splitlines()[-1]
+        if length:
+            assert line == "2.0 minutes for the one trial left, 2 minutes each"
+        else:
+            assert line.startswith("how long the trials take is not known here: device is cuda, ")
