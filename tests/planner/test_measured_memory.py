@@ -50,6 +50,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"feed_forward": "relu2", "vocab_size": 64},
     {"logit_soft_cap": 30.0},
     {"kernels": "reference"},
+    {"kernels": "reference", "context_length": 512},
 ]
 for precision in ("float32", "bfloat16"):
     for variant in [{}, *VARIANTS]:

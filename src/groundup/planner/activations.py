@@ -23,6 +23,9 @@ _PLAIN_KEPT = {"silu": 3, "gelu": 4, "relu2": 3}
 _PLAIN_KEPT_COMPILED = 2
 # And on the way back the gradients of as many at once.
 _INNER_GRADIENTS = {"swiglu": 2, "silu": 2, "gelu": 4, "relu2": 2}
+# Scores, weights and their gradients on the way back of the formula, as measured at contexts from
+# 256 to 512.
+_FORMULA_SCORES = 3.75
 # What a norm's way back holds in float32 where the rest is bfloat16, in vectors of the latter.
 _WIDE_NORM_GRADIENTS = {"pre": 12, "post": 8, "none": 0}
 
@@ -96,6 +99,15 @@ def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
     if _mixes_precisions(execution):
         values = max(values, _WIDE_NORM_GRADIENTS[config.norm] * config.d_model)
     return values * execution.value_bytes
+
+
+def formula_attention_temporaries(config: ModelConfig, execution: Execution) -> int:
+    """Bytes of each token for attention by the formula on its way back: scores of every head with
+    every position, several times over."""
+    if config.kernels == "fused":
+        return 0
+    scores = config.num_heads * config.context_length * execution.value_bytes
+    return round(_FORMULA_SCORES * scores)
 
 
 def _norm_bytes(config: ModelConfig, execution: Execution) -> int:

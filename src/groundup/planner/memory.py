@@ -14,6 +14,7 @@ from groundup.planner.activations import (
     DeviceKind,
     Execution,
     backward_temporaries,
+    formula_attention_temporaries,
     kept_weight_copies,
     layer_activations,
     output_activations,
@@ -41,14 +42,16 @@ _CUDA_WORKSPACES = 3 * (32 << 20)
 # a process grows beyond its tensors by these shares of what comes and goes in the passes and at the
 # update, and by some blocks of the size of the output matrix and the embedding: their gradients are
 # the largest blocks of all, and find no room where anything small has settled. That meets the whole
-# process of `groundup train`, evaluations and checkpoints included, to 7% over 28 shapes; where the
-# vocabulary is nearly all of a model no two runs grow alike, and it may be 16% (Linux, glibc,
-# 2026-11). Interpreter and libraries come on top.
-_HOLES_OF_PASSES = 0.25
+# process of `groundup train`, evaluations and checkpoints included, to 7% over 39 shapes; models
+# of gigabytes take up to a tenth less, and where the vocabulary is nearly all of a model no two runs
+# grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
+_HOLES_OF_PASSES = {"fused": 0.25, "reference": 0.35}
 _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2
 _HOLES_OF_EMBEDDING = 0.8
 _PROCESS_BYTES = 355_000_000
+# What oneDNN sets up for products in bfloat16.
+_BFLOAT16_PROCESS_BYTES = 80_000_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,10 @@ class TrainingMemory:
     def process_bytes(self) -> int:
         """What the interpreter and its libraries hold besides, where tensors lie in the memory of
         the process."""
-        return _PROCESS_BYTES if self.execution.device == "cpu" else 0
+        if self.execution.device != "cpu":
+            return 0
+        is_short = self.execution.precision == "bfloat16"
+        return _PROCESS_BYTES + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
 
     def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
         """Bytes of tensors above the standing ones where a step may be fullest."""
@@ -108,11 +114,19 @@ class TrainingMemory:
         earlier = self.gradients if accumulates else 0
         in_block = tokens * backward_temporaries(config, execution)
         kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
+        in_attention = tokens * formula_attention_temporaries(config, execution)
+        inner = micro_batch * self.activations_per_sequence["feed_forward"]
         one_layer = (kept_by_blocks - self.weight_copies) // max(1, config.num_layers)
         return {
             "loss": earlier + kept + head + self._cast_head() + self._chunk(tokens),
             "loss_backward": earlier + kept + 2 * head,
             "first_block_backward": earlier + kept_by_blocks + head + in_block,
+            # What the feed-forward layer kept has been let go by then.
+            "attention_backward": earlier
+            + kept_by_blocks
+            - inner // max(1, config.num_layers)
+            + head
+            + in_attention,
             "last_block_backward": self.gradients + one_layer + in_block,
             "update": self.gradients + self.update_temporaries,
         }
@@ -150,7 +164,8 @@ class TrainingMemory:
         per_head = _HOLES_OF_OUTPUT_MATRIX
         if not self.config.tie_embeddings:
             per_head += _HOLES_OF_EMBEDDING
-        in_steps = _HOLES_OF_PASSES * in_passes + _HOLES_OF_UPDATE * moments["update"]
+        share = _HOLES_OF_PASSES[self.config.kernels]
+        in_steps = share * in_passes + _HOLES_OF_UPDATE * moments["update"]
         return round(in_steps + per_head * head)
 
     def _cast_head(self) -> int:
