@@ -8,11 +8,11 @@ import pytest
 
 from groundup.errors import MissingExtraError
 from groundup.experiments.results.run_metrics import Metrics
+from groundup.experiments.results.run_outcome import describe_last_figures
 from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
 from groundup.experiments.sweep import plan_trials, run_sweep, summarize
 from groundup.experiments.trials import TrialRecord
-from groundup.experiments.watching import describe_divergence
 
 RATE = "optimizer.learning_rate"
 SEARCH: dict[str, Any] = {
@@ -87,7 +87,7 @@ def test_a_trial_that_diverged_is_said_to_have_once(
     metrics = Metrics()
     for step, line in enumerate(lines, start=1):
         metrics.add({"step": step, **line})
-    found = describe_divergence(metrics)
+    found = describe_last_figures(metrics)
     assert found.startswith(reason)
     ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
     assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"

@@ -134,6 +134,10 @@ def test_odd_heads_are_fine_without_rotation() -> None:
         {"feed_forward": "relu"},
         {"kernels": "fast"},
         {"n_layers": 4},
+        {"embedding_scale": 0},
+        {"embedding_scale": float("inf")},
+        {"rope_theta": float("inf")},
+        {"norm_eps": float("nan")},
     ],
 )
 def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) -> None:

@@ -85,24 +85,17 @@ class _Machine:
 
 def _durations(trials: Sequence[Trial]) -> Iterator[Duration]:
     """Of every trial; of none where one of their devices has no known rate."""
-    machines: dict[tuple[object, ...], _Machine] = {}
-    for trial in trials:
-        config = trial.config
-        key = (config.device, config.precision, config.tf32, config.num_threads)
-        if key not in machines:
-            # A processor is measured, which takes a moment, and another time gives another rate.
-            machines[key] = _find_machine(config)
-    if any(machine.peak_flops_per_second is None for machine in machines.values()):
+    machines = [_find_machine(trial.config) for trial in trials]
+    peaks = [machine.peak_flops_per_second for machine in machines if machine.peak_flops_per_second]
+    if len(peaks) < len(trials):
         return
-    for trial in trials:
+    for trial, machine, peak in zip(trials, machines, peaks, strict=True):
         config = trial.config
-        machine = machines[config.device, config.precision, config.tf32, config.num_threads]
-        assert machine.peak_flops_per_second is not None
         yield expected_duration(
             config.model,
             batch_size=config.batch_size,
             num_steps=steps_left(trial),
-            peak_flops_per_second=machine.peak_flops_per_second,
+            peak_flops_per_second=peak,
             device=machine.device,
             kind=machine.execution.device,
             precision=machine.precision,

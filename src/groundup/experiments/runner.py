@@ -19,11 +19,11 @@ from groundup.experiments import die_with_parent
 from groundup.experiments.bytecode import shared_bytecode
 from groundup.experiments.devices import Slot
 from groundup.experiments.results.run_metrics import read_metrics
-from groundup.experiments.results.run_outcome import judge
+from groundup.experiments.results.run_outcome import describe_last_figures, judge
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
-from groundup.experiments.watching import Verdict, Watcher, describe_divergence
+from groundup.experiments.watching import Verdict, Watcher
 from groundup.files import locked
 from groundup.training.run_folder import RunFolder
 from groundup.training.signals import StopRequest
@@ -181,7 +181,7 @@ class Runner:
         if verdict is not None and not is_late:
             ending, reason = verdict.status, verdict.reason
         elif outcome.state == "diverged":
-            ending, reason = "diverged", describe_divergence(metrics)
+            ending, reason = "diverged", describe_last_figures(metrics)
         elif status == 0:
             ending, reason = "finished", None
         else:

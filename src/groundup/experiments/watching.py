@@ -102,22 +102,6 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
     )
 
 
-def describe_divergence(metrics: Metrics) -> str:
-    """What the figures of a run that diverged show, for whoever knows already that it did."""
-    num_skipped = metrics.num_skipped_at_end
-    if num_skipped:
-        last = "its last step" if num_skipped == 1 else f"its last {num_skipped:,} steps"
-        return f"{last} could not be taken, for loss or gradients were not finite"
-    lowest, end = metrics.lowest("loss"), metrics.last("loss")
-    if lowest is None:
-        return "its loss was never a finite number"
-    if metrics.ends_without_loss or end is None:
-        return f"its loss was no finite number at the end, after {lowest[0]:.4g}"
-    return (
-        f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
-    )
-
-
 def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
     """The best validation loss up to each evaluation, by share of the run."""
     curve: Curve = []

@@ -3,7 +3,7 @@
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
@@ -13,6 +13,8 @@ _ROUND_TO = 64
 
 class ModelConfig(Settings):
     """The shape of a Transformer language model and the kind of its parts."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     vocab_size: int = Field(default=10_000, ge=1)
     """Tokens in the vocabulary."""

@@ -13,8 +13,8 @@ from groundup.planner.prices import find_price
 from groundup.planner.quantities import show_dollars, show_duration
 
 # Of its data sheet's peak an H200 reached 34 to 52% over five models of 23 to 400 million weights,
-# and two cores of a CPU 47 to 57% of what products alone reach there (2026-11). Nobody has measured
-# mps.
+# and two cores of a CPU 35 to 57% of what products alone reach there (2026-11): small models on a
+# busy machine least. Nobody has measured mps.
 EXPECTED_MFU: Mapping[DeviceKind, float] = {"cpu": 0.5, "cuda": 0.4, "mps": 0.4}
 
 

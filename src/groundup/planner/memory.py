@@ -43,8 +43,8 @@ _CUDA_WORKSPACES = 3 * (32 << 20)
 # update, and by some blocks of the size of the output matrix and the embedding: their gradients are
 # the largest blocks of all, and find no room where anything small has settled. That meets the whole
 # process of `groundup train`, evaluations and checkpoints included, to 7% over 39 shapes; models
-# of gigabytes take up to a tenth less, and where the vocabulary is nearly all of a model no two runs
-# grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
+# of gigabytes take up to a tenth less, and where the vocabulary is nearly all of a model, no two
+# runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
 _HOLES_OF_PASSES = {"fused": 0.25, "reference": 0.35}
 _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2

@@ -33,6 +33,7 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
                 tuple(_ablation_marks(row, is_best=row is best)),
             )
         )
+    verdict = _verdict(rows)
     return Study(
         title="What each part is worth",
         lede="Each variant at the best of the learning rates tried, with as many parameters and "
@@ -47,8 +48,8 @@ def ablation_study(rows: Sequence[Mapping[str, Any]]) -> Study:
             "Difference from the base",
         ),
         rows=tuple(told),
-        verdict=_verdict(rows),
-        is_ranking=bool(_verdict(rows)),
+        verdict=verdict,
+        is_ranking=bool(verdict),
     )
 
 

@@ -79,11 +79,25 @@ def _describe_divergence(metrics: Metrics) -> str:
         return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
     if metrics.num_skipped_at_end:
         return (
-            f"It diverged: best loss {loss:.4g} at step {step:,}; its last "
-            f"{metrics.num_skipped_at_end:,} steps could not be taken, for their gradients were "
-            f"not finite."
+            f"It diverged: best loss {loss:.4g} at step {step:,}; {describe_last_figures(metrics)}."
         )
     return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
+
+
+def describe_last_figures(metrics: Metrics) -> str:
+    """What the last figures of a run that diverged show, for whoever knows already that it did."""
+    num_skipped = metrics.num_skipped_at_end
+    if num_skipped:
+        last = "its last step" if num_skipped == 1 else f"its last {num_skipped:,} steps"
+        return f"{last} could not be taken, for loss or gradients were not finite"
+    lowest, end = metrics.lowest("loss"), metrics.last("loss")
+    if lowest is None:
+        return "its loss was never a finite number"
+    if metrics.ends_without_loss or end is None:
+        return f"its loss was no finite number at the end, after {lowest[0]:.4g}"
+    return (
+        f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
+    )
 
 
 def _gave_up(error: str) -> bool:
