@@ -10,10 +10,17 @@ namespace groundup {
 template <class Id>
 class WorkspaceOf final : public Workspace {
 public:
-    explicit WorkspaceOf(const Encoder& encoder) : encoder_(encoder), ends_(kMaxEnds) {
+    explicit WorkspaceOf(const Encoder& encoder)
+        : encoder_(encoder), cache_(encoder.ready_words_.size()), ends_(kMaxEnds) {
         // Everything a stream of ordinary text needs is taken now, so that none of it is later.
         long_words_.make_room(encoder.merges_.num_merges(), kReadyWord);
         ids_.resize(kReadyWord);
+        for (const uint32_t id : encoder.ready_words_) {
+            const std::string& token = encoder.tokens_[id];
+            const Byte* const word = reinterpret_cast<const Byte*>(token.data());
+            const WordKey key = word_key(word, token.size(), word + token.size());
+            cache_.insert(hash_of(key), key, word, token.size(), &id, 1);
+        }
     }
 
     void encode(Span text, IdBuffer& out) {
@@ -85,16 +92,16 @@ private:
                 look_up<false>(base, begin, ends, batch, limit, lookups);
             }
             for (size_t i = 0; i < batch; i++) {
-                const Lookup& lookup = lookups[i];
-                const Entry* const entry = lookup.line + (lookup.line->differs(lookup.key) != 0);
-                if (__builtin_expect(!entry->differs(lookup.key), 1)) {
+                const Entry* const entry = lookups[i].line;
+                if (__builtin_expect(!entry->differs(lookups[i].key), 1)) {
                     std::memcpy(next, entry->ids, 16);
                     next += entry->num_ids();
                 } else {
-                    next += encode_rare(base + begin, ends[i] - begin, lookup.key, next);
+                    const uint32_t from = i ? ends[i - 1] : begin;
+                    next += encode_rare(base + from, ends[i] - from, lookups[i].key, next);
                 }
-                begin = ends[i];
             }
+            begin = ends[batch - 1];
         }
         out.count += static_cast<size_t>(next - first);
     }
@@ -102,18 +109,19 @@ private:
     template <bool kSafe>
     void look_up(const Byte* base, uint32_t begin, const uint32_t* ends, size_t count,
                  const Byte* limit, Lookup* lookups) const {
+        const typename Cache::Lines lines = cache_.lines();
         for (size_t i = 0; i < count; i++) {
             const size_t size = ends[i] - begin;
             const WordKey key = kSafe && size <= kInlineWord ? short_key(base + begin, size)
                                                              : word_key(base + begin, size, limit);
-            Entry* const line = cache_.line_of(hash_of(key));
+            Entry* const line = lines.of(hash_of(key));
             __builtin_prefetch(line);
             lookups[i] = {key, line};
             begin = ends[i];
         }
     }
 
-    // A word that is not in its line with its ids beside it.
+    // A word that is not the first of its line with its ids beside it.
     __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size,
                                                  const WordKey& key, Id* out) {
         const uint64_t hash = hash_of(key);
@@ -169,20 +177,20 @@ Encoder::Encoder(Vocabulary vocabulary, const Pattern* pattern)
         blob_.insert(blob_.end(), tokens_[id].begin(), tokens_[id].end());
     }
     blob_.resize(blob_.size() + 16);
-    if (vocabulary.whole_words) {
-        std::unordered_map<uint32_t, bool> special;
-        for (const auto& token : vocabulary.special_tokens) special[token.second] = true;
-        LongWordSpace space;
-        std::vector<uint32_t> ids;
-        for (size_t id = 0; id < tokens_.size(); id++) {
-            const std::string& token = tokens_[id];
-            if (!vocabulary.present[id] || token.empty() || special.count(static_cast<uint32_t>(id)))
-                continue;
-            ids.resize(token.size());
-            const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
-            if (merges_.encode(bytes, token.size(), ids.data(), space) != 1)
-                unreachable_.emplace(token, static_cast<uint32_t>(id));
-        }
+    std::vector<bool> special(tokens_.size());
+    for (const auto& token : vocabulary.special_tokens) special[token.second] = true;
+    LongWordSpace space;
+    std::vector<uint32_t> ids;
+    for (uint32_t id = 0; id < tokens_.size(); id++) {
+        const std::string& token = tokens_[id];
+        if (!vocabulary.present[id] || token.empty() || special[id]) continue;
+        const bool may_be_ready = id < kMostReadyWords && token.size() <= kInlineWord;
+        if (!may_be_ready && !vocabulary.whole_words) continue;
+        ids.resize(token.size());
+        const Byte* bytes = reinterpret_cast<const Byte*>(token.data());
+        const bool is_reachable = merges_.encode(bytes, token.size(), ids.data(), space) == 1 && ids[0] == id;
+        if (vocabulary.whole_words && !is_reachable) unreachable_.emplace(token, id);
+        if (may_be_ready && (is_reachable || vocabulary.whole_words)) ready_words_.push_back(id);
     }
     release(acquire());
 }

@@ -52,6 +52,9 @@ public:
     virtual ~Workspace() = default;
 };
 
+// Ids below this are tried: those behind them are rare words, and each costs 64 bytes a thread.
+constexpr uint32_t kMostReadyWords = 1u << 16;
+
 class Encoder {
 public:
     // `pattern` may be null: then only encode_pieces can be used.
@@ -92,6 +95,7 @@ private:
     std::vector<Byte> blob_;
     MergeTable merges_;
     SpecialTokens special_tokens_;
+    std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
     ScanFunction scan_ = nullptr;
 

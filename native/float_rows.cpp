@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parallel.h"
+#include "vectors.h"
 
 namespace groundup {
 
@@ -18,29 +19,28 @@ namespace {
 // Vectors are never passed between instruction sets: all that takes them is inlined.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
-namespace plain {
+// Sixteen bytes are what every processor of 64 bits has: NEON on Arm, SSE2 on x86.
+namespace small {
 #define VECTOR_BYTES 16
 #include "float_rows.inc"
 #undef VECTOR_BYTES
 }
 
 #if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
+VECTOR_CODE("avx2,fma")
 namespace avx2 {
 #define VECTOR_BYTES 32
 #include "float_rows.inc"
 #undef VECTOR_BYTES
 }
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq")
+END_VECTOR_CODE
+VECTOR_CODE("avx2,fma,avx512f,avx512vl,avx512dq")
 namespace avx512 {
 #define VECTOR_BYTES 64
 #include "float_rows.inc"
 #undef VECTOR_BYTES
 }
-#pragma GCC pop_options
+END_VECTOR_CODE
 #endif
 
 #pragma GCC diagnostic pop
@@ -58,18 +58,20 @@ struct Passes {
     {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
      set::turn_rows, set::loss_rows}
 
-Passes best_passes() {
+Passes passes_of(Vectors vectors) {
+    switch (vectors) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) return PASSES(avx512);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PASSES(avx2);
+        case Vectors::kAvx2: return PASSES(avx2);
+        case Vectors::kAvx512: return PASSES(avx512);
 #endif
-    return PASSES(plain);
+        default: return PASSES(small);
+    }
 }
 
 #undef PASSES
 
 const Passes& passes() {
-    static const Passes best = best_passes();
+    static const Passes best = passes_of(vectors_in_use());
     return best;
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "documents.h"
+#include "vectors.h"
 
 namespace groundup {
 
@@ -17,12 +18,11 @@ namespace plain {
 }
 
 #if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,lzcnt")
+VECTOR_CODE("avx2,bmi,bmi2,lzcnt")
 namespace avx2 {
 #include "short_word.inc"
 }
-#pragma GCC pop_options
+END_VECTOR_CODE
 #endif
 
 std::string shown(const std::string& bytes) {
@@ -153,8 +153,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
               byte_pairs_.data(), id_of_.data(), sides_.data()};
     encode_short_ = plain::encode_short;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
-        encode_short_ = avx2::encode_short;
+    if (vectors_in_use() >= Vectors::kAvx2) encode_short_ = avx2::encode_short;
 #endif
     for (size_t rank = 0; rank < list->size(); rank++) {
         Symbol symbols[2];

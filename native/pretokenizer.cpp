@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace groundup {
@@ -245,32 +247,45 @@ inline void set_bits(uint64_t* words, size_t from, size_t count) {
     if (from % 64 + count > 64) words[from / 64 + 1] |= bits >> (64 - from % 64);
 }
 
-namespace plain {
-#define VECTOR_BYTES 0
+#if defined(__aarch64__)
+// The places of the bits that are set in each byte, a byte each, from the lowest on.
+struct BitPlaces {
+    uint64_t of[256];
+    constexpr BitPlaces() : of() {
+        for (unsigned byte = 0; byte < 256; byte++) {
+            int filled = 0;
+            for (uint64_t place = 0; place < 8; place++)
+                if (byte >> place & 1) of[byte] |= place << (8 * filled++);
+        }
+    }
+};
+constexpr BitPlaces kBitPlaces{};
+
+namespace neon {
+#define VECTOR_BYTES 16
 #include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
-
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,popcnt")
+#elif defined(__x86_64__)
+VECTOR_CODE("avx2,bmi,bmi2,popcnt")
 namespace avx2 {
 #define VECTOR_BYTES 32
 #include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
-#pragma GCC pop_options
+END_VECTOR_CODE
 // The compiler's own header reads variables it leaves undefined on purpose.
 #pragma GCC diagnostic push
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi2")
+#endif
+VECTOR_CODE("avx2,bmi,bmi2,popcnt,avx512f,avx512bw,avx512vl,avx512vbmi2")
 namespace avx512 {
 #define VECTOR_BYTES 64
 #include "mask_scan.inc"
 #undef VECTOR_BYTES
 }
-#pragma GCC pop_options
+END_VECTOR_CODE
 #pragma GCC diagnostic pop
 #endif
 
@@ -278,28 +293,28 @@ struct Scanners {
     ScanFunction gpt2, cl100k, llama3, qwen2, o200k;
 };
 
-#define MASK_SCANNERS(set)                                                                    \
+// The scanners of one instruction set.
+#define SCANNERS(set)                                                                         \
     {set::scan_gpt2, set::scan_words<cl100k_end<3, true>, 3, true, false>,                     \
      set::scan_words<cl100k_end<3, false>, 3, false, false>,                                   \
      set::scan_words<cl100k_end<1, false>, 1, false, false>,                                   \
      set::scan_words<o200k_end, 3, false, true>}
 
-const Scanners kPlainScanners = {scan_plain<gpt2_end>, scan_plain<cl100k_end<3, true>>,
-                                 scan_plain<cl100k_end<3, false>>,
-                                 scan_plain<cl100k_end<1, false>>, scan_plain<o200k_end>};
-
-Scanners best_scanners() {
-#if defined(__x86_64__)
-    const bool bits = __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
-    if (bits && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vbmi2"))
-        return MASK_SCANNERS(avx512);
-    if (bits && __builtin_cpu_supports("avx2")) return MASK_SCANNERS(avx2);
+Scanners scanners_of(Vectors vectors) {
+    switch (vectors) {
+#if defined(__aarch64__)
+        case Vectors::kNeon: return SCANNERS(neon);
+#elif defined(__x86_64__)
+        case Vectors::kAvx2: return SCANNERS(avx2);
+        case Vectors::kAvx512: return SCANNERS(avx512);
 #endif
-    return MASK_SCANNERS(plain);
+        default: break;
+    }
+    return {scan_plain<gpt2_end>, scan_plain<cl100k_end<3, true>>, scan_plain<cl100k_end<3, false>>,
+            scan_plain<cl100k_end<1, false>>, scan_plain<o200k_end>};
 }
 
-#undef MASK_SCANNERS
+#undef SCANNERS
 
 }  // namespace
 
@@ -312,9 +327,8 @@ Pattern pattern_from_name(const std::string& name) {
     throw InputError("no native scanner for the pattern '" + name + "'");
 }
 
-ScanFunction scanner_for(Pattern pattern, bool plain) {
-    static const Scanners best = best_scanners();
-    const Scanners& scanners = plain ? kPlainScanners : best;
+ScanFunction scanner_for(Pattern pattern, Vectors vectors) {
+    const Scanners scanners = scanners_of(vectors);
     switch (pattern) {
         case Pattern::kCl100k: return scanners.cl100k;
         case Pattern::kLlama3: return scanners.llama3;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "types.h"
+#include "vectors.h"
 
 namespace groundup {
 
@@ -20,8 +21,8 @@ constexpr size_t kMaxEnds = kWindowBytes + 64;
 // kMaxEnds; the last one written is where to go on. `text` is not empty and starts at a pre-token.
 using ScanFunction = size_t (*)(Span text, uint32_t* ends);
 
-// The fastest scanner this processor has. `plain` asks for the byte-by-byte twin.
-ScanFunction scanner_for(Pattern pattern, bool plain = false);
+// Vectors::kPlain gives the byte-by-byte twin of the others.
+ScanFunction scanner_for(Pattern pattern, Vectors vectors = vectors_in_use());
 
 // The first place at or after `from` where text may be cut so that both sides split as the whole
 // does, for every pattern above; text.size when there is none.

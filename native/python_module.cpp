@@ -869,11 +869,12 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
 PyObject* py_split(PyObject*, PyObject* args) {
     PyObject* data;
     const char* name;
-    int plain = 0;
-    if (!PyArg_ParseTuple(args, "Os|p", &data, &name, &plain)) return nullptr;
+    const char* asked = "";
+    if (!PyArg_ParseTuple(args, "Os|s", &data, &name, &asked)) return nullptr;
     return guarded([&] {
         const Text text(data);
-        const ScanFunction scan = scanner_for(pattern_from_name(name), plain != 0);
+        const Vectors vectors = *asked ? vectors_from_name(asked) : vectors_in_use();
+        const ScanFunction scan = scanner_for(pattern_from_name(name), vectors);
         std::vector<uint64_t> result;
         {
             const GilReleased released;
@@ -885,6 +886,17 @@ PyObject* py_split(PyObject*, PyObject* args) {
             }
         }
         return to_buffer(result);
+    });
+}
+
+PyObject* py_vectors(PyObject*, PyObject*) {
+    return guarded([&] {
+        const Owned names(PyList_New(0));
+        for (const Vectors vectors : available_vectors()) {
+            const Owned name(PyUnicode_FromString(name_of(vectors)));
+            if (PyList_Append(names.get(), name.get()) != 0) throw PythonError();
+        }
+        return checked(Py_BuildValue("sO", name_of(vectors_in_use()), names.get()));
     });
 }
 
@@ -1070,7 +1082,8 @@ PyMethodDef functions[] = {
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
-    {"split", py_split, METH_VARARGS, "(text, pattern, plain=False) -> Buffer of uint64 ends"},
+    {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
+    {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},
     {"class_of", py_class_of, METH_O, "class of a code point, as native/unicode.h numbers them"},
     {nullptr, nullptr, 0, nullptr},

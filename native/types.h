@@ -29,9 +29,12 @@ inline uint64_t load64(const Byte* p) {
     return value;
 }
 
+// gcc and clang have it on every processor of 64 bits; the standard does not know it.
+__extension__ typedef unsigned __int128 Uint128;
+
 // Folds the 128-bit product of two words into one: a fast mixer with full avalanche.
 inline uint64_t mix(uint64_t a, uint64_t b) {
-    unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+    const Uint128 product = static_cast<Uint128>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 

@@ -1,11 +1,14 @@
 // Remembers the ids of words already encoded, in a bounded space.
 //
-// A line of 64 bytes holds two words; each has its key and up to 16 bytes of ids beside it, so a hit
-// costs one memory access. A word that finds its line full goes to the neighbouring line; if that is
-// full too, the second word of its own line gives way. Longer words and longer id lists live in an
+// A line of 64 bytes holds two words, the one asked for last first; each has its key and up to 16
+// bytes of ids beside it, so a hit costs one memory access and one comparison. A word that finds its
+// line full goes to one of its neighbours; if they are full too, the second word of its own line gives
+// way. Longer words and longer id lists live in an
 // arena; when that is full everything is forgotten. The table starts small, so that a few words stay
 // in the processor's own caches, and grows in place inside address space taken at the start.
 #pragma once
+
+#include <utility>
 
 #include "memory.h"
 #include "word_key.h"
@@ -15,6 +18,7 @@ namespace groundup {
 constexpr size_t kFirstLines = size_t{1} << 13;
 constexpr size_t kMostLines = size_t{1} << 19;
 constexpr size_t kGrowth = 4;
+constexpr size_t kProbedLines = 8;
 constexpr size_t kArenaWords = size_t{1} << 23;  // of four bytes
 constexpr size_t kLongestCachedWord = 256;
 
@@ -38,20 +42,33 @@ public:
     };
     static_assert(sizeof(Entry) == 32);
 
-    WordCache() : lines_(64 * kMostLines), arena_(kArenaWords * 4) {}
-
-    Entry* line_of(uint64_t hash) const {
-        return reinterpret_cast<Entry*>(lines_.data() + (hash & line_mask_));
+    // `num_words` are going to be inserted first.
+    explicit WordCache(size_t num_words) : lines_(64 * kMostLines), arena_(kArenaWords * 4) {
+        while (is_crowded(num_words)) line_mask_ = (line_mask_ + 64) * kGrowth - 64;
     }
 
-    // A word that its line does not hold with its ids beside it: its ids, or null.
+    // Where words are looked for, as a copy that a loop keeps in registers.
+    struct Lines {
+        Byte* first;
+        uint64_t mask;
+        Entry* of(uint64_t hash) const { return reinterpret_cast<Entry*>(first + (hash & mask)); }
+    };
+    Lines lines() const { return {lines_.data(), line_mask_}; }
+    Entry* line_of(uint64_t hash) const { return lines().of(hash); }
+
+    // A word that is not the first of its line with its ids beside it: its ids, or null.
     const Id* find_rare(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
-                        size_t& count) const {
+                        size_t& count) {
         Entry* const own = line_of(hash);
-        for (const Entry* line : {own, neighbour_of(own)}) {
-            for (const Entry* entry = line; entry < line + 2; entry++) {
+        for (size_t step = 0; step < kProbedLines; step++) {
+            Entry* const line = neighbour_of(own, step);
+            for (Entry* entry = line; entry < line + 2; entry++) {
                 if (entry->is_free()) return nullptr;  // and so nothing went further
                 if (!entry->differs(key)) {
+                    if (entry == own + 1) {
+                        std::swap(own[0], own[1]);
+                        entry = own;
+                    }
                     count = entry->num_ids();
                     return entry->ids;
                 }
@@ -87,7 +104,7 @@ public:
             std::memcpy(made.ids, &place, 4);
             arena_used_ += needed;
         }
-        if (num_entries_ > line_mask_ / 64 && line_mask_ >> 6 < kMostLines - 1) grow();
+        if (is_crowded(num_entries_)) grow();
         put(hash, made);
     }
 
@@ -96,14 +113,16 @@ private:
     // bit is set: no key may equal such an entry, whatever its word.
     static uint64_t elsewhere(uint64_t high) { return (high << 8 >> 8 & ~uint64_t{1}) | kElsewhere << 60; }
 
-    Entry* neighbour_of(Entry* line) const {
+    // The lines that a word may stand in, its own first: eight that lie together.
+    Entry* neighbour_of(Entry* line, size_t step) const {
         Entry* const first = reinterpret_cast<Entry*>(lines_.data());
-        return first + ((line - first) ^ 2);
+        return first + ((line - first) ^ static_cast<ptrdiff_t>(2 * step));
     }
 
     void put(uint64_t hash, const Entry& made) {
         Entry* const own = line_of(hash);
-        for (Entry* line : {own, neighbour_of(own)}) {
+        for (size_t step = 0; step < kProbedLines; step++) {
+            Entry* const line = neighbour_of(own, step);
             for (Entry* entry = line; entry < line + 2; entry++) {
                 if (!entry->is_free()) continue;
                 *entry = made;
@@ -112,6 +131,11 @@ private:
             }
         }
         own[1] = made;
+    }
+
+    // Words should find room in their own line: half of the lines' first places are enough.
+    bool is_crowded(size_t num_words) const {
+        return num_words > line_mask_ / 128 && line_mask_ >> 6 < kMostLines - 1;
     }
 
     // Growing looks at more bits of the hash, so a word stays where it is or moves to a line behind

@@ -1,5 +1,9 @@
 """The native scanners cut as the regex package does, wherever a character stands in the window."""
 
+import os
+import subprocess
+import sys
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -46,14 +50,18 @@ LENGTHS = st.one_of(
 RUNS = st.builds(lambda piece, length: piece * (length // len(piece.encode()) + 1), PIECES, LENGTHS)
 
 
-def native_split(pattern: Pattern, data: str | bytes, plain: bool = False) -> list[int]:
-    return np.frombuffer(_native.split(data, pattern.name, plain), np.uint64).tolist()
+# Every scanner that this processor can run, the portable one first.
+IN_USE, AVAILABLE = _native.vectors()
+
+
+def native_split(pattern: Pattern, data: str | bytes, vectors: str = "") -> list[int]:
+    return np.frombuffer(_native.split(data, pattern.name, vectors), np.uint64).tolist()
 
 
 def assert_cut_as_by_regex(pattern: Pattern, text: str) -> None:
     expected = np.cumsum([len(piece.encode()) for piece in pattern.split(text)]).tolist()
-    assert native_split(pattern, text) == expected
-    assert native_split(pattern, text, plain=True) == expected
+    for vectors in AVAILABLE:
+        assert native_split(pattern, text, vectors) == expected
 
 
 @for_every_pattern
@@ -107,8 +115,8 @@ def test_empty_text_has_no_pre_tokens(pattern: Pattern) -> None:
 )
 def test_bytes_that_are_no_utf8_are_covered_too(pattern: Pattern, parts: list[bytes]) -> None:
     data = b"".join(parts)
-    for plain in (False, True):
-        ends = native_split(pattern, data, plain)
+    for vectors in AVAILABLE:
+        ends = native_split(pattern, data, vectors)
         assert all(begin < end for begin, end in zip([0, *ends], ends, strict=False))
         assert ends[-1:] == ([len(data)] if data else [])
 
@@ -126,3 +134,21 @@ def test_a_safe_cut_changes_no_pre_token_of_any_pattern(text: str, filler: str, 
 def test_an_unknown_pattern_is_an_error() -> None:
     with pytest.raises(ValueError, match="no native scanner for the pattern 'gpt3'"):
         _native.split("text", "gpt3")
+
+
+def in_use_with(environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from groundup import _native; print(_native.vectors()[0])"
+    environ = os.environ | {"GROUNDUP_VECTORS": environment}
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+
+
+def test_vectors_are_the_best_there_are_unless_the_environment_names_others() -> None:
+    assert AVAILABLE[0] == "plain"
+    for asked, expected in [("", AVAILABLE[-1]), *((name, name) for name in AVAILABLE)]:
+        assert in_use_with(asked).stdout.strip() == expected
+
+
+def test_vectors_that_the_processor_lacks_are_an_error_that_names_those_it_has() -> None:
+    error = in_use_with("mmx").stderr
+    assert "no vector instructions 'mmx' here" in error
+    assert "GROUNDUP_VECTORS may be plain" in error

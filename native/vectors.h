@@ -1,0 +1,40 @@
+// Vector instructions: which ones this processor has, which ones the core uses, and what a file that
+// is compiled once for each of them needs. All of them are in one binary; the choice is made at run
+// time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace groundup {
+
+// kPlain: C++ that any processor runs. NEON is part of every 64-bit Arm; kAvx512 stands for AVX-512
+// with the byte instructions of Ice Lake (F, BW, VL, DQ and VBMI2).
+enum class Vectors { kPlain, kNeon, kAvx2, kAvx512 };
+
+const char* name_of(Vectors vectors);
+
+// What this processor can run, the fastest last.
+const std::vector<Vectors>& available_vectors();
+
+// Throws InputError for a name of none that this processor can run.
+Vectors vectors_from_name(const std::string& name);
+
+// The fastest, or what the environment variable GROUNDUP_VECTORS names; read once.
+Vectors vectors_in_use();
+
+}  // namespace groundup
+
+// Everything between VECTOR_CODE("avx2,…") and END_VECTOR_CODE may use those instructions.
+#define GROUNDUP_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define VECTOR_CODE(features) \
+    GROUNDUP_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define END_VECTOR_CODE GROUNDUP_PRAGMA(clang attribute pop)
+// The lanes of a vector in another order, given as numbers.
+#define SHUFFLED(Type, vector, ...) __builtin_shufflevector(vector, vector, __VA_ARGS__)
+#else
+#define VECTOR_CODE(features) GROUNDUP_PRAGMA(GCC push_options) GROUNDUP_PRAGMA(GCC target(features))
+#define END_VECTOR_CODE GROUNDUP_PRAGMA(GCC pop_options)
+#define SHUFFLED(Type, vector, ...) __builtin_shuffle(vector, Type{__VA_ARGS__})
+#endif
