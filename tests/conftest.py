@@ -33,6 +33,24 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "needs_bfloat16: trains or generates in bfloat16 on a CPU that has it"
+    )
+    # Layers of a few numbers are tested in bfloat16 on any CPU. On one without the instructions
+    # torch says once a process which kernel it takes instead.
+    config.addinivalue_line("filterwarnings", "ignore:mkldnn_matmul failed:UserWarning")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("needs_bfloat16") is None:
+        return
+    from groundup.runtime import why_no_bfloat16
+
+    if reason := why_no_bfloat16():
+        pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the repository."""

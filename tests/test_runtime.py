@@ -61,6 +61,50 @@ def test_memory_is_what_the_container_allows(
     assert runtime.memory_bytes(tmp_path) == (machine if expected is None else expected)
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "has_units"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n", True),
+        ("flags\t\t: fpu amx_tile amx_bf16\n", True),
+        ("Features\t: fp asimd bf16 i8mm\n", True),
+        ("flags\t\t: fpu avx2 avx512f avx512vl\n", False),
+        ("Features\t: fp asimd asimddp\n", False),
+        ("model name\t: bf16\n", False),
+        (None, False),
+    ],
+)
+def test_flags_tell_of_bfloat16(tmp_path: Path, cpuinfo: str | None, has_units: bool) -> None:
+    if cpuinfo is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(cpuinfo)
+    assert bool(runtime._cpu_flags(tmp_path) & runtime._BFLOAT16_FLAGS) == has_units
+
+
+@pytest.mark.parametrize(
+    ("flags", "slowdown", "told"),
+    [
+        ({"amx_bf16"}, None, None),
+        ({"avx512f"}, 4.8, "about 5 times"),
+        (set(), 287.0, "about 300 times"),
+        (set(), 1.4, None),
+    ],
+)
+def test_a_cpu_without_the_flag_is_timed(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], slowdown: float | None, told: str | None
+) -> None:
+    monkeypatch.setattr(runtime, "_cpu_flags", lambda: flags)
+    monkeypatch.setattr(runtime, "_bfloat16_slowdown", lambda: slowdown)
+    reason = runtime.why_no_bfloat16.__wrapped__()
+    assert reason is None if told is None else told in reason
+
+
+def test_timing_matmuls_leaves_threads_as_they_were() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    assert runtime._bfloat16_slowdown() > 0
+    assert torch.get_num_threads() == before
+
+
 def test_a_seed_fixes_every_generator() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")

@@ -113,7 +113,7 @@ def served_text(**request: float) -> str:
             url = server.stdout.readline().split()[-1]
             body = json.dumps({"prompt": PROMPT, **request}).encode()
             headers = {"Content-Type": "application/json"}
-            with urlopen(Request(f"{url}/v1/completions", body, headers), timeout=60) as answer:
+            with urlopen(Request(f"{url}/v1/completions", body, headers), timeout=120) as answer:
                 text = json.load(answer)["choices"][0]["text"]
         finally:
             server.terminate()

@@ -211,7 +211,7 @@ def test_an_interrupt_ends_quietly(process: "subprocess.Popen[bytes]") -> None:
     # Text is streamed: it is here while there is still a lot to come.
     assert process.stdout.read(40).startswith(b"=== 1 of 10000, seed 0 ===\nThe cat")
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == b"interrupted\n"
+    assert process.communicate(timeout=120)[1] == b"interrupted\n"
     assert process.returncode == 130
 
 
@@ -220,4 +220,4 @@ def test_a_reader_who_leaves_ends_it_quietly(process: "subprocess.Popen[bytes]")
     assert process.stdout.read(40)
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=120) == 141

@@ -148,7 +148,7 @@ assert "torch" not in sys.modules
 """
     command = [sys.executable, "-c", script]
     environment = {"PYTHONPATH": str(repository / "src")}
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
 
 
 def test_another_device_is_planned_for_by_its_peak_and_memory(

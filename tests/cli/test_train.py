@@ -201,11 +201,11 @@ def test_minutes_settle_the_number_of_steps(
     # The process of the tests is much older than the command.
     monkeypatch.setattr(verb, "process_start", time.monotonic)
     words = ["--config", str(small_config), "--checkpoints.every_steps=1000"]
-    assert main(["train", *words, "--minutes", "0.05"]) == 0
+    assert main(["train", *words, "--minutes", "0.1"]) == 0
     out, err = capsys.readouterr()
     settled = load_settings(RunConfig, "runs/small/config.yaml")
     assert f"{settled.num_steps:,} of {settled.num_steps:,}" in out
-    assert f"0.05 minutes: {settled.num_steps:,} steps of " in err
+    assert f"0.1 minutes: {settled.num_steps:,} steps of " in err
     assert settled.schedule.warmup_steps == max(1, round(settled.num_steps / 6))
     assert settled.evaluation.every_steps == max(1, round(settled.num_steps / 3))
     assert settled.checkpoints.every_steps == 1000

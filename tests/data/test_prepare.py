@@ -454,7 +454,7 @@ def test_kills_at_random_moments_leave_no_trace(
         [sys.executable, "-c", KILLS, *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert sum(map(int, done.stdout.split())) > 10

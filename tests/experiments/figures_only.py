@@ -62,8 +62,9 @@ def main() -> int:
 
 
 def wait(condition) -> bool:  # type: ignore[no-untyped-def]
-    """Until it holds; a minute is for ever here."""
-    for _ in range(6_000):
+    """Until it holds; five minutes are for ever here."""
+    end = time.monotonic() + 300
+    while time.monotonic() < end:
         if condition():
             return True
         time.sleep(0.01)

@@ -15,17 +15,20 @@ from groundup.files import locked
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can do it")
 
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
 START = [sys.executable, "-P", "-S", die_with_parent.__file__]
 
 PARENT = """
 import os, subprocess, sys
-subprocess.run([*sys.argv[1:5], str(os.getpid()), sys.executable, "-c", sys.argv[5]], timeout=60)
+subprocess.run([*sys.argv[1:5], str(os.getpid()), sys.executable, "-c", sys.argv[5]], timeout=600)
 """
 
 CHILD = """
 import time
 print("alive", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 SWEEP = """
@@ -44,19 +47,22 @@ def test_a_child_dies_when_its_parent_is_killed() -> None:
         assert parent.stdout is not None and parent.stdout.readline() == b"alive\n"
         parent.kill()
         # The child has the other end of the pipe too, which therefore lasts as long as it lives.
-        parent.communicate(timeout=30)
+        parent.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_a_command_whose_parent_is_gone_already_is_not_begun(tmp_path: Path) -> None:
     touch = f"open({str(tmp_path / 'begun')!r}, 'w')"
-    ended = subprocess.run([*START, "0", sys.executable, "-c", touch], timeout=30)
+    ended = subprocess.run([*START, "0", sys.executable, "-c", touch], timeout=PATIENCE_SECONDS)
     assert ended.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_parent_is_the_process_that_was_named(tmp_path: Path) -> None:
     command = [*START, str(os.getpid()), sys.executable, "-c", "print('alive')"]
-    assert subprocess.run(command, stdout=subprocess.PIPE, timeout=30).stdout == b"alive\n"
+    assert (
+        subprocess.run(command, stdout=subprocess.PIPE, timeout=PATIENCE_SECONDS).stdout
+        == b"alive\n"
+    )
 
 
 def test_trials_die_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
@@ -81,8 +87,9 @@ def is_held(folder: Path) -> bool:
 
 
 def wait_until(condition) -> None:  # type: ignore[no-untyped-def]
-    for _ in range(3_000):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < end:
         if condition():
             return
         time.sleep(0.01)
-    pytest.fail("waited for thirty seconds")
+    pytest.fail("it never came true")

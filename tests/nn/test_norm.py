@@ -43,7 +43,10 @@ def test_half_precision_is_computed_in_float32(gain_dtype: torch.dtype) -> None:
     out = layer(x)
     wide = functional.rms_norm(x.float(), (48,), layer.weight.float(), layer.eps)
     assert out.dtype == torch.bfloat16
-    assert torch.equal(out, wide.bfloat16())
+    # Sums in another order differ in float32's last bits, which rarely turn a rounding; in bfloat16
+    # a third of the values would be others.
+    torch.testing.assert_close(out, wide.bfloat16(), rtol=2**-7, atol=0)
+    assert (out == wide.bfloat16()).float().mean() > 0.98
 
 
 @pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])

@@ -5,6 +5,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ for precision in ("float32", "bfloat16"):
         settings = {"model": {**NARROW, **variant}, "batch_size": 8, "precision": precision}
         CASES[f"{precision} {variant}"] = settings
 
+BY_FORMULA: dict[str, Any] = {
+    "model": NARROW,
+    "batch_size": 1,
+    "optimizer": {"name": "adamw", "kernels": "reference"},
+}
+
 # The tensors that a second step makes, as torch's profiler sees them come and go, for each case.
 TENSORS = """
 import json, sys
@@ -67,8 +74,9 @@ from groundup.training.execution import settle, switches
 from groundup.training.graph import choose_step
 from groundup.training.rehearsal import random_batch
 
-for settings in json.loads(sys.argv[1]):
-    config = settle(RunConfig.model_validate({"device": "cpu", "num_threads": 1, **settings}))
+for line in sys.stdin:
+    settings = {"device": "cpu", "num_threads": 1, **json.loads(line)}
+    config = settle(RunConfig.model_validate(settings))
     with switches(config):
         state = build_state(config)
         step = choose_step(config, state.model, state.optimizer)
@@ -81,7 +89,7 @@ for settings in json.loads(sys.argv[1]):
         if event.name() == "[memory]":
             now += event.nbytes()
             most = max(most, now)
-    print(most)
+    print(most, flush=True)
 """
 PROCESS = """
 import json, sys
@@ -94,27 +102,51 @@ print(time_steps(settle(RunConfig.model_validate(settings)), 1)[1])
 """
 
 
-def run(script: str, argument: object, repository: Path) -> list[int]:
-    command = [sys.executable, "-c", script, json.dumps(argument)]
-    environment = {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    return [int(line) for line in done.stdout.split()]
+@pytest.fixture(scope="module")
+def environment(repository: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
-def measured(repository: Path) -> dict[str, int]:
-    """Bytes of tensors above weights and optimizer state, for each case."""
-    by_formula = {"name": "adamw", "kernels": "reference"}
-    cases = {
-        **CASES,
-        "adamw by formula": {"model": NARROW, "batch_size": 1, "optimizer": by_formula},
-    }
-    figures = run(TENSORS, list(cases.values()), repository)
-    return dict(zip(cases, figures, strict=True))
+def measure(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[dict[str, Any]], int]]:
+    """`measure(settings)` is the bytes of a step's tensors above weights and optimizer state.
+
+    One process answers for all cases that are asked for, each when its turn comes.
+    """
+    errors = tmp_path_factory.mktemp("tensors") / "stderr"
+    with (
+        open(errors, "wb") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-c", TENSORS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+        ) as process,
+    ):
+        assert process.stdin is not None and process.stdout is not None
+
+        def ask(settings: dict[str, Any]) -> int:
+            print(json.dumps(settings), file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+            assert answer, errors.read_text("utf-8", "replace")
+            return int(answer)
+
+        yield ask
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_tensors_of_a_step_take_what_is_planned(case: str, measured: dict[str, int]) -> None:
+def in_its_precision(case: str) -> Any:
+    is_half = CASES[case].get("precision") == "bfloat16"
+    return pytest.param(case, marks=pytest.mark.needs_bfloat16) if is_half else case
+
+
+@pytest.mark.parametrize("case", [in_its_precision(case) for case in CASES])
+def test_the_tensors_of_a_step_take_what_is_planned(
+    case: str, measure: Callable[[dict[str, Any]], int]
+) -> None:
     settings = CASES[case]
     batch_size = settings["batch_size"]
     micro_batch = settings.get("micro_batch_size", batch_size)
@@ -122,22 +154,23 @@ def test_the_tensors_of_a_step_take_what_is_planned(case: str, measured: dict[st
     execution = Execution("cpu", settings.get("precision", "float32"))
     memory = training_memory(ModelConfig(**settings["model"]), execution, optimizer)
     planned = max(memory.moments(micro_batch, accumulates=micro_batch < batch_size).values())
-    real = memory.state_bytes + measured[case]
+    real = memory.state_bytes + measure(settings)
     assert memory.state_bytes + planned == pytest.approx(real, rel=0.03)
 
 
 def test_an_update_by_the_formula_takes_what_is_planned_where_no_kernel_is(
-    measured: dict[str, int],
+    measure: Callable[[dict[str, Any]], int],
 ) -> None:
     memory = training_memory(ModelConfig(**NARROW), Execution("mps", "float32"))
     planned = memory.state_bytes + memory.moments(1)["update"]
-    assert planned == pytest.approx(memory.state_bytes + measured["adamw by formula"], rel=0.03)
+    assert planned == pytest.approx(memory.state_bytes + measure(BY_FORMULA), rel=0.03)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
-def test_a_process_grows_by_what_is_planned(repository: Path) -> None:
+def test_a_process_grows_by_what_is_planned(environment: dict[str, str]) -> None:
     settings = {"model": NARROW, "batch_size": 32}
-    growths = [run(PROCESS, settings, repository)[0] for _ in range(3)]
+    command = [sys.executable, "-c", PROCESS, json.dumps(settings)]
+    growths = [int(subprocess.check_output(command, env=environment)) for _ in range(3)]
     planned = training_memory(ModelConfig(**NARROW), CPU).bytes_at(32)
     # Of a small process the holes in its heap are not the same twice; a whole run is held to less
     # in tests/training/test_process_memory.py.

@@ -28,6 +28,9 @@ from groundup.tokenizer.reference import train_bpe_reference
 END = "<|endoftext|>"
 TEXT = "the cat sat on the mat. the café is open, and 雨 falls on it — naïve 🙂 cats. " * 3
 
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
 
 class Running:
     """A server that answers at `url`."""
@@ -43,7 +46,8 @@ class Running:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """A condition that must come true; the limit is there for a test that fails."""
-        for _ in range(1000):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
             if condition():
                 return
             time.sleep(0.01)
@@ -89,11 +93,11 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:
-                assert started.wait(30), "the server did not start"
+                assert started.wait(PATIENCE_SECONDS), "the server did not start"
                 yield Running(address_to_open(listener), server)
             finally:
                 server.should_exit = True
-                thread.join(60)
+                thread.join(PATIENCE_SECONDS)
                 assert not thread.is_alive(), "the server did not end"
 
     return serving
@@ -153,7 +157,8 @@ class Browser:
         """A condition that must come true; the limit is there for a test that fails."""
         from selenium.common.exceptions import StaleElementReferenceException
 
-        for _ in range(300):
+        end = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < end:
             # The page may draw anew between two looks at it.
             with contextlib.suppress(StaleElementReferenceException):
                 if found := condition():

@@ -11,7 +11,10 @@ import pytest
 from groundup.generation import LanguageModel
 
 # Reading the certificates of the world takes longer than a test.
-post = functools.partial(httpx.post, verify=False)
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
+post = functools.partial(httpx.post, verify=False, timeout=PATIENCE_SECONDS)
 
 
 def ask(running: Any, body: Any) -> httpx.Response:

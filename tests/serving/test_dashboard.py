@@ -39,6 +39,9 @@ SECRET = "the-secret-of-another-folder"
 
 Client = TestClient | httpx.Client
 
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
 
 @pytest.fixture
 def runs_folder(tmp_path: Path) -> Path:
@@ -264,7 +267,10 @@ def test_odd_names_are_only_names(start: Any, runs_folder: Path) -> None:
     for name in ODD_NAMES:
         add_line(make_run(runs_folder, name), 1, loss=1.0)
     make_run(runs_folder, ".hidden")
-    with start(runs_folder=runs_folder) as running, httpx.Client(base_url=running.url) as client:
+    with (
+        start(runs_folder=runs_folder) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS) as client,
+    ):
         assert sorted(names(client)) == sorted(ODD_NAMES)
         for name in ODD_NAMES:
             assert details(client, name)["name"] == name
@@ -297,7 +303,9 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
     with start(runs_folder=runs_folder) as running:
         for trick in PATH_TRICKS:
             for tail in ("", "/metrics", "/metrics?after=0"):
-                connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+                connection = http.client.HTTPConnection(
+                    "127.0.0.1", running.port, timeout=PATIENCE_SECONDS
+                )
                 # As it stands: a client library would tidy the path up first.
                 connection.putrequest("GET", f"/api/runs/{trick}{tail}")
                 connection.endheaders()
@@ -307,7 +315,7 @@ def test_no_path_trick_leads_out_of_the_runs_folder(
                 assert answer.status == 404, (trick, tail, body)
                 assert SECRET not in body
                 assert str(tmp_path) not in body
-        with httpx.Client(base_url=running.url) as client:
+        with httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS) as client:
             assert names(client) == ["one"]
 
 

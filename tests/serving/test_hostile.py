@@ -18,9 +18,12 @@ import torch
 from groundup.generation import LanguageModel
 
 # Reading the certificates of the world takes longer than a test.
-get = functools.partial(httpx.get, verify=False)
-post = functools.partial(httpx.post, verify=False)
-stream = functools.partial(httpx.stream, verify=False)
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
+get = functools.partial(httpx.get, verify=False, timeout=PATIENCE_SECONDS)
+post = functools.partial(httpx.post, verify=False, timeout=PATIENCE_SECONDS)
+stream = functools.partial(httpx.stream, verify=False, timeout=PATIENCE_SECONDS)
 
 # The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
 LONG = {"prompt": "a", "max_tokens": 4096, "past_context": "slide", "temperature": 0}
@@ -28,7 +31,7 @@ LONG = {"prompt": "a", "max_tokens": 4096, "past_context": "slide", "temperature
 
 def is_well(running: Any) -> bool:
     body = {"prompt": "the cat", "max_tokens": 5}
-    answer = post(f"{running.url}/v1/completions", json=body, timeout=10)
+    answer = post(f"{running.url}/v1/completions", json=body, timeout=PATIENCE_SECONDS)
     return answer.status_code == 200
 
 
@@ -192,7 +195,9 @@ def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
             b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
             b"content-type: application/json\r\ncontent-length: 9\r\n\r\n{",
         ):
-            with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+            with socket.create_connection(
+                ("127.0.0.1", running.port), timeout=PATIENCE_SECONDS
+            ) as client:
                 client.sendall(beginning)
                 answer = b"".join(iter(lambda: client.recv(1000), b""))
             assert answer.startswith(b"HTTP/1.1 408")
@@ -205,7 +210,7 @@ def test_a_request_that_takes_too_long_to_send_is_given_up(start: Any) -> None:
 def test_a_byte_now_and_then_on_an_idle_connection_does_not_keep_it(start: Any) -> None:
     with (
         start(request_seconds=0.3) as running,
-        socket.create_connection(("127.0.0.1", running.port), timeout=10) as client,
+        socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client,
     ):
         client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
@@ -242,7 +247,7 @@ def test_a_client_that_does_not_read_is_cut_off(start: Any) -> None:
 )
 def test_what_is_no_http_gets_400(running: Any, data: bytes) -> None:
     answer = b""
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client:
         client.sendall(data)
         # What it did not read of the request makes the end of the connection a reset.
         with contextlib.suppress(ConnectionResetError):
@@ -255,7 +260,7 @@ def test_what_is_no_http_gets_400(running: Any, data: bytes) -> None:
 
 
 def read_to_end(running: Any, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client:
         client.sendall(data)
         return b"".join(iter(lambda: client.recv(65536), b""))
 
@@ -351,7 +356,7 @@ def test_a_websocket_is_turned_away(running: Any) -> None:
 
 
 def test_requests_one_behind_the_other_are_all_answered(running: Any) -> None:
-    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", running.port), timeout=PATIENCE_SECONDS) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
         answer = b""
         while answer.count(b"HTTP/1.1 200") < 20 or not answer.endswith(b"}"):

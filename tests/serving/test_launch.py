@@ -26,8 +26,11 @@ from groundup.serving.listening import address_to_open, open_socket, raise_file_
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_token
 
 # Reading the certificates of the world takes longer than a test.
-get = functools.partial(httpx.get, verify=False)
-post = functools.partial(httpx.post, verify=False)
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
+
+get = functools.partial(httpx.get, verify=False, timeout=PATIENCE_SECONDS)
+post = functools.partial(httpx.post, verify=False, timeout=PATIENCE_SECONDS)
 
 TOKEN = "sesame-open-the-door-0123456789"
 # The likeliest ids of the tiny model never end a document, so that this goes on to its limit.
@@ -64,7 +67,7 @@ class Process:
         self.url = self.line.split()[-1] if self.line else ""
 
     def end(self) -> tuple[int, str]:
-        _, stderr = self.process.communicate(timeout=30)
+        _, stderr = self.process.communicate(timeout=PATIENCE_SECONDS)
         return self.process.returncode, stderr
 
 
@@ -85,7 +88,7 @@ def launch(run_folder: Path) -> Iterator[Callable[..., Process]]:
 
 def ask_in_background(url: str, answers: list[Any], num_requests: int) -> list[threading.Thread]:
     def ask() -> None:
-        answers.append(post(f"{url}/v1/completions", json=LONG, timeout=60).json())
+        answers.append(post(f"{url}/v1/completions", json=LONG, timeout=PATIENCE_SECONDS).json())
 
     threads = [threading.Thread(target=ask) for _ in range(num_requests)]
     for thread in threads:
@@ -121,7 +124,9 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     refused = None
     while refused is None or refused.status_code == 200:
         refused = post(
-            f"{server.url}/v1/completions", json={"prompt": "a", "max_tokens": 1}, timeout=60
+            f"{server.url}/v1/completions",
+            json={"prompt": "a", "max_tokens": 1},
+            timeout=PATIENCE_SECONDS,
         )
     assert refused.status_code == 503 and "stopping" in refused.text
     for thread in threads:
@@ -204,7 +209,11 @@ def test_a_wrong_command_line_is_one_error(
 
 @pytest.mark.parametrize(
     ("precision", "dtype"),
-    [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
+    [
+        ("auto", torch.float32),
+        ("float32", torch.float32),
+        pytest.param("bfloat16", torch.bfloat16, marks=pytest.mark.needs_bfloat16),
+    ],
 )
 def test_the_model_is_served_in_the_precision_asked_for(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch, precision: Any, dtype: torch.dtype

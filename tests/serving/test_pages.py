@@ -1,5 +1,6 @@
 """The files of the pages: all that is referred to is served, and nothing else is."""
 
+import functools
 import re
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from groundup.serving.pages import STATIC_FOLDER, find_static_files
 
+get = functools.partial(httpx.get, timeout=120)
+
 SOURCES = sorted(
     path for path in STATIC_FOLDER.iterdir() if path.suffix in {".html", ".js", ".css"}
 )
@@ -15,7 +18,7 @@ SOURCES = sorted(
 
 @pytest.mark.parametrize("path", ["/", "/runs"])
 def test_a_page_is_html_that_holds_no_script_or_style_of_its_own(running: Any, path: str) -> None:
-    answer = httpx.get(running.url + path)
+    answer = get(running.url + path)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert re.findall(r"<script(?![^>]*\bsrc=)", answer.text) == []
@@ -40,15 +43,15 @@ def test_no_file_makes_markup_of_text(source: Any) -> None:
 
 @pytest.mark.parametrize("name", ["..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "none.js", ""])
 def test_a_name_that_is_no_file_of_a_page_is_not_found(running: Any, name: str) -> None:
-    answer = httpx.get(f"{running.url}/static/{name}")
+    answer = get(f"{running.url}/static/{name}")
     assert answer.status_code == 404
     assert "error" in answer.json()
 
 
 def test_an_unchanged_file_is_not_sent_again(running: Any) -> None:
-    first = httpx.get(f"{running.url}/static/shell.css")
+    first = get(f"{running.url}/static/shell.css")
     assert first.headers["cache-control"] == "no-cache"
-    again = httpx.get(first.url, headers={"If-None-Match": first.headers["etag"]})
+    again = get(first.url, headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 

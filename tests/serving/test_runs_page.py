@@ -154,7 +154,7 @@ def test_a_run_is_seen_to_train_and_to_stop(
         assert "1 training now" in browser.find("#page-note").text
         wait_long(browser, lambda: "validation" in browser.find("#plot-loss-summary").text)
         trainer.send_signal(signal.SIGTERM)
-        assert trainer.wait(60) == 128 + signal.SIGTERM
+        assert trainer.wait(120) == 128 + signal.SIGTERM
         return_to(browser)
         wait_long(browser, lambda: "stopped" in browser.find(".overview-head").text)
         last_step = json.loads(metrics_file.read_text("utf-8").splitlines()[-1])["step"]

@@ -84,7 +84,7 @@ def test_what_cannot_be_tokenized_is_refused_in_words(
     running: Any, body: bytes, reason: str
 ) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{running.url}/api/tokenize", content=body, headers=headers)
+    answer = httpx.post(f"{running.url}/api/tokenize", content=body, headers=headers, timeout=120)
     assert answer.status_code == 400
     assert reason in answer.json()["error"]["message"]
 

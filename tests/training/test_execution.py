@@ -29,28 +29,48 @@ def test_auto_is_settled_for_the_machine(make_config: MakeConfig) -> None:
     assert settle(settled) == settled
 
 
-def test_choices_are_left_as_they_are(make_config: MakeConfig) -> None:
+def test_choices_are_left_as_they_are(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "why_no_bfloat16", lambda: None)
     choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
     config = make_config("run", choices)
     assert settle(config) == config
 
 
-@pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_a_device_that_is_not_there_is_named(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, device: str
+def test_bfloat16_is_refused_on_a_cpu_without_it_and_only_there(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(execution, "why_no_bfloat16", lambda: "this CPU is slow at it")
+    with pytest.raises(ConfigError, match="this CPU is slow at it: use --precision float32"):
+        settle(make_config("run", {"precision": "bfloat16"}))
+    assert settle(make_config("run", {"precision": "auto"})).precision == "float32"
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    on_mps = {"device": "mps", "precision": "bfloat16"}
+    assert settle_device(make_config("run", on_mps)).precision == "bfloat16"
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_a_device_that_is_not_there_is_named(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, device: str, is_built: bool
+) -> None:
+    backend = torch.backends.mps if device == "mps" else torch.backends.cuda
+    monkeypatch.setattr(backend, "is_built", lambda: is_built)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=f"device is {device}, but .*--device auto"):
+    reason = "torch finds no|finds no MPS" if is_built else r"this torch \(.*\) is built without"
+    with pytest.raises(ConfigError, match=f"device is {device}, but .*({reason}).*--device auto"):
         settle(make_config("run", {"device": device}))
 
 
 def test_a_device_number_beyond_the_last_is_named(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match=r"device is cuda:2, but .* the last is cuda:1"):
+    with pytest.raises(ConfigError, match=r"device is cuda:2, but the last of 2 is cuda:1"):
         settle(make_config("run", {"device": "cuda:2"}))
 
 

@@ -71,7 +71,7 @@ def test_the_first_loss_is_near_that_of_guessing(make_config: MakeConfig) -> Non
         {"model.d_ff": None},
         {"z_loss": 1e-4},
         {"clip_norm": None},
-        {"precision": "bfloat16"},
+        pytest.param({"precision": "bfloat16"}, marks=pytest.mark.needs_bfloat16),
         {"schedule.name": "wsd"},
         {"schedule.name": "linear"},
         {"schedule.name": "constant"},

@@ -47,7 +47,7 @@ def test_a_run_with_evaluations_and_checkpoints_takes_the_memory_that_is_planned
     save_yaml(tmp_path / "run.yaml", config)
     command = [sys.executable, "-m", "groundup", "train", "--config", str(tmp_path / "run.yaml")]
     environment = {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, capture_output=True, env=environment, check=True, timeout=120)
+    subprocess.run(command, capture_output=True, env=environment, check=True, timeout=300)
     lines = RunFolder(config.run_folder).metrics_file.read_text("utf-8").splitlines()
     memory = planned_memory(config)
     planned = memory.process_bytes + memory.bytes_at(config.batch_size)

@@ -100,10 +100,13 @@ def test_resume_is_bitwise_exact(make_config: MakeConfig, optimizer: str, order:
         assert_equal_runs(whole, parted)
 
 
-def test_resume_is_exact_with_many_stops_micro_batches_and_half_precision(
-    make_config: MakeConfig,
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.needs_bfloat16)]
+)
+def test_resume_is_exact_with_many_stops_and_micro_batches(
+    make_config: MakeConfig, precision: str
 ) -> None:
-    changes = {"micro_batch_size": 2, "precision": "bfloat16", "model.tie_embeddings": True}
+    changes = {"micro_batch_size": 2, "precision": precision, "model.tie_embeddings": True}
     whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
     train(parted, stop_after=2)

@@ -36,6 +36,9 @@ class Arguments:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
+    precision: Literal["auto", "float32", "bfloat16"] | None = None
+    """Of matmuls; the run's own if not given, so that the loss is the one it logged."""
+
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -43,11 +46,16 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Load, measure, print."""
     from groundup.cli.runs import find_run
+    from groundup.config import load_settings
+    from groundup.training.config import RunConfig
     from groundup.training.run_folder import RunFolder
 
     checkpoint = parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
-    config = RunFolder(folder).read_config().model_copy(update={"device": arguments.device})
+    config = RunFolder(folder).read_config()
+    asked = {"device": arguments.device, "precision": arguments.precision or config.precision}
+    load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
+    config = config.model_copy(update=asked)
     step, evaluation = measure_run(
         folder,
         config,

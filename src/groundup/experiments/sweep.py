@@ -18,6 +18,7 @@ from groundup.experiments.search_journal import search_trials
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
+from groundup.training.execution import settle_device
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ def run_sweep(
     if command is train_command:
         # Another command may do without data.
         _check_data(spec, folder, trials, num_to_propose)
+        _check_devices(spec, folder.left(trials), num_to_propose)
     with folder.claim():
         folder.begin(spec)
         sampler = make_sampler(spec, path) if points is None else FixedPoints(points)
@@ -228,6 +230,15 @@ def _check_data(
         check_data(folder, trials)
     elif num_to_propose or folder.left(trials):
         check_search_data(spec)
+
+
+def _check_devices(spec: SweepConfig, left: list[Trial], num_to_propose: int) -> None:
+    """Raise for a device or precision that this machine lacks, before a trial fails on it."""
+    configs = [trial.config for trial in left]
+    if num_to_propose:
+        configs.append(base_config(spec))
+    for config in {(one.device, one.precision): one for one in configs}.values():
+        settle_device(config)
 
 
 def _rank(result: PointResult) -> tuple[bool, bool, float]:

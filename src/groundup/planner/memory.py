@@ -5,6 +5,8 @@ through its chunks of logits, when it hands back its gradients, in a block's way
 update, when activations are gone and every gradient is there.
 """
 
+import platform
+import sys
 from dataclasses import dataclass
 
 from groundup.errors import ConfigError
@@ -50,6 +52,8 @@ _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2
 _HOLES_OF_EMBEDDING = 0.8
 _PROCESS_BYTES = 355_000_000
+# On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch 2.13).
+_COPIES_TRANSPOSED = sys.platform == "linux" and platform.machine() == "aarch64"
 # What oneDNN sets up for products in bfloat16.
 _BFLOAT16_PROCESS_BYTES = 80_000_000
 
@@ -118,7 +122,7 @@ class TrainingMemory:
         inner = micro_batch * self.activations_per_sequence["feed_forward"]
         one_layer = (kept_by_blocks - self.weight_copies) // max(1, config.num_layers)
         return {
-            "loss": earlier + kept + head + self._cast_head() + self._chunk(tokens),
+            "loss": earlier + kept + head + self._head_copies() + self._chunk(tokens),
             "loss_backward": earlier + kept + 2 * head,
             "first_block_backward": earlier + kept_by_blocks + head + in_block,
             # What the feed-forward layer kept has been let go by then.
@@ -168,10 +172,12 @@ class TrainingMemory:
         in_steps = share * in_passes + _HOLES_OF_UPDATE * moments["update"]
         return round(in_steps + per_head * head)
 
-    def _cast_head(self) -> int:
-        if self.execution.precision == "float32":
-            return 0
-        return self.config.vocab_size * self.config.d_model * self.execution.value_bytes
+    def _head_copies(self) -> int:
+        """The output matrix as the matmul of the logits wants it, where that is not as it lies."""
+        is_cast = self.execution.precision != "float32"
+        is_copied = self.execution.device == "cpu" and _COPIES_TRANSPOSED
+        size = self.config.vocab_size * self.config.d_model * self.execution.value_bytes
+        return (is_cast + is_copied) * size
 
     def _chunk(self, tokens: int) -> int:
         """The logits of one chunk, of which all are of one size, and copies where no kernel works

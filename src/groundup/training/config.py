@@ -4,18 +4,19 @@ The sections that belong to a component are declared there (`ModelConfig`, `Opti
 `ScheduleConfig`); how two trees differ is `changes`.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from groundup.config import Settings
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
-DEVICE_PATTERN = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,9})?", re.ASCII)
 
 
 class DataConfig(Settings):
@@ -102,6 +103,12 @@ class SampleConfig(Settings):
     """Seed of the samples; they leave the training's own random numbers alone."""
 
 
+def _check_device(device: str) -> str:
+    if not _DEVICE.fullmatch(device):
+        raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
+    return device
+
+
 class RunConfig(Settings):
     """Everything that decides a training run."""
 
@@ -133,11 +140,12 @@ class RunConfig(Settings):
     seed: int = Field(0, ge=0)
     """Seed of the first weights and of the data order."""
 
-    device: str = Field("auto", pattern=DEVICE_PATTERN)
+    device: Annotated[str, AfterValidator(_check_device)] = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of products; weights stay in float32. auto is bfloat16 on GPUs that have it, else float32."""
+    """Of matmuls; weights stay in float32. auto is bfloat16 on GPUs that have it, else float32.
+    A CPU without bfloat16 instructions refuses bfloat16."""
 
     compile: Literal["auto", "off", "blocks", "model"] = "auto"
     """Compile each block or the model as one; auto compiles on CUDA alone."""

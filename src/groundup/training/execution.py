@@ -19,7 +19,7 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
-from groundup.runtime import keep_freed_memory, memory_bytes
+from groundup.runtime import keep_freed_memory, memory_bytes, why_no_bfloat16
 from groundup.training.config import RunConfig
 
 _log = logging.getLogger(__name__)
@@ -144,19 +144,30 @@ def _settle_device(device: str) -> str:
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     if device.startswith("cuda"):
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count == 0:
-            raise ConfigError(
-                f"device is {device}, but torch finds no CUDA device: check the driver with "
-                f"nvidia-smi and that torch is built for CUDA, or use --device auto"
-            )
-        if (torch.device(device).index or 0) >= count:
-            raise ConfigError(
-                f"device is {device}, but there are {count}: the last is cuda:{count - 1}"
-            )
+        _check_cuda(device)
     if device == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device is mps, but this machine has none: use --device auto")
+        reason = "is built without MPS" if not torch.backends.mps.is_built() else "finds no MPS"
+        raise ConfigError(
+            f"device is mps, but this torch ({torch.__version__}) {reason}: it takes a Mac with "
+            f"Apple silicon; elsewhere use --device auto"
+        )
     return device
+
+
+def _check_cuda(device: str) -> None:
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        raise ConfigError(
+            f"device is {device}, but this torch ({torch.__version__}) is built without CUDA: "
+            f"install a CUDA build from https://pytorch.org/get-started, or use --device auto"
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0:
+        raise ConfigError(
+            f"device is {device}, but torch finds no CUDA device: check the driver with "
+            f"nvidia-smi, or use --device auto"
+        )
+    if int(device.partition(":")[2] or 0) >= count:
+        raise ConfigError(f"device is {device}, but the last of {count} is cuda:{count - 1}")
 
 
 def _settle_micro_batch(config: RunConfig) -> int | None:
@@ -174,6 +185,8 @@ def _memory_bytes(config: RunConfig) -> int:
 
 
 def _settle_precision(precision: str, device: str) -> str:
+    if precision == "bfloat16" and device == "cpu" and (reason := why_no_bfloat16()):
+        raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
     if precision != "auto":
         return precision
     if device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False):

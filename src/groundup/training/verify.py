@@ -19,6 +19,7 @@ from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
 from groundup.training.comparison import Comparison, compare_runs
 from groundup.training.config import RunConfig
+from groundup.training.execution import settle_device
 from groundup.training.run_folder import RunFolder
 
 _CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
@@ -67,6 +68,8 @@ def verify_resume(
         raise ConfigError(
             f"num_steps is {num_steps}, but the run in {run.path} has {config.num_steps} in all"
         )
+    # Here rather than in a process of its own: the reason is then the whole error.
+    settle_device(config)
     saved_step = num_steps // 2
     killed_step = saved_step + 1
     with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:

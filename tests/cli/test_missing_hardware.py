@@ -1,0 +1,91 @@
+"""What this machine lacks is refused in one line with the way out, before anything is done."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from groundup.cli.main import main
+from groundup.training import execution
+
+BFLOAT16 = "precision is bfloat16, but this CPU is slow at it: use --precision float32"
+WITHOUT_CUDA = "is built without CUDA: install a CUDA build"
+UNKNOWN = "device is 'foo', but must be auto, cpu, cuda, cuda:N or mps"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+    """Holds the run runs/small."""
+    folder = tmp_path_factory.mktemp("hardware")
+    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
+    assert main(["train", *words]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def a_bare_machine(folder: Path, small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    Path("small.yaml").write_bytes(small_config.read_bytes())
+    for name, settings in {"half": {"precision": "bfloat16"}, "gpu": {"device": "cuda"}}.items():
+        sweep = {"name": name, "base": "small.yaml", "settings": settings}
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    monkeypatch.setattr(execution, "why_no_bfloat16", lambda: "this CPU is slow at it")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+TRAIN = ["train", "--config", "small.yaml", "--name", "new"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([*TRAIN, "--precision", "bfloat16"], BFLOAT16),
+        (["generate", "small", "--precision", "bfloat16"], BFLOAT16),
+        (["serve", "small", "--port", "0", "--precision", "bfloat16"], BFLOAT16),
+        (["evaluate", "small", "--precision", "bfloat16"], BFLOAT16),
+        (["plan", "--preset", "quickstart", "--probe", "--precision", "bfloat16"], BFLOAT16),
+        (
+            ["plan", "--preset", "quickstart", "--device", "cpu", "--precision", "bfloat16"],
+            "has no bfloat16 of its own: plan with --precision float32",
+        ),
+        (["sweep", "half.yaml"], BFLOAT16),
+        (["sweep", "gpu.yaml"], WITHOUT_CUDA),
+        ([*TRAIN, "--device", "cuda"], WITHOUT_CUDA),
+        ([*TRAIN, "--device", "cuda:1"], WITHOUT_CUDA),
+        ([*TRAIN, "--device", "mps"], "is built without MPS: it takes a Mac with Apple silicon"),
+        ([*TRAIN, "--device", "foo"], UNKNOWN),
+        (["generate", "small", "--device", "cuda"], WITHOUT_CUDA),
+        (["generate", "small", "--device", "foo"], UNKNOWN),
+        (["evaluate", "small", "--device", "cuda"], WITHOUT_CUDA),
+        (["evaluate", "small", "--device", "foo"], UNKNOWN),
+        (["serve", "small", "--port", "0", "--device", "foo"], UNKNOWN),
+        (["temperatures", "small", "--device", "cuda"], WITHOUT_CUDA),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_it_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and complaint in lines[0], lines
+    assert not Path("runs/new").exists()
+    assert not Path("sweeps/half/runs").exists() and not Path("sweeps/gpu/runs").exists()
+
+
+def test_a_run_in_bfloat16_is_evaluated_in_float32_where_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = Path("runs/small/config.yaml")
+    before = config.read_text("utf-8")
+    config.write_text(before.replace("precision: float32", "precision: bfloat16"), "utf-8")
+    try:
+        assert main(["evaluate", "small"]) == 2
+        assert BFLOAT16 in capsys.readouterr().err
+        assert main(["evaluate", "small", "--precision", "float32"]) == 0
+    finally:
+        config.write_text(before, "utf-8")
