@@ -26,7 +26,7 @@ class Arguments:
     num_steps: int = 800
     """The most steps to train the model for; more of them, better stories."""
 
-    minutes: float = 4.0
+    minutes: float = 4.5
     """The most minutes to train the model for: steps are timed, and fewer taken if need be."""
 
     max_tokens: int = 320
