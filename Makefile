@@ -1,4 +1,5 @@
-# make setup · quickstart · test · check · bench · sanitize · docs · clean
+# make install · setup · quickstart · test · check · bench · sanitize · docs · clean
+# make install has what running needs, make setup also what tests and checks need.
 # PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process.
 
 PYTHON ?= python3
@@ -12,26 +13,38 @@ INSTALL := $(PIP) install --constraint constraints.txt
 NATIVE_SOURCES := $(wildcard native/*.cpp)
 NATIVE_FILES   := $(wildcard native/*)
 INSTALLED := $(VENV)/.installed
+DEV_INSTALLED := $(VENV)/.dev-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 
-.PHONY: setup quickstart test check bench sanitize docs clean
+.PHONY: install setup quickstart test check bench sanitize docs clean
 .DEFAULT_GOAL := setup
 
-setup: $(INSTALLED)
+install: $(INSTALLED)
+
+setup: $(DEV_INSTALLED)
+
+TOO_OLD := error: groundup needs Python 3.11 or later, and $(PYTHON) is older or missing: \
+	name another, as in make PYTHON=python3.12
 
 $(RUN):
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(TOO_OLD)" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }
 
 # One install both fetches the packages and compiles native/ into src/groundup/_native.abi3.so.
 $(INSTALLED): pyproject.toml constraints.txt $(NATIVE_FILES) | $(RUN)
-	$(INSTALL) --quiet --editable '.[dev]'
+	$(INSTALL) --quiet --editable .
+	@touch $@
+
+# groundup itself is there, so these fetch the packages of an extra and compile nothing.
+$(DEV_INSTALLED): $(INSTALLED)
+	$(INSTALL) --quiet 'groundup[dev]'
 	@touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED)
-	$(INSTALL) --quiet --editable '.[bench]'
+	$(INSTALL) --quiet 'groundup[bench]'
 	@touch $@
 
-quickstart: setup
+quickstart: install
 	$(RUN) -m groundup quickstart
 
 # A test that hangs shows where each of its threads stands, fails, and lets the others go on.
@@ -84,5 +97,5 @@ $(SANITIZE)/%.o: native/%.cpp $(filter-out %.cpp,$(NATIVE_FILES))
 
 clean:
 	rm -rf build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/groundup/*.so $(INSTALLED) $(BENCH_INSTALLED)
+	rm -f src/groundup/*.so $(INSTALLED) $(DEV_INSTALLED) $(BENCH_INSTALLED)
 	find src tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

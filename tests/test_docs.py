@@ -67,7 +67,7 @@ def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
         flags = {word.split("=")[0] for word in words[2:] if word.startswith("--")}
         assert all(f'"{flag}"' in script for flag in flags)
     else:
-        assert words[0] in {"pip", ".", "source"}, f"{page_name(page)} runs {words[0]}"
+        assert words[0] in {"pip", "uv", ".", "source"}, f"{page_name(page)} runs {words[0]}"
 
 
 def flags_of(verb: Verb) -> list[str]:

@@ -6,6 +6,12 @@ Printing it and choosing an exit status is the command line's work.
 
 from collections.abc import Iterable
 
+NATIVE_MISSING = (
+    "groundup's native core is not built: run `make install` in a checkout, or `pip install .`; it "
+    "needs a C++17 compiler"
+)
+"""What every import that fails for want of the core comes to."""
+
 
 class GroundupError(Exception):
     """The base of all errors that groundup raises on purpose."""

@@ -329,3 +329,25 @@ def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tokenizer", "train", "stories.txt", "--vocab-size", "300"],
+        ["data", "prepare", "stories.txt"],
+        ["generate", "stories"],
+    ],
+    ids=" ".join,
+)
+def test_a_core_that_is_not_built_is_one_line(words: list[str], tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['groundup._native'] = None\n"
+        f"from groundup.cli.main import main; sys.exit(main({words!r}))"
+    )
+    (tmp_path / "stories.txt").write_text("Once upon a time")
+    (tmp_path / "stories").mkdir()
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from urllib.request import urlopen
@@ -21,12 +22,15 @@ from groundup.cli.quickstart import Arguments
 from groundup.cli.quickstart.recipe import run_config
 from groundup.cli.verbs import GROUPS, VERBS
 from groundup.config import load_settings
+from groundup.data.loader import Batch
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.training.config import RunConfig
+from groundup.training.rehearsal import Rehearsal
+from groundup.training.run_folder import RunFolder
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]
@@ -147,7 +151,9 @@ def test_an_interrupted_training_goes_on(
     shutil.rmtree(RUN)
 
     def interrupt(model: object, prompt: str) -> str:
-        os.kill(os.getpid(), signal.SIGINT)
+        # The first sample is timed before the run begins.
+        if RunFolder(RUN).has_run():
+            os.kill(os.getpid(), signal.SIGINT)
         return prompt
 
     with monkeypatch.context() as context:
@@ -157,9 +163,25 @@ def test_an_interrupted_training_goes_on(
     assert "run groundup quickstart again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
     page = run(capsys, *SMALL)
-    assert "train.yaml --resume" in page and "resumed from" in page
+    assert "config.yaml --resume" in page and "resumed from" in page
     for name, value in LanguageModel.load(RUN).model.state_dict().items():
         assert torch.equal(value, whole[name]), name
+
+
+def test_a_slow_machine_takes_fewer_steps_and_keeps_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take_slowly(self: Rehearsal, batches: Iterable[Batch]) -> float:
+        return 2.0 * len(list(batches))
+
+    monkeypatch.setattr(Rehearsal, "take", take_slowly)
+    limits = [*SMALL, "--num-steps", "100", "--minutes", "0.5"]
+    page = run(capsys, *limits)
+    assert "--num-steps 100 --minutes 0.5" in page and "0.5 minutes, at most 100 steps" in page
+    num_steps = LanguageModel.load(RUN).step
+    assert 1 <= num_steps < 15
+    assert RunFolder(RUN).read_config().num_steps == num_steps
+    assert f"{num_steps} steps, trained before" in run(capsys, *limits)
 
 
 def test_a_cut_corpus_is_written_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +200,8 @@ def test_a_cut_corpus_is_written_again(capsys: pytest.CaptureFixture[str]) -> No
         ("--megabytes", "-1"),
         ("--megabytes", "inf"),
         ("--megabytes", "nan"),
+        ("--minutes", "0"),
+        ("--minutes", "nan"),
         ("--num-steps", "0"),
         ("--max-tokens", "-3"),
     ],

@@ -116,7 +116,6 @@ def test_help_shows_the_files_values(
         (["--minutes", "0"], "--minutes is 0"),
         (["--minutes", "nan"], "--minutes is nan"),
         (["--minutes", "soon"], "--minutes"),
-        (["--minutes", "1", "--num-steps", "5"], "--num-steps follows from --minutes"),
         (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
         (["--name", "a"], "there is no tokenizer file tokenizer.json"),
     ],

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings, save_yaml
-from groundup.errors import MissingExtraError
+from groundup.errors import GroundupError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.serving.dashboard import plotly_script_path, router_for_runs
@@ -533,9 +533,9 @@ def test_plotly_is_found_in_its_package() -> None:
     assert plotly_script_path().stat().st_size > 100_000
 
 
-def test_a_missing_plotly_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plotly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[serve\]"):
+    with pytest.raises(GroundupError, match=r"pip install 'plotly>=6'"):
         plotly_script_path()
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.serve import Arguments, run
-from groundup.errors import CheckpointError, ConfigError, MissingExtraError
+from groundup.errors import CheckpointError, ConfigError
 from groundup.generation import LanguageModel
 from groundup.serving.listening import address_to_open, open_socket, raise_file_limit
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_token
@@ -229,14 +229,6 @@ def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) ->
     shutil.rmtree(tmp_path / "young" / "checkpoints")
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
         run(Arguments(str(tmp_path / "young"), port=0))
-
-
-def test_missing_packages_name_the_extra(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'groundup\[serve\]'"):
-        run(Arguments(str(run_folder)))
 
 
 @pytest.mark.parametrize(

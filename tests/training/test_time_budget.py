@@ -50,6 +50,14 @@ def test_more_time_never_means_fewer_steps(costs: Costs, one: float, other: floa
     assert num_steps_within(costs, less) <= num_steps_within(costs, more)
 
 
+@given(COSTS, BUDGETS, st.integers(1, 5_000))
+def test_a_run_has_no_more_steps_than_it_may(costs: Costs, seconds: float, max_steps: int) -> None:
+    found = num_steps_within(costs, seconds, max_steps)
+    assert found == 0 or costs.seconds(found) <= seconds
+    fits = num_steps_within(costs, seconds)
+    assert found == fits if fits <= max_steps else found <= max_steps
+
+
 @given(COSTS, st.integers(1, 3_000))
 def test_the_lower_bound_of_the_time_is_one_and_rises(costs: Costs, num_steps: int) -> None:
     assert costs.least_seconds(num_steps) <= costs.seconds(num_steps) * (1 + 1e-12)
@@ -162,6 +170,13 @@ def test_ten_minutes_are_ten_minutes() -> None:
     line = describe_settlement(MEASURED, TEN_MINUTES, 30.0, config.num_steps)
     assert line.startswith(f"10 minutes: {config.num_steps:,} steps of 20 ms (mean of 160), 1")
     assert "evaluation of 1.5 s" in line and line.endswith("12.0 s in reserve")
+
+
+def test_steps_that_fit_end_a_run_before_its_time() -> None:
+    base, budget = RunConfig(num_steps=200), TimeBudget(600.0, began=0.0, max_steps=200)
+    assert settle_num_steps(base, MEASURED, budget, passed_seconds=30.0) == base
+    line = describe_settlement(MEASURED, budget, 30.0, 200)
+    assert line.startswith("10 minutes, at most 200 steps: 200 steps of 20 ms")
 
 
 @pytest.mark.parametrize(

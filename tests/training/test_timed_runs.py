@@ -114,6 +114,16 @@ def test_a_timed_run_is_the_run_of_that_length(
 
 
 @pytest.mark.usefixtures("slow_steps")
+@pytest.mark.parametrize(("max_steps", "expected"), [(5, range(5, 6)), (100, range(13, 30))])
+def test_a_timed_run_ends_at_the_limit_that_comes_first(
+    make_config: MakeConfig, max_steps: int, expected: range
+) -> None:
+    budget = TimeBudget(30.0, time.monotonic(), max_steps=max_steps)
+    summary = train(make_config("limited"), budget=budget)
+    assert summary.is_finished and summary.steps in expected
+
+
+@pytest.mark.usefixtures("slow_steps")
 def test_a_timed_run_resumes_like_any_other(make_config: MakeConfig) -> None:
     config = make_config("parted", {"evaluation.every_steps": 2})
     assert train(config, budget=half_a_minute("evaluation.every_steps"), stop_after=7).steps == 7

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from groundup.cli.verbs import GROUPS, VERBS, Verb
-from groundup.errors import ConfigError, GroundupError, did_you_mean
+from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
 _HELP_FLAGS = ("-h", "--help", "help")
 _USER_ERRNOS = frozenset(
@@ -43,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except GroundupError as error:
         return _fail(str(error), 2)
+    except ImportError as error:
+        if error.name != "groundup._native" and "'_native'" not in str(error):
+            raise
+        return _fail(f"{NATIVE_MISSING} ({error.__cause__ or error})", 2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from groundup.cli.generate import Precision, load_to_write
-from groundup.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
@@ -56,7 +55,6 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.evaluate import parse_checkpoint
     from groundup.cli.runs import find_run
 
-    _check_extra()
     # Before anything is loaded, so that a mistake is told at once.
     parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
@@ -92,11 +90,3 @@ def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
         "token": read_token(arguments.token_file),
     }
     return load_settings(ServerSettings, overrides=values)
-
-
-def _check_extra() -> None:
-    import importlib.util
-
-    for package in ("fastapi", "uvicorn", "plotly"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("groundup serve", "serve")

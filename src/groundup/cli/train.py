@@ -44,8 +44,8 @@ class Arguments:
 
     minutes: float | None = None
     """Train for this long, from the start of the command to its last line: steps are timed on this
-    machine and num_steps follows. Settings counted in steps keep their share of the run, but for
-    those that are given as flags."""
+    machine and num_steps follows, up to --num-steps if that is given. Settings counted in steps
+    keep their fraction of the run, but for those that are given as flags."""
 
     settings: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
@@ -133,9 +133,8 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
 
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes is {minutes:g}: give a number of minutes above 0")
-    if "num_steps" in arguments.given_flags:
-        raise ConfigError("--num-steps follows from --minutes: give one of them")
-    return TimeBudget(60 * minutes, process_start(), arguments.given_flags)
+    max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
+    return TimeBudget(60 * minutes, process_start(), arguments.given_flags, max_steps)
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:

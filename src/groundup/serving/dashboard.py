@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from groundup.errors import MissingExtraError
+from groundup.errors import GroundupError
 from groundup.planner.parameters import count_parameters
 from groundup.serving.checkpoint_listing import list_checkpoints
 from groundup.serving.metrics_reading import Metrics, MetricsReader, Newest, read_newest
@@ -81,7 +81,10 @@ def plotly_script_path() -> Path:
         script = Path(place) / "package_data" / "plotly.min.js"
         if script.is_file():
             return script
-    raise MissingExtraError("the page of the runs", "serve")
+    raise GroundupError(
+        "the page of the runs needs plotly.min.js, which the package plotly brings: "
+        "run pip install 'plotly>=6' and try again"
+    )
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from groundup.errors import NATIVE_MISSING
+
 try:
     from groundup._native import Buffer, Encoder, WordCounter, recover_merges, split
 except ImportError as error:  # pragma: no cover - needs an installation without the module
-    raise ImportError(
-        "groundup's native core is not built. It needs a C++17 compiler: run `make setup` in a "
-        f"checkout, or `pip install .` ({error})"
-    ) from error
+    raise ImportError(f"{NATIVE_MISSING} ({error})", name="groundup._native") from error
 
 __all__ = ["Encoder", "WordCounter", "as_array", "recover_merges", "split"]
 

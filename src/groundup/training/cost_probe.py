@@ -9,6 +9,7 @@ import functools
 import gc
 import itertools
 import logging
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection
@@ -32,8 +33,8 @@ from groundup.training.time_budget import (
 )
 from groundup.training.timetable import measures_checkpoints
 
-# Steps are timed for this share of the budget, but no longer than this many seconds.
-_WATCHED_SHARE = 0.02
+# Timing takes this fraction of the budget, in time or in steps, but no longer than so many seconds.
+_WATCHED_FRACTION = 0.02
 _WATCHED_SECONDS = 5.0
 # A processor does other things meanwhile, and the loop around a short step takes time there.
 _CPU_RESERVE = 0.04
@@ -52,14 +53,13 @@ def fit_into_budget(
     write_sample: WriteSample | None,
 ) -> RunConfig:
     """Settle num_steps by measuring, and log what was found."""
-    watched_seconds = min(_WATCHED_SECONDS, _WATCHED_SHARE * budget.seconds)
     scratch = folder.path / _SCRATCH_NAME
     try:
         if config.compile != "off" or config.device.startswith("cuda"):
             # The run finds compiled what was compiled before: its own start is like the second.
             _Stage(config, data, scratch, write_sample).go_through()
             _free_memory(config)
-        costs = measure_costs(config, data, scratch, watched_seconds, budget.chosen, write_sample)
+        costs = measure_costs(config, data, scratch, budget, write_sample)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         _free_memory(config)
@@ -73,16 +73,15 @@ def measure_costs(
     config: RunConfig,
     data: RunData,
     scratch: Path,
-    watched_seconds: float,
-    chosen: Collection[str] = (),
-    write_sample: WriteSample | None = None,
+    budget: TimeBudget,
+    write_sample: WriteSample | None,
 ) -> Costs:
-    """Build everything, do everything once, then time steps for `watched_seconds` or longer."""
+    """Build everything, do everything once, then time steps for a small part of the budget."""
     began = time.perf_counter()
     stage = _Stage(config, data, scratch, write_sample)
     first = stage.go_through()
     starting_seconds = time.perf_counter() - began - sum(first.values())
-    num_timed, seconds = stage.time_steps(watched_seconds)
+    num_timed, seconds = stage.time_steps(budget)
     step_seconds = max(seconds / num_timed, 1e-9)
     # The first steps, which belong to the start, are steps all the same.
     starting_seconds -= num_warm_up_steps(config) * step_seconds
@@ -91,8 +90,9 @@ def measure_costs(
         if config.compile != "off":
             seconds = _timed(stage.works[name])
         starting_seconds += max(0.0, first[name] - seconds)
-        repeated[name] = _repeated(config, name, seconds, chosen)
-    repeated["checkpoint"] = _repeated(config, "checkpoint", _timed(stage.save), chosen)
+        repeated[name] = _repeated(config, name, seconds, budget.chosen)
+    save_seconds = _timed(stage.save)
+    repeated["checkpoint"] = _repeated(config, "checkpoint", save_seconds, budget.chosen)
     costs = Costs(
         config.num_steps,
         step_seconds,
@@ -135,12 +135,14 @@ class _Stage:
             self._rehearsal.take(batches)
         return {name: _timed(work) for name, work in self.works.items()}
 
-    def time_steps(self, watched_seconds: float) -> tuple[int, float]:
+    def time_steps(self, budget: TimeBudget) -> tuple[int, float]:
         """A number of steps and what they took."""
         num_at_once = 20 if self._config.device.startswith("cuda") else 3
+        most_seconds = min(_WATCHED_SECONDS, _WATCHED_FRACTION * budget.seconds)
+        most_steps = _WATCHED_FRACTION * (budget.max_steps or math.inf)
         num_steps, seconds = 0, 0.0
         with self._loader.batches() as batches:
-            while num_steps == 0 or seconds < watched_seconds:
+            while num_steps == 0 or (seconds < most_seconds and num_steps < most_steps):
                 seconds += self._rehearsal.take(itertools.islice(batches, num_at_once))
                 num_steps += num_at_once
         return num_steps, seconds

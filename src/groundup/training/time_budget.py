@@ -22,6 +22,8 @@ class TimeBudget:
     """When it began to run, by time.monotonic."""
     chosen: Collection[str] = ()
     """Settings counted in steps that stay as they are; all others keep their share of the run."""
+    max_steps: int | None = None
+    """The run has no more steps than these, however many fit."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,13 @@ class Costs:
         return num_steps / longest if work.every_steps else 1.0
 
 
-def num_steps_within(costs: Costs, seconds: float) -> int:
-    """The most steps that take no longer than `seconds`; 0 if not even one fits."""
+def num_steps_within(costs: Costs, seconds: float, max_steps: int | None = None) -> int:
+    """The most steps, up to `max_steps`, that take no longer than `seconds`; 0 if none fits."""
     lengths = range(1, max(1, int(seconds / costs.step_seconds)) + 2)
-    most = bisect.bisect_right(lengths, seconds, key=costs.least_seconds)
-    return next((n for n in range(most + 1, 0, -1) if costs.seconds(n) <= seconds), 0)
+    most = bisect.bisect_right(lengths, seconds, key=costs.least_seconds) + 1
+    if max_steps is not None:
+        most = min(most, max_steps)
+    return next((n for n in range(most, 0, -1) if costs.seconds(n) <= seconds), 0)
 
 
 def settle_num_steps(
@@ -131,7 +135,8 @@ def settle_num_steps(
     left_seconds = budget.seconds * (1.0 - costs.reserve) - passed_seconds
     if costs.needed_seconds > left_seconds:
         raise ConfigError(_describe_shortage(costs, budget, passed_seconds))
-    return with_num_steps(config, num_steps_within(costs, left_seconds), budget.chosen)
+    num_steps = num_steps_within(costs, left_seconds, budget.max_steps)
+    return with_num_steps(config, num_steps, budget.chosen)
 
 
 def describe_settlement(
@@ -146,7 +151,10 @@ def describe_settlement(
     parts.append(f"{_show(passed_seconds)} passed before")
     parts.append(f"{_show(costs.starting_seconds)} to start")
     parts.append(f"{_show(costs.reserve * budget.seconds)} in reserve")
-    return f"{_minutes(budget)}: {', '.join(parts)}"
+    limits = _minutes(budget)
+    if budget.max_steps is not None:
+        limits += f", at most {budget.max_steps:,} step{'' if budget.max_steps == 1 else 's'}"
+    return f"{limits}: {', '.join(parts)}"
 
 
 def _describe_shortage(costs: Costs, budget: TimeBudget, passed_seconds: float) -> str:

@@ -24,7 +24,10 @@ class Arguments:
     """Tokens in the vocabulary."""
 
     num_steps: int = 800
-    """Steps to train the model for; more of them, better stories."""
+    """The most steps to train the model for; more of them, better stories."""
+
+    minutes: float = 4.5
+    """The most minutes to train the model for: steps are timed, and fewer taken if need be."""
 
     max_tokens: int = 320
     """The most tokens that a story of the model may have."""
@@ -40,8 +43,9 @@ def run(arguments: Arguments) -> int:
     from groundup.cli.quickstart.page import Page
     from groundup.cli.quickstart.text_steps import TextSteps
 
-    if not 0 < arguments.megabytes < float("inf"):
-        raise ConfigError(f"--megabytes {arguments.megabytes:g} must be more than 0")
+    for flag, amount in (("megabytes", arguments.megabytes), ("minutes", arguments.minutes)):
+        if not 0 < amount < float("inf"):
+            raise ConfigError(f"--{flag} {amount:g} must be more than 0")
     for flag, value in (("num-steps", arguments.num_steps), ("max-tokens", arguments.max_tokens)):
         if value < 1:
             raise ConfigError(f"--{flag} {value} must be 1 or more")

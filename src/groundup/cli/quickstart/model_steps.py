@@ -29,6 +29,7 @@ class ModelSteps:
     ) -> None:
         self._page = page
         self._journal = journal
+        self._minutes = arguments.minutes
         self._max_tokens = arguments.max_tokens
         self._config = run_config(
             arguments.folder,
@@ -45,19 +46,34 @@ class ModelSteps:
         """Train, go on, or find that it is done; the exit status if a signal stopped it."""
         from groundup.cli.train import exit_status, sample_writer
         from groundup.training import RunFolder, train
+        from groundup.training.time_budget import TimeBudget
 
-        self._settle_what_was_done()
-        is_begun = RunFolder(self._run).has_run()
-        command = f"groundup train --config {quote(self._config_file)}"
+        self._resolve_what_was_done()
+        folder = RunFolder(self._run)
+        is_begun = folder.has_run()
+        # A run that has begun knows how many steps fit into its time.
+        config = folder.read_config() if is_begun else self._config
+        if is_begun:
+            command = f"groundup train --config {quote(folder.config_file)} --resume"
+        else:
+            command = (
+                f"groundup train --config {quote(self._config_file)} "
+                f"--num-steps {config.num_steps} --minutes {self._minutes:g}"
+            )
         self._page.head(
-            "5  A model: it guesses the next token, and learns from every miss",
-            command + (" --resume" if is_begun else ""),
+            "5  A model: it guesses the next token, and learns from every miss", command
         )
-        if is_begun and self._is_finished():
-            self._page.say(f"{self._config.num_steps:,} steps, trained before")
+        if is_begun and self._is_finished(config.num_steps):
+            self._page.say(f"{config.num_steps:,} steps, trained before")
             return 0
+        budget = TimeBudget(60 * self._minutes, time.monotonic(), max_steps=config.num_steps)
         with self._page.take_log():
-            summary = train(self._config, resume=is_begun, write_sample=sample_writer(self._config))
+            summary = train(
+                config,
+                resume=is_begun,
+                write_sample=sample_writer(config),
+                budget=None if is_begun else budget,
+            )
         if summary.stopped_by is not None:
             self._page.say("run groundup quickstart again to go on from there")
         return exit_status(summary)
@@ -145,9 +161,9 @@ class ModelSteps:
             )
         )
 
-    def _settle_what_was_done(self) -> None:
+    def _resolve_what_was_done(self) -> None:
         """A run of other settings or other data makes room for the one that is wanted now."""
-        wanted = {"settings": self._config.model_dump(mode="json")}
+        wanted = {"settings": self._config.model_dump(mode="json"), "minutes": self._minutes}
         if self._journal.can_keep("run", wanted, self._config_file):
             return
         if self._run.exists():
@@ -155,8 +171,8 @@ class ModelSteps:
         save_yaml(self._config_file, self._config)
         self._journal.note("run", wanted, self._config_file)
 
-    def _is_finished(self) -> bool:
+    def _is_finished(self, num_steps: int) -> bool:
         from groundup.checkpoint import CheckpointFolder
 
         steps = CheckpointFolder(self._run / "checkpoints").steps()
-        return bool(steps) and steps[-1] >= self._config.num_steps
+        return bool(steps) and steps[-1] >= num_steps

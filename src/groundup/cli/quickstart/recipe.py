@@ -33,7 +33,7 @@ def run_config(
                 "min_learning_rate_ratio": 0.0,
             },
             "evaluation": {"every_steps": _part(num_steps, 4), "num_windows": 64},
-            "checkpoints": {"every_steps": _part(num_steps, 8), "keep_last": 1},
+            "checkpoints": {"every_steps": _part(num_steps, 4), "keep_last": 1},
             "logging": {"every_steps": _part(num_steps, 20)},
             "samples": {"every_steps": _part(num_steps, 4), "max_tokens": sample_tokens},
         }

@@ -1,0 +1,131 @@
+"""Without any extra, groundup encodes, trains, generates and serves."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+# No finder finds a name of the first line; the others are commands, run one after another.
+RUNNER = """
+import json, sys
+
+missing, *commands = map(json.loads, sys.stdin.read().splitlines())
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        is_hidden = name.partition(".")[0] in missing
+        return None if is_hidden else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Hiding, sys.meta_path)
+from groundup.cli.main import main
+
+for words in commands:
+    status = main(words)
+    if status:
+        sys.exit(f"{words} ended with {status}")
+"""
+MODEL = "--model.vocab-size 300 --model.context-length 16 --model.d-model 16 --model.num-layers 1"
+COMMANDS = (
+    "data sample --megabytes 0.05 --out stories.txt",
+    "tokenizer train stories.txt --vocab-size 300 --out tokenizer.json",
+    "tokenizer encode stories.txt --tokenizer tokenizer.json --out ids.npy",
+    "data prepare stories.txt --tokenizer tokenizer.json --out shards",
+    f"train --name bare --num-steps 2 {MODEL} --model.num-heads 2",
+    "generate bare --prompt Once --max-tokens 4",
+    "report runs/bare --out report.html",
+    "export bare --to huggingface exported",
+)
+
+
+def names_missing_from_a_bare_install(repository: Path) -> list[str]:
+    """Modules of all packages here that no requirement of groundup leads to."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text("utf-8"))["project"]
+    pending, found = [(Requirement(text), "") for text in project["dependencies"]], set()
+    while pending:
+        requirement, extra = pending.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        for wanted in ("", *requirement.extras):
+            key = (canonicalize_name(requirement.name), wanted)
+            if key in found:
+                continue
+            found.add(key)
+            try:
+                needed = requires(requirement.name) or []
+            except PackageNotFoundError:
+                continue
+            pending += [(Requirement(text), wanted) for text in needed]
+    present = {name for name, _ in found} | {"groundup"}
+    return [
+        module
+        for module, owners in packages_distributions().items()
+        if not present & {canonicalize_name(owner) for owner in owners}
+    ]
+
+
+def start(missing: list[str], *commands: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNNER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stdin is not None
+    process.stdin.write("\n".join(map(json.dumps, (missing, *(one.split() for one in commands)))))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def test_a_bare_install_encodes_trains_generates_and_serves(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = names_missing_from_a_bare_install(repository)
+    assert {"pytest", "optuna", "pyarrow", "gguf"} <= set(missing)
+    assert not {"numpy", "torch", "fastapi", "uvicorn", "plotly"} & set(missing)
+    with start(missing, *COMMANDS) as process:
+        _, err = process.communicate()
+    assert process.returncode == 0, err
+    with start(missing, "serve bare --port 0") as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().split()[-1]
+            assert json.load(urlopen(f"{url}/health"))["status"] == "ok"
+            asked = json.dumps({"model": "bare", "prompt": "Once", "max_tokens": 4}).encode()
+            headers = {"Content-Type": "application/json"}
+            answer = json.load(urlopen(Request(f"{url}/v1/completions", asked, headers)))
+            assert answer["usage"]["completion_tokens"] <= 4
+            assert urlopen(f"{url}/runs").status == 200
+        finally:
+            server.terminate()
+            server.communicate()
+
+
+def test_what_an_extra_is_for_names_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("stories.parquet").write_bytes(b"PAR1")
+    missing = names_missing_from_a_bare_install(repository)
+    words = "tokenizer train stories.parquet --vocab-size 300 --out tokenizer.json"
+    with start(missing, words) as process:
+        _, err = process.communicate()
+    assert process.returncode != 0 and "Traceback" not in err
+    assert "error: reading .parquet files needs" in err and "groundup[parquet]" in err

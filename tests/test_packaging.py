@@ -1,0 +1,142 @@
+"""What a person installs: a source archive that builds on its own, a wheel that runs elsewhere, and
+one sentence where either cannot be built."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
+SENTENCE = "Once upon a time"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, repository: Path) -> Path:
+    """A copy with nothing that was built."""
+    built = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
+    for name in ("native", "src"):
+        shutil.copytree(repository / name, tmp_path / "checkout" / name, ignore=built)
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "constraints.txt", "README.md"):
+        shutil.copy(repository / name, tmp_path / "checkout")
+    shutil.copy(repository / "LICENSE", tmp_path / "checkout")
+    return tmp_path / "checkout"
+
+
+def compile_with(folder: Path, *lines: str) -> dict[str, str]:
+    """An environment whose compiler is a shell script."""
+    script = folder / "compiler"
+    script.write_text("\n".join(("#!/bin/sh", *lines)) + "\n", encoding="utf-8")
+    script.chmod(0o755)
+    return clean_environment(CC=str(script), CXX=str(script))
+
+
+def clean_environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, **variables}
+
+
+def run(*words: str | Path, cwd: Path, env: dict[str, str]) -> str:
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
+    checkout: Path, tmp_path: Path
+) -> None:
+    # Whether it runs is the question, not how fast: the last flag wins.
+    quick = compile_with(tmp_path, f'exec {COMPILER} "$@" -O0 -g0')
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout, env=quick)
+    (archive,) = (checkout / "dist").glob("*.tar.gz")
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    with tarfile.open(archive) as opened:
+        members = {Path(*Path(name).parts[1:]).as_posix() for name in opened.getnames()}
+    wanted = [path for path in (checkout / "native").iterdir() if path.is_file()]
+    assert {f"native/{path.name}" for path in wanted} <= members
+    assert "-cp311-abi3-" in wheel.name
+    check_files(wheel, checkout / "src")
+
+    run(sys.executable, "-m", "venv", "--without-pip", "elsewhere", cwd=tmp_path, env=quick)
+    python = tmp_path / "elsewhere" / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=tmp_path, env=quick)
+    use_packages_of_this_environment(tmp_path / "elsewhere")
+    bare = clean_environment()
+    program = python.parent / "groundup"
+    assert run(program, "--version", cwd=tmp_path, env=bare).startswith("groundup ")
+    script = (
+        "import groundup; from groundup import Tokenizer\n"
+        f"ids = Tokenizer({{i: bytes([i]) for i in range(256)}}, []).encode({SENTENCE!r})\n"
+        "print(groundup.__file__, *ids, sep='\\n')"
+    )
+    file, *ids = run(python, "-c", script, cwd=tmp_path, env=bare).splitlines()
+    assert Path(file).is_relative_to(tmp_path / "elsewhere")
+    assert bytes(map(int, ids)).decode() == SENTENCE
+
+
+def check_files(wheel: Path, source: Path) -> None:
+    """Every file of the package is in it, the core as well, and nothing else is."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = {name for name in opened.namelist() if ".dist-info/" not in name}
+    package = {
+        path.relative_to(source).as_posix()
+        for path in (source / "groundup").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
+    }
+    assert {"groundup/py.typed", "groundup/serving/static/runs.html"} <= package
+    assert names == package | {"groundup/_native.abi3.so"}
+
+
+def use_packages_of_this_environment(environment: Path) -> None:
+    """All it needs but groundup itself: links to it are not followed from a linked folder."""
+    (site,) = environment.glob("lib/python*/site-packages")
+    folders = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    (site / "here.pth").write_text("\n".join(folders) + "\n", encoding="utf-8")
+
+
+REJECT_STANDARD = 'for word in "$@"; do test "$word" = -std=c++17 && exit 1; done'
+REJECT_HEADER = 'for word in "$@"; do test -f "$word" && grep -q Python.h "$word" && exit 1; done'
+VERSION = sysconfig.get_python_version()
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (["exit 127"], "error: groundup needs a C++17 compiler, and {compiler} does not work: "),
+        (
+            [REJECT_STANDARD, f'exec {COMPILER} "$@"'],
+            "error: groundup needs a C++17 compiler, and {compiler} is not one: install gcc ",
+        ),
+        (
+            [REJECT_HEADER, f'exec {COMPILER} "$@"'],
+            f"error: groundup needs the headers of Python {VERSION}, and Python.h is missing: ",
+        ),
+    ],
+    ids=["no compiler", "an old compiler", "no headers"],
+)
+def test_what_the_core_cannot_be_built_without_is_named(
+    checkout: Path, tmp_path: Path, lines: list[str], sentence: str
+) -> None:
+    environment = compile_with(tmp_path, *lines)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    words = [*pip, "install", "--no-build-isolation", "--no-deps", "--no-index", "--target", "x"]
+    done = subprocess.run(
+        [*words, "."], cwd=checkout, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert sentence.format(compiler=tmp_path / "compiler") in done.stderr
+
+
+@pytest.mark.parametrize("python", ["false", "/nowhere/python3"])
+def test_a_python_that_is_too_old_is_named(tmp_path: Path, repository: Path, python: str) -> None:
+    make = ("make", "-f", str(repository / "Makefile"), f"PYTHON={python}", ".venv/bin/python")
+    done = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and not (tmp_path / ".venv").exists()
+    assert f"error: groundup needs Python 3.11 or later, and {python} is" in done.stderr
