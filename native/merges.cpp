@@ -9,6 +9,10 @@
 #include "documents.h"
 #include "vectors.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 namespace groundup {
 
 namespace {
