@@ -55,7 +55,7 @@ check: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/test_layering.py tests/test_docs.py
+	$(RUN) -m pytest -q -n $(JOBS) tests/test_layering.py tests/test_docs.py tests/native
 
 bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/tokenizer_training.py

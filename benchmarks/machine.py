@@ -173,6 +173,11 @@ def _package_of(tool: str) -> str:
     return _PACKAGES.get(name, name)
 
 
+def result_name(benchmark: str) -> str:
+    """The file of a result: what was measured, and on which kind of machine."""
+    return f"{benchmark}_{platform.machine()}.json"
+
+
 def describe_hardware(device: str = "cpu") -> dict[str, Any]:
     return {
         "cpu": _cpu_model(),

@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corpora import CACHE, REPOSITORY, Corpora
-from machine import describe_hardware, describe_versions, find_device, is_installed, use_cores
+from machine import (
+    describe_hardware,
+    describe_versions,
+    find_device,
+    is_installed,
+    result_name,
+    use_cores,
+)
 from rows import OURS, Json, Task, Verdict, is_close, make_row
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
@@ -60,7 +67,7 @@ def main(benchmark: Benchmark, script: str) -> int:
 
     rounds, close_rounds = _rounds(benchmark, arguments)
     out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
-    path = out / f"{benchmark.name}.json"
+    path = out / result_name(benchmark.name)
     old = json.loads(path.read_text()) if arguments.only and path.exists() else None
     result: Json = {
         "benchmark": benchmark.name,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corpora import CACHE
-from machine import describe_hardware, describe_versions, find_device
+from machine import describe_hardware, describe_versions, find_device, result_name
 from measure import RESULTS
 from report import short
 
@@ -96,7 +96,7 @@ def main() -> int:
         shapes = tuple(shape for shape in shapes if shape.name in arguments.only)
     num_clients = arguments.clients or ((1, 4) if arguments.quick else NUM_CLIENTS)
     out = arguments.out or (CACHE / "quick" if arguments.quick else RESULTS)
-    path = out / f"serving_{device}.json"
+    path = out / result_name(f"serving_{device}")
     result: Json = {
         "benchmark": f"serving_{device}",
         "question": "How fast does the server answer many clients, and does it lose any?",

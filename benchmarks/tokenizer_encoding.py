@@ -55,13 +55,14 @@ def _array_tasks(corpora: Corpora, vocabulary_name: str) -> Iterator[Task]:
     if vocabulary is None:
         return
     is_gpt2 = vocabulary_name == "r50k"
-    texts = {
-        "web": ("English web text", {"gigatoken": 1.25, "tiktoken": 15}),
-        "stories": ("English stories", {"gigatoken": 1.25, "tiktoken": 15}),
-        "multilingual": ("139 languages", {"gigatoken": 1.1}),
-        "code": ("source code", {}),
-    }
-    for text, (words, targets) in texts.items():
+    english = code = {"gigatoken": 1.25}
+    texts: list[tuple[str, str, dict[str, float], tuple[float | None, ...]]] = [
+        ("web", "English web text", english | {"tiktoken": 15}, (None, 10, 1)),
+        ("stories", "English stories", english | {"tiktoken": 15}, (None,)),
+        ("multilingual", "139 languages", {"gigatoken": 1.1}, (None, 1)),
+        ("code", "source code", code, (None, 1)),
+    ]
+    for text, words, targets, sizes in texts:
         if not corpora.has(text) or (text == "stories" and not is_gpt2):
             continue
         goal = targets if is_gpt2 else {}
@@ -70,15 +71,20 @@ def _array_tasks(corpora: Corpora, vocabulary_name: str) -> Iterator[Task]:
             Measure("warm", "warm", targets=goal),
             Measure("new", "warm, in a new string", headline=False),
         )
-        yield _task(
-            corpora,
-            vocabulary,
-            f"array_{text}" if is_gpt2 else f"array_{text}_{vocabulary_name}",
-            f"encode to array, {words}, {'GPT-2' if is_gpt2 else vocabulary_name} vocabulary",
-            measures,
-            kind="array",
-            text=corpora.text(text, None if is_gpt2 else 24),
-        )
+        # People encode small texts too; other vocabularies are measured on one size.
+        for megabytes in sizes if is_gpt2 else (24,):
+            size = f", first {megabytes:g} MB" if is_gpt2 and megabytes else ""
+            shown = "GPT-2" if is_gpt2 else vocabulary_name
+            name = f"array_{text}" if is_gpt2 else f"array_{text}_{vocabulary_name}"
+            yield _task(
+                corpora,
+                vocabulary,
+                f"{name}_{megabytes:g}mb" if size else name,
+                f"encode to array, {words}{size}, {shown} vocabulary",
+                measures,
+                kind="array",
+                text=corpora.text(text, megabytes),
+            )
 
 
 def _other_form_tasks(corpora: Corpora) -> Iterator[Task]:

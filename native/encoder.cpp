@@ -92,10 +92,14 @@ private:
                 look_up<false>(base, begin, ends, batch, limit, lookups);
             }
             for (size_t i = 0; i < batch; i++) {
-                const Entry* const entry = lookups[i].line;
-                if (__builtin_expect(!entry->differs(lookups[i].key), 1)) {
-                    std::memcpy(next, entry->ids, 16);
-                    next += entry->num_ids();
+                Entry* const line = lookups[i].line;
+                if (__builtin_expect(!line[0].differs(lookups[i].key), 1)) {
+                    std::memcpy(next, line[0].ids, 16);
+                    next += line[0].num_ids();
+                } else if (!line[1].differs(lookups[i].key)) {
+                    std::memcpy(next, line[1].ids, 16);
+                    next += line[1].num_ids();
+                    std::swap(line[0], line[1]);
                 } else {
                     const uint32_t from = i ? ends[i - 1] : begin;
                     next += encode_rare(base + from, ends[i] - from, lookups[i].key, next);

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import lzma
 import os
 import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +58,30 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def repository() -> Path:
     """The root of the repository."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def find_programs() -> Callable[[Iterable[str], str], list[str]]:
+    """Where some programs are, installed from the system's packages where that is allowed."""
+
+    def find(programs: Iterable[str], packages: str) -> list[str]:
+        with open(Path(tempfile.gettempdir()) / "groundup-packages.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            missing = [program for program in programs if shutil.which(program) is None]
+            if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+                quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+                for words in ("update", f"install -y --no-install-recommends {packages}"):
+                    command = ["apt-get", "-qq", *words.split()]
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        subprocess.run(
+                            command, capture_output=True, check=False, env=quietly, timeout=240
+                        )
+        found = [shutil.which(program) for program in programs]
+        if None in found:
+            pytest.skip(f"{', '.join(missing)} not found: install {packages}")
+        return [str(path) for path in found]
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,12 @@ Json = dict[str, Any]
 
 def read_results(folder: Path = RESULTS) -> list[Json]:
     """All results, rehearsals (`--quick`) refused: their figures mean nothing."""
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        # The file's name ends in the kind of machine: two kinds stand below each other.
+        result["machine"] = path.stem.removeprefix(result["benchmark"]).strip("_")
+        results.append(result)
     quick = [result["benchmark"] for result in results if result["quick"]]
     if quick:
         sys.exit(f"error: {', '.join(quick)} in {folder} came from --quick; run it in full")
@@ -66,7 +71,7 @@ def _render(result: Json) -> str:
         "| --- | --- | --- | --- |",
     ]
     lines += [_line(row) for row in result["rows"] if row["headline"]]
-    return "\n".join([result["question"], "", *lines, "", _conditions(result), ""])
+    return "\n".join([_title(result), "", *lines, "", _conditions(result), ""])
 
 
 def _render_serving(result: Json) -> str:
@@ -88,7 +93,12 @@ def _render_serving(result: Json) -> str:
             cells.append(" / ".join(_short(1e3 * seconds) for seconds in row[name].values()))
         lines.append(f"| {' | '.join([*cells, str(row['num_lost'])])} |")
     given = f"{result['date']}, {_machine(result['hardware'])}; {result['conditions']}."
-    return "\n".join([result["question"], "", *lines, "", given, ""])
+    return "\n".join([_title(result), "", *lines, "", given, ""])
+
+
+def _title(result: Json) -> str:
+    machine = result.get("machine")
+    return f"{result['question']} ({machine})" if machine else str(result["question"])
 
 
 def _line(row: Json) -> str:

@@ -1,6 +1,7 @@
 """Every benchmark runs from end to end on a small text and writes a well-formed result."""
 
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ def run(name: str, out: Path, *flags: str, result_name: str | None = None) -> di
     command = [sys.executable, script, "--quick", "--out", str(out), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads((out / f"{result_name or name}.json").read_text())
+    file = out / f"{result_name or name}_{platform.machine()}.json"
+    result: dict[str, Any] = json.loads(file.read_text())
     return result
 
 

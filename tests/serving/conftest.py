@@ -1,16 +1,10 @@
 """A tiny model with random weights, servers of it on real ports, and a real browser."""
 
 import contextlib
-import fcntl
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -204,10 +198,12 @@ class Browser:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def chromium(find_programs: Callable[[Iterable[str], str], list[str]]) -> Iterator[Browser]:
     """One browser for all tests; without one they are skipped."""
     webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver_program = _find_chromium()
+    program, driver_program = find_programs(
+        ("chromium", "chromedriver"), "chromium chromium-driver"
+    )
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for argument in _CHROMIUM_ARGUMENTS:
@@ -232,22 +228,3 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     chromium.script("sessionStorage.clear(); localStorage.clear()")
     assert chromium.take_complaints() == []
     chromium.driver.get("about:blank")
-
-
-def _find_chromium() -> tuple[str, str]:
-    """Chromium and its driver, installed from the system's packages where that is allowed."""
-    with open(Path(tempfile.gettempdir()) / "groundup-chromium.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = shutil.which("chromium"), shutil.which("chromedriver")
-        if None in found and os.geteuid() == 0 and shutil.which("apt-get"):
-            quietly = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            for words in ("update", "install -y --no-install-recommends chromium chromium-driver"):
-                command = ["apt-get", "-qq", *words.split()]
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    subprocess.run(
-                        command, capture_output=True, check=False, env=quietly, timeout=240
-                    )
-            found = shutil.which("chromium"), shutil.which("chromedriver")
-    if found[0] is None or found[1] is None:
-        pytest.skip("no Chromium: install chromium and chromium-driver to test the pages")
-    return found[0], found[1]

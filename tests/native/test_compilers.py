@@ -1,0 +1,75 @@
+"""The core compiles without a warning under every compiler at hand, and runs the same elsewhere.
+
+libc++ is strict about includes, so each header is compiled on its own with it too. For a processor
+that is not at hand there is a cross compiler and an emulator.
+"""
+
+import platform
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+FindPrograms = Callable[[Iterable[str], str], list[str]]
+
+FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"]
+OTHER = {"aarch64": "x86_64", "x86_64": "aarch64"}
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_compiles(compiler: list[str], repository: Path, folder: Path) -> None:
+    """Every file, and every header alone."""
+    includes = ["-I", repository / "native", "-I", sysconfig.get_path("include")]
+    for header in sorted((repository / "native").glob("*.h")):
+        (folder / f"{header.stem}.cpp").write_text(f'#include "{header.name}"\n')
+    sources = [*(repository / "native").glob("*.cpp"), *folder.glob("*.cpp")]
+    flags = [*FLAGS, "-fsyntax-only", "-DPy_LIMITED_API=0x030B0000"]
+    run(*compiler, *flags, *includes, *sorted(sources))
+
+
+@pytest.mark.parametrize("version", [11, 12, 13, 14, 15])
+def test_the_core_compiles_with_gcc(version: int, repository: Path, tmp_path: Path) -> None:
+    if shutil.which(f"g++-{version}") is None:
+        pytest.skip(f"there is no g++-{version}")
+    assert_compiles([f"g++-{version}"], repository, tmp_path)
+
+
+@pytest.mark.parametrize("library", ["libstdc++", "libc++"])
+def test_the_core_compiles_with_clang(
+    library: str, repository: Path, tmp_path: Path, find_programs: FindPrograms
+) -> None:
+    (clang,) = find_programs(["clang++"], "clang libc++-dev libc++abi-dev")
+    probe = tmp_path / "probe.cc"
+    probe.write_text("#include <vector>\n")
+    command = [clang, f"-stdlib={library}"]
+    if subprocess.run([*command, "-fsyntax-only", probe], capture_output=True).returncode != 0:
+        pytest.skip(f"clang has no {library}: install libc++-dev libc++abi-dev")
+    assert_compiles(command, repository, tmp_path)
+
+
+def test_the_core_computes_the_same_on_the_other_kind_of_machine(
+    repository: Path, tmp_path: Path, find_programs: FindPrograms
+) -> None:
+    other = OTHER.get(platform.machine())
+    if other is None:
+        pytest.skip(f"no cross compiler is known on {platform.machine()}")
+    triple = f"{other}-linux-gnu"
+    compiler, emulator = find_programs(
+        [f"{triple}-g++", f"qemu-{other}"], f"g++-{triple.replace('_', '-')} qemu-user"
+    )
+    sources = [file for file in (repository / "native").glob("*.cpp") if "python" not in file.name]
+    check = tmp_path / "self_check"
+    files = [*sources, Path(__file__).with_name("self_check.cpp")]
+    run(compiler, *FLAGS, "-O1", "-I", repository / "native", *files, "-ldl", "-o", check)
+    said = run(emulator, "-cpu", "max", "-L", f"/usr/{triple}", check)
+    vectors = {"x86_64": "avx2", "aarch64": "neon"}[other]
+    assert f"{vectors}: scanners agree" in said
+    assert f"{vectors}: encoder and rows agree" in said
