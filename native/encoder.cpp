@@ -182,7 +182,12 @@ Encoder::Encoder(Vocabulary vocabulary, const Pattern* pattern)
     }
     blob_.resize(blob_.size() + 16);
     std::vector<bool> special(tokens_.size());
-    for (const auto& token : vocabulary.special_tokens) special[token.second] = true;
+    for (const auto& [token, id] : vocabulary.special_tokens) {
+        if (id >= tokens_.size())
+            throw InputError("special token '" + token + "' has id " + std::to_string(id) +
+                             ", beyond the vocabulary");
+        special[id] = true;
+    }
     LongWordSpace space;
     std::vector<uint32_t> ids;
     for (uint32_t id = 0; id < tokens_.size(); id++) {

@@ -152,3 +152,8 @@ def test_vectors_that_the_processor_lacks_are_an_error_that_names_those_it_has()
     error = in_use_with("mmx").stderr
     assert "no vector instructions 'mmx' here" in error
     assert "GROUNDUP_VECTORS may be plain" in error
+    command = [sys.executable, "-m", "groundup", "tokenizer", "inspect", "none.json"]
+    environ = os.environ | {"GROUNDUP_VECTORS": "mmx"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no vector instructions 'mmx' here")

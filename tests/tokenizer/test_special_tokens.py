@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from groundup import _native
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, LLAMA3, O200K, QWEN2
@@ -202,3 +203,9 @@ def test_a_document_cut_for_threads_keeps_its_special_tokens(
     ids, _ = tokenizer._encoder.encode_batch([text], 3, -1)
     assert np.array_equal(np.frombuffer(ids, tokenizer.id_type), expected)
     assert expected[:2000].tolist() == encode_reference(tokenizer.definition, text[:20_000])[:2000]
+
+
+def test_a_special_token_beyond_the_vocabulary_is_refused() -> None:
+    tokens = [bytes([byte]) for byte in range(256)]
+    with pytest.raises(ValueError, match="'<x>' has id 999, beyond the vocabulary"):
+        _native.Encoder(tokens, [], [(b"<x>", 999)], "gpt2", False)

@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from groundup.errors import NATIVE_MISSING
+from groundup.errors import NATIVE_MISSING, ConfigError
 
 try:
-    from groundup._native import Buffer, Encoder, WordCounter, recover_merges, split
+    from groundup._native import Buffer, Encoder, WordCounter, recover_merges, split, vectors
 except ImportError as error:  # pragma: no cover - needs an installation without the module
     raise ImportError(f"{NATIVE_MISSING} ({error})", name="groundup._native") from error
+
+try:
+    vectors()
+except ValueError as error:
+    # GROUNDUP_VECTORS names what this processor cannot run.
+    raise ConfigError(str(error)) from None
 
 __all__ = ["Encoder", "WordCounter", "as_array", "recover_merges", "split"]
 
