@@ -706,7 +706,7 @@ class Trainer:
         return timings[speed_key(anchor)]
 
     def run(self, name, seed, o):
-        if o["seconds"] is not None:
+        if o["seconds"] is not None and not self.args.wall_clock:
             anchor = self.anchor_ms()
         began = time.time()
         self.build(o, seed)
@@ -716,6 +716,8 @@ class Trainer:
         per_step = o["batch"] * o["context"]
         if o["steps"]:
             steps = o["steps"]
+        elif o["seconds"] is not None and self.args.wall_clock:
+            steps = round(o["seconds"] * 1000 / ms)
         elif o["seconds"] is not None:
             anchor_steps = ANCHOR_TOKENS / ANCHOR_SECONDS * o["seconds"] / (128 * 256)
             steps = round(anchor_steps * anchor / ms)
@@ -897,6 +899,7 @@ def main():
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--cache", default=".cache/inductor")
     parser.add_argument("--anchor-ms", type=float, help="the anchor's solo step, where known")
+    parser.add_argument("--wall-clock", action="store_true", help="seconds are this GPU's own")
     parser.add_argument("--only", help="comma-separated names")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first runs of the list")
     parser.add_argument("--set", default="{}", help="JSON of options for every run")

@@ -154,6 +154,8 @@ class TransformerLM(nn.Module):
 def _in_autocast_dtype(x: Tensor) -> Tensor:
     """What the blocks add to is kept in the precision they compute in: half the memory traffic."""
     kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    # The meta device has no autocast and asking is an error. `is_autocast_available` would say so,
+    # but torch before 2.13 cannot trace it.
+    if kind != "meta" and torch.is_autocast_enabled(kind):
         return x.to(torch.get_autocast_dtype(kind))
     return x

@@ -132,7 +132,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     continue
                 loss, d_logits = _chunk_loss_and_gradient(logits, ids[part], soft_cap, z_loss)
                 total += loss
-                if d_rows is not None:
+                if d_rows is not None and torch.compiler.is_compiling():
+                    # torch 2.11 traces a slice given as `out` as if it were a new tensor.
+                    d_rows[part] = torch.mm(d_logits, columns)
+                elif d_rows is not None:
                     torch.mm(d_logits, columns, out=d_rows[part])
                 if d_columns is not None:
                     _add_product_(d_columns, d_logits.T, chunk)

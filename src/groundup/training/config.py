@@ -28,8 +28,9 @@ class DataConfig(Settings):
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
 
-    order: Literal["random", "epochs"] = "random"
-    """Windows drawn independently, or each of them once before any comes again."""
+    order: Literal["epochs", "random"] = "epochs"
+    """Every window once an epoch, in a new order each time; or windows sampled independently, of
+    which some come often and others never: 0.07 to 0.1 nats worse where text is read many times."""
 
     verify: bool = True
     """Hash every shard before the first step; without it only sizes and ids are compared."""
