@@ -137,7 +137,7 @@ def test_awkward_text_survives_yaml(tmp_path: Path, text: str) -> None:
 
 @given(
     seed=st.integers(),
-    rate=st.floats(allow_nan=False),
+    rate=st.floats(allow_nan=False, allow_infinity=False),
     name=st.text(),
     names=st.lists(st.text(), max_size=3),
 )

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 import yaml
@@ -20,11 +20,37 @@ from groundup.files import write_text_atomic
 KeyPath = tuple[str, ...]
 SettingsType = TypeVar("SettingsType", bound="Settings")
 
+Seed = Annotated[int, pydantic.Field(ge=0, lt=2**64)]
+MAX_STEPS = 10**9
+"""The most steps that any setting may count."""
+
+# A stranger's file may be small and yet mean any number of values, as YAML's aliases repeat things.
+_MAX_FILE_BYTES = 1 << 20
+_MAX_DEPTH = 50
+_MAX_NODES = 100_000
+_MAX_DIGITS = 1_000
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_MAX_SHOWN = 60
+_MAX_FINDINGS = 8
+
 
 class Settings(pydantic.BaseModel):
-    """The base of all settings: values cannot change and unknown names are errors."""
+    """The base of all settings: values cannot change, unknown names are errors, numbers finite.
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    Every number has a bound of its own, small enough that what is computed from several of them
+    fits where it goes.
+    """
+
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    @pydantic.field_validator("*", mode="after")
+    @classmethod
+    def _check_path(cls, value: Any) -> Any:
+        if isinstance(value, Path) and "\0" in str(value):
+            raise ValueError("no path has a NUL character")
+        return value
 
 
 def load_settings(
@@ -82,7 +108,11 @@ def describe_validation_error(
     error: pydantic.ValidationError, places: Mapping[KeyPath, str] | None = None
 ) -> str:
     """Pydantic's findings as one paragraph: key, value, complaint and place of each."""
-    return "; ".join(_describe_finding(finding, places or {}) for finding in error.errors())
+    findings = error.errors()
+    shown = [_describe_finding(finding, places or {}) for finding in findings[:_MAX_FINDINGS]]
+    if len(findings) > _MAX_FINDINGS:
+        shown.append(f"and {len(findings) - _MAX_FINDINGS} more")
+    return "; ".join(shown)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -100,7 +130,7 @@ _Dumper.add_representer(str, _represent_text)
 
 def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
     key = tuple(str(part) for part in finding["loc"])
-    name = ".".join(key)
+    name = _clip(".".join(key))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
     if finding["type"] == "missing":
@@ -111,11 +141,23 @@ def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
         # A whole section, of which the reason names what matters.
         complaint = f"{name}: {reason}"
     else:
-        complaint = f"{name} is {finding['input']!r}, but {reason}"
+        complaint = f"{name} is {_show(finding['input'])}, but {reason}"
     place = _place_of(key, places)
     if place is None and finding["type"] == "missing":
         place = places.get(())
     return f"{complaint} (in {place})" if place else complaint
+
+
+def _show(value: Any) -> str:
+    try:
+        return _clip(repr(value))
+    except ValueError:
+        # Python writes out no integer of thousands of digits.
+        return "a number of thousands of digits"
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _place_of(key: KeyPath, places: Mapping[KeyPath, str]) -> str | None:
@@ -138,7 +180,7 @@ def _check_names(
         if name not in fields:
             place = _place_of(key, places)
             raise ConfigError(
-                f"unknown setting {'.'.join(key)}{f' in {place}' if place else ''}: "
+                f"unknown setting {_clip('.'.join(key))}{f' in {place}' if place else ''}: "
                 f"{did_you_mean(str(name), fields)}"
             )
         nested = _settings_in(fields[name].annotation)
@@ -158,13 +200,20 @@ def _settings_in(annotation: Any) -> type[pydantic.BaseModel] | None:
 
 def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        text = data.decode("utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"the settings file {path} does not exist: check the path") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}): save it so") from error
     except OSError as error:
         raise ConfigError(f"the settings file {path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{path} has more than {_MAX_FILE_BYTES:,} bytes, too many for a settings file: check "
+            f"the path"
+        )
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -172,11 +221,44 @@ def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
         place = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{path}{place} is not valid YAML: {problem}; mend it") from error
+    except RecursionError:
+        raise ConfigError(_too_deep(path)) from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}; mend it") from error
     if node is None:
         return None
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path} must hold `name: value` lines, but holds a {node.id}")
+    _check_size(node, path)
     return node
+
+
+def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
+    """Refuse a tree that is too deep or too large once every alias in it is followed."""
+    num_nodes, waiting = 0, [(root, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        num_nodes += 1
+        if depth > _MAX_DEPTH:
+            raise ConfigError(_too_deep(path))
+        if num_nodes > _MAX_NODES:
+            raise ConfigError(
+                f"{path} comes to more than {_MAX_NODES:,} values once its aliases (*name) are "
+                f"followed: write fewer"
+            )
+        if node.tag in _NUMBER_TAGS and len(node.value) > _MAX_DIGITS:
+            raise ConfigError(
+                f"{path} line {node.start_mark.line + 1} holds a number of {len(node.value):,} "
+                f"digits; no setting has more than {_MAX_DIGITS}"
+            )
+        if isinstance(node, yaml.CollectionNode):
+            for part in node.value:
+                inner = part if isinstance(part, tuple) else (part,)
+                waiting += [(one, depth + 1) for one in inner]
+
+
+def _too_deep(path: str | os.PathLike[str]) -> str:
+    return f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
 
 
 def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -196,6 +278,9 @@ def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> d
     except yaml.constructor.ConstructorError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path} line {line} is not plain YAML: {error.problem}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What PyYAML trips over: a date that is none, `!!bool maybe`, a number beyond floats.
+        raise ConfigError(f"{path} holds a value that is not plain YAML: {error}") from error
     finally:
         loader.dispose()
 

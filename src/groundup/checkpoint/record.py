@@ -15,7 +15,7 @@ from torch import Tensor
 from groundup import __version__
 from groundup.checkpoint.state_tree import unpack
 from groundup.checkpoint.tree_file import load_tree
-from groundup.checkpoint.weights import load_weights
+from groundup.checkpoint.weights import load_weights, read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, write_text_atomic
 
@@ -66,6 +66,10 @@ class Checkpoint:
     def model_state(self) -> dict[str, Tensor]:
         """The weights, on the CPU."""
         return load_weights(self.path / MODEL_NAME)
+
+    def model_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the weights, of which none is read."""
+        return read_shapes(self.path / MODEL_NAME)
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""

@@ -6,7 +6,6 @@ A state that does not fit is refused before anything is changed.
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -50,15 +49,25 @@ def check_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping):
         raise CheckpointError("the checkpoint's model state is no dict: it is damaged")
     own = plain_model(model).state_dict()
+    check_shapes(
+        {name: _shape(value) for name, value in own.items()},
+        {name: _shape(value) for name, value in state.items()},
+    )
+
+
+def check_shapes(
+    expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
+) -> None:
+    """The same for the shapes alone, which are known before a model is built or a file is read."""
     complaints = []
-    if missing := [name for name in own if name not in state]:
+    if missing := [name for name in expected if name not in stored]:
         complaints.append(f"the checkpoint lacks {_enumerate(missing)}")
-    if unknown := [name for name in state if name not in own]:
+    if unknown := [name for name in stored if name not in expected]:
         complaints.append(f"the model has no {_enumerate(unknown)}")
     differing = [
-        f"{name} (checkpoint {_describe(state[name])}, model {_describe(value)})"
-        for name, value in own.items()
-        if name in state and _describe(state[name]) != _describe(value)
+        f"{name} (checkpoint {stored[name]}, model {shape})"
+        for name, shape in expected.items()
+        if name in stored and stored[name] != shape
     ]
     if differing:
         complaints.append(f"the shapes differ of {_enumerate(differing)}")
@@ -102,10 +111,8 @@ def plain_model(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return str(tuple(value.shape))
-    return "another value"
+def _shape(value: Any) -> tuple[int, ...] | str:
+    return tuple(value.shape) if isinstance(value, Tensor) else "another value"
 
 
 def _enumerate(names: list[str]) -> str:

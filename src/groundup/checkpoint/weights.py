@@ -54,12 +54,22 @@ def read_weights(
         tensors, metadata = _parse(source)
     except (safetensors.SafetensorError, OSError, LookupError, ValueError, RuntimeError) as error:
         raise CheckpointError(_explain(name, first_bytes, error)) from error
+    shared = _shared(metadata, tensors, name)
+    metadata.pop(SHARED_KEY, None)
+    return tensors | {alias: tensors[kept] for alias, kept in shared.items()}, metadata
+
+
+def read_shapes(path: PathLike) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of a file, from its header alone."""
+    first_bytes = _read_first_bytes(path)
     try:
-        shared = json.loads(metadata.pop(SHARED_KEY, "{}"))
-        tensors.update({alias: tensors[kept] for alias, kept in shared.items()})
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{name} is damaged: {SHARED_KEY} in its header is wrong") from error
-    return tensors, metadata
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            names = file.keys()
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+            metadata = dict(file.metadata() or {})
+    except (safetensors.SafetensorError, OSError, LookupError, ValueError, RuntimeError) as error:
+        raise CheckpointError(_explain(os.fspath(path), first_bytes, error)) from error
+    return shapes | {alias: shapes[kept] for alias, kept in _shared(metadata, shapes, path).items()}
 
 
 def save_stream(path: PathLike, stream: WeightStream) -> str:
@@ -88,6 +98,19 @@ def _parse(source: PathLike | bytes) -> tuple[dict[str, Tensor], dict[str, str]]
         # Copies: what the library returns is a mapping of the file, which may be replaced or lost.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         return tensors, dict(file.metadata() or {})
+
+
+def _shared(
+    metadata: Mapping[str, str], kept: Mapping[str, object], path: PathLike
+) -> dict[str, str]:
+    """Which names share the tensor of another, that the file holds."""
+    try:
+        shared = json.loads(metadata.get(SHARED_KEY, "{}"))
+        if isinstance(shared, dict) and all(name in kept for name in shared.values()):
+            return shared
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise CheckpointError(f"{os.fspath(path)} is damaged: {SHARED_KEY} in its header is wrong")
 
 
 def _read_first_bytes(path: PathLike) -> bytes:

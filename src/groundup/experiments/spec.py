@@ -8,12 +8,12 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 from pydantic import Field, model_validator
 
-from groundup.config import Settings, describe_validation_error, flatten, load_settings
+from groundup.config import Seed, Settings, describe_validation_error, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.training.config import NAME_PATTERN, RunConfig
 
@@ -25,16 +25,19 @@ _RESERVED = {
 }
 
 
+_MAX_TRIALS = 10**5
+
+
 class RangeConfig(Settings):
     """Numbers from low to high, both included."""
 
-    low: float = Field(allow_inf_nan=False)
-    high: float = Field(allow_inf_nan=False)
+    low: float = Field(ge=-1e18, le=1e18)
+    high: float = Field(ge=-1e18, le=1e18)
 
     scale: Literal["linear", "log"] = "linear"
     """Equal steps, or equal ratios."""
 
-    num: int = Field(5, ge=1)
+    num: int = Field(5, ge=1, le=10_000)
     """How many of them a grid takes."""
 
     @model_validator(mode="after")
@@ -49,11 +52,11 @@ class RangeConfig(Settings):
 class PruneConfig(Settings):
     """When a trial is stopped before its end."""
 
-    worse_than_start: float | None = Field(0.5, ge=0)
+    worse_than_start: float | None = Field(0.5, ge=0, le=1e6)
     """A trial has diverged when its loss stays this much above that of its first step; None leaves
     only losses that are not finite."""
 
-    patience: int = Field(3, ge=1)
+    patience: int = Field(3, ge=1, le=10**9)
     """For how many log lines in a row it must stay there."""
 
     hopeless: bool = False
@@ -62,7 +65,7 @@ class PruneConfig(Settings):
     after: float = Field(0.3, ge=0, le=1)
     """The share of a trial before which it is never hopeless."""
 
-    min_trials: int = Field(3, ge=1)
+    min_trials: int = Field(3, ge=1, le=_MAX_TRIALS)
     """How many finished trials a comparison needs."""
 
     quantile: float = Field(0.5, gt=0, le=1)
@@ -72,7 +75,7 @@ class PruneConfig(Settings):
 class SweepConfig(Settings):
     """A base run, what varies around it, and how often each point is repeated."""
 
-    name: str = Field(pattern=NAME_PATTERN)
+    name: str = Field(pattern=NAME_PATTERN, max_length=200)
     """Name of the sweep and of its folder."""
 
     why: str = ""
@@ -97,20 +100,20 @@ class SweepConfig(Settings):
     """Try every combination, draw them, or let Optuna propose them: tpe, gp and cmaes learn from
     the finished ones, qmc spreads them evenly."""
 
-    num_trials: int | None = Field(None, ge=1)
+    num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
     """Points to draw; a grid takes all it has."""
 
-    sampler_seed: int = Field(0, ge=0)
+    sampler_seed: Seed = 0
     """Seed of the draws."""
 
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(default_factory=lambda: [0], min_length=1)
+    seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1)
     """Seeds that every point is repeated with."""
 
-    tokens: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1, le=10**18)
     """Train every trial on this many tokens, whatever its batch size: num_steps and all other
     settings counted in steps follow from it."""
 
-    minutes: float | None = Field(None, gt=0, allow_inf_nan=False)
+    minutes: float | None = Field(None, gt=0, le=1e9)
     """Or train every trial for this long, from the start of its command to its end: what it can do
     in that time on the device it gets is measured when it begins."""
 

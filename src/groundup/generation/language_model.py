@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import pydantic
 import torch
 
-from groundup.checkpoint import Checkpoint, CheckpointFolder, restore_model
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
 from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.engine import Engine
@@ -22,6 +22,9 @@ from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.generation.writable_ids import WritableIds
 from groundup.model import ModelConfig, TransformerLM
+from groundup.model.shapes import weight_shapes
+from groundup.planner import check_holdable
+from groundup.runtime import memory_bytes
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 
@@ -67,6 +70,9 @@ class LanguageModel:
         config = _read_model_config(folder)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
         found = _find_checkpoint(folder, checkpoint)
+        check_shapes(weight_shapes(config), found.model_shapes())
+        if torch.device(device or "cpu").type == "cpu":
+            check_holdable(config, memory_bytes(), num_sequences=1)
         model = TransformerLM.from_config(config, device=device)
         restore_model(model, found.model_state())
         if dtype is not None:

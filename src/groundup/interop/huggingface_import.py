@@ -25,8 +25,16 @@ from groundup.files import hash_file
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture
 from groundup.interop.llama_import import read_config_json
-from groundup.interop.llama_weights import HUGGINGFACE_NAMES, from_foreign_weights
-from groundup.interop.safetensors_files import read_json_object, read_weight_files
+from groundup.interop.llama_weights import (
+    HUGGINGFACE_NAMES,
+    check_foreign_shapes,
+    from_foreign_weights,
+)
+from groundup.interop.safetensors_files import (
+    read_json_object,
+    read_weight_files,
+    read_weight_shapes,
+)
 from groundup.interop.source import IMPORTED_KEY, express_special_ids, read_special_ids
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import build_optimizer
@@ -39,6 +47,8 @@ from groundup.training.state import TrainingState
 
 # Old checkpoints carry the frequencies of the rotation, which follow from its settings.
 _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
+
+_THEIR_TABLE = "model.embed_tokens.weight"
 
 _log = logging.getLogger(__name__)
 
@@ -107,16 +117,22 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
 
 
 def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Tensor], list[Path]]:
-    tensors, files = read_weight_files(folder)
-    for name in [name for name in tensors if _DERIVED.fullmatch(name)]:
-        del tensors[name]
+    shapes, files = read_weight_shapes(folder)
+    shapes = {name: shape for name, shape in shapes.items() if not _DERIVED.fullmatch(name)}
+    if config.tie_embeddings and shapes.get("lm_head.weight") == shapes.get(_THEIR_TABLE):
+        shapes.pop("lm_head.weight", None)
+    check_foreign_shapes(shapes, config, HUGGINGFACE_NAMES)
+    tensors = {
+        name: value
+        for name, value in read_weight_files(files).items()
+        if not _DERIVED.fullmatch(name)
+    }
     if config.tie_embeddings and "lm_head.weight" in tensors:
         head = tensors.pop("lm_head.weight")
-        embedding = tensors.get("model.embed_tokens.weight")
-        if embedding is not None and not torch.equal(head, embedding):
+        if not torch.equal(head, tensors[_THEIR_TABLE]):
             raise CheckpointError(
                 f"{folder} says tie_word_embeddings, but its lm_head.weight is not its "
-                f"model.embed_tokens.weight: mend that setting in {CONFIG_NAME}"
+                f"{_THEIR_TABLE}: mend that setting in {CONFIG_NAME}"
             )
     return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES), files
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from groundup.errors import CheckpointError, ConfigError
 from groundup.interop.llama import has_one_table
 from groundup.interop.rotation import permute_rotation_rows, restore_rotation_rows
-from groundup.model import ModelConfig, TransformerLM
+from groundup.model import ModelConfig
+from groundup.model.shapes import weight_shapes
 
 _MAX_NAMES_SHOWN = 8
 
@@ -114,16 +115,44 @@ def cast_weights(
     return cast
 
 
+def check_foreign_shapes(
+    found: Mapping[str, tuple[int, ...]], config: ModelConfig, names: WeightNames
+) -> None:
+    """Raise a CheckpointError for tensors that are not those of the settings."""
+    shapes = weight_shapes(config)
+    expected = {theirs: shapes[ours] for ours, theirs in names.of(config).items()}
+    complaints = []
+    if missing := [name for name in expected if name not in found]:
+        complaints.append(f"it lacks {_enumerate(missing)}")
+    if unknown := [name for name in found if name not in expected]:
+        complaints.append(f"its settings leave no place for {_enumerate(unknown)}")
+    differing = [
+        f"{name} ({found[name]}, by its settings {shape})"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    if differing:
+        complaints.append(f"the shapes differ of {_enumerate(differing)}")
+    if complaints:
+        raise CheckpointError(
+            f"weights and config.json of the checkpoint do not belong together: "
+            f"{'; '.join(complaints)}; fetch it again as a whole"
+        )
+
+
 def from_foreign_weights(
     foreign: Mapping[str, Tensor], config: ModelConfig, names: WeightNames
 ) -> dict[str, Tensor]:
-    """Tensors of a model that rotates halves as ours, in float32; misfits are a CheckpointError."""
+    """Tensors of a model that rotates halves as ours, in float32; `check_foreign_shapes` has passed
+    theirs."""
     names_by_ours = names.of(config)
-    shapes = {
-        name: tuple(value.shape)
-        for name, value in TransformerLM.from_config(config, device="meta").state_dict().items()
-    }
-    _check_names_and_shapes(foreign, {names_by_ours[one]: shapes[one] for one in names_by_ours})
+    for name, weight in foreign.items():
+        if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            kind = str(weight.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{name} is {kind}, and only float32, float16 and bfloat16 weights are read: take "
+                f"a checkpoint that is not quantized"
+            )
     weights = {}
     for ours, theirs in names_by_ours.items():
         weight, num_heads = foreign[theirs].to(torch.float32), _num_rotated_heads(ours, config)
@@ -155,35 +184,6 @@ def _refuse_values(name: str, weight: Tensor, dtype: torch.dtype) -> None:
         f"{name} has values up to {float(weight.abs().max()):.6g}, which "
         f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
     )
-
-
-def _check_names_and_shapes(
-    foreign: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]
-) -> None:
-    complaints = []
-    if missing := [name for name in expected if name not in foreign]:
-        complaints.append(f"it lacks {_enumerate(missing)}")
-    if unknown := [name for name in foreign if name not in expected]:
-        complaints.append(f"its settings leave no place for {_enumerate(unknown)}")
-    differing = [
-        f"{name} ({tuple(foreign[name].shape)}, by its settings {shape})"
-        for name, shape in expected.items()
-        if name in foreign and tuple(foreign[name].shape) != shape
-    ]
-    if differing:
-        complaints.append(f"the shapes differ of {_enumerate(differing)}")
-    if complaints:
-        raise CheckpointError(
-            f"weights and config.json of the checkpoint do not belong together: "
-            f"{'; '.join(complaints)}; fetch it again as a whole"
-        )
-    for name, weight in foreign.items():
-        if weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            kind = str(weight.dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"{name} is {kind}, and only float32, float16 and bfloat16 weights are read: take "
-                f"a checkpoint that is not quantized"
-            )
 
 
 def _enumerate(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from groundup.checkpoint import load_weights, save_weights
+from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import write_json_atomic
 
@@ -45,13 +46,14 @@ def write_weight_files(
     return content_ids
 
 
-def read_weight_files(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
-    """All tensors of a folder, and the files they are from; pickled weights are refused."""
+def read_weight_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
+    """The shapes of all tensors of a folder, from their headers alone, and the files they are in;
+    pickled weights are refused."""
     if (folder / INDEX_NAME).is_file():
-        return _read_shards(folder)
+        return _read_shard_shapes(folder)
     single = folder / SINGLE_NAME
     if single.is_file():
-        return load_weights(single), [single]
+        return read_shapes(single), [single]
     pickled = sorted(file.name for pattern in ("*.bin", "*.pt*") for file in folder.glob(pattern))
     if pickled:
         raise CheckpointError(
@@ -62,6 +64,14 @@ def read_weight_files(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
     raise CheckpointError(
         f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there; check the path"
     )
+
+
+def read_weight_files(files: list[Path]) -> dict[str, Tensor]:
+    """The tensors of files whose shapes were read before."""
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors.update(load_weights(file))
+    return tensors
 
 
 def _cut(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[dict[str, Tensor]]:
@@ -76,7 +86,7 @@ def _cut(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[dict[str, 
     return shards
 
 
-def _read_shards(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
+def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[Path]]:
     path = folder / INDEX_NAME
     file_of = read_json_object(path).get("weight_map")
     if not isinstance(file_of, dict) or not file_of:
@@ -87,10 +97,10 @@ def _read_shards(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
             raise CheckpointError(
                 f"{path} places {name} in {file!r:.60}, which is no file beside it"
             )
-    tensors: dict[str, Tensor] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     files = [folder / name for name in sorted(set(file_of.values()))]
     for file in files:
-        shard = load_weights(file)
+        shard = read_shapes(file)
         promised = {name for name, place in file_of.items() if place == file.name}
         if shard.keys() != promised:
             name = sorted(shard.keys() ^ promised)[0]
@@ -99,8 +109,8 @@ def _read_shards(folder: Path) -> tuple[dict[str, Tensor], list[Path]]:
                 f"{file} {what} {name}, unlike {path.name} says: the files are of different "
                 f"checkpoints; fetch it again as a whole"
             )
-        tensors.update(shard)
-    return tensors, files
+        shapes.update(shard)
+    return shapes, files
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -3,48 +3,49 @@
 import math
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
 
 _ROUND_TO = 64
+# Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
+_MAX_IDS = 10**8
+_MAX_WIDTH = 10**6
 
 
 class ModelConfig(Settings):
     """The shape of a Transformer language model and the kind of its parts."""
 
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    vocab_size: int = Field(default=10_000, ge=1)
+    vocab_size: int = Field(default=10_000, ge=1, le=_MAX_IDS)
     """Tokens in the vocabulary."""
 
-    context_length: int = Field(default=256, ge=1)
+    context_length: int = Field(default=256, ge=1, le=_MAX_IDS)
     """The longest text the model sees at once, in tokens."""
 
-    d_model: int = Field(default=512, ge=1)
+    d_model: int = Field(default=512, ge=1, le=_MAX_WIDTH)
     """Size of the vector that stands for each token."""
 
-    num_layers: int = Field(default=4, ge=0)
+    num_layers: int = Field(default=4, ge=0, le=10_000)
     """Blocks, one after the other."""
 
-    num_heads: int = Field(default=16, ge=1)
+    num_heads: int = Field(default=16, ge=1, le=_MAX_WIDTH)
     """Attention heads a block; they share d_model."""
 
-    num_kv_heads: int | None = Field(default=None, ge=1)
+    num_kv_heads: int | None = Field(default=None, ge=1, le=_MAX_WIDTH)
     """Key/value heads, each shared by several query heads; as many as num_heads if not given."""
 
-    d_ff: int | None = Field(default=None, ge=1)
+    d_ff: int | None = Field(default=None, ge=1, le=10 * _MAX_WIDTH)
     """Inner size of the feed-forward layer. If not given: 8/3 of d_model rounded up to 64, and for
     kinds without a gate half as much again, so that all kinds have equally many parameters."""
 
-    rope_theta: float = Field(default=10_000.0, gt=0)
+    rope_theta: float = Field(default=10_000.0, gt=0, le=1e15)
     """Base of the rotation frequencies."""
 
     norm: Literal["pre", "post", "none"] = "pre"
     """Where the blocks normalize: before each part, after each sum, or nowhere."""
 
-    norm_eps: float = Field(default=1e-5, gt=0)
+    norm_eps: float = Field(default=1e-5, gt=0, le=1e6)
     """Added under the root of the norms."""
 
     positions: Literal["rope", "none"] = "rope"
@@ -56,14 +57,14 @@ class ModelConfig(Settings):
     tie_embeddings: bool = False
     """Use the embedding table as the output layer too."""
 
-    embedding_scale: float | None = Field(default=None, gt=0)
+    embedding_scale: float | None = Field(default=None, gt=0, le=1e6)
     """Factor on a token's vector on its way in. If not given: 1, and for a tied table, which begins
     with the small values of an output layer, what makes its vectors as large as others begin."""
 
     qk_norm: bool = False
     """Normalize queries and keys before they meet."""
 
-    logit_soft_cap: float | None = Field(default=None, gt=0)
+    logit_soft_cap: float | None = Field(default=None, gt=0, le=1e6)
     """Keep logits within ± this by cap·tanh(logit/cap); no cap if not given."""
 
     kernels: Literal["fused", "reference"] = "fused"

@@ -45,6 +45,9 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def _tables(self, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+        if torch.device(device or "cpu").type == "meta":
+            nothing = torch.empty(self.max_seq_len, self.d_k // 2, device=device)
+            return nothing, nothing.clone()
         # In float64, because position times frequency loses digits in float32 at long contexts.
         exponents = torch.arange(0, self.d_k, 2, dtype=torch.float64) / self.d_k
         positions = torch.arange(self.max_seq_len, dtype=torch.float64)

@@ -10,6 +10,7 @@ from groundup.planner.hardware import (
     get_accelerator,
     peak_flops_per_second,
 )
+from groundup.planner.loading import check_holdable
 from groundup.planner.memory import (
     TrainingMemory,
     pick_micro_batch,
@@ -25,6 +26,7 @@ __all__ = [
     "Execution",
     "Plan",
     "TrainingMemory",
+    "check_holdable",
     "count_parameters",
     "describe_cpu",
     "expected_duration",

@@ -24,18 +24,18 @@ class ServerSettings(Settings):
     token: pydantic.SecretStr | None = None
 
     # Texts being written at once, and texts that may wait for a row to become free.
-    max_rows: int = pydantic.Field(64, ge=1)
-    max_queue: int = pydantic.Field(256, ge=0)
+    max_rows: int = pydantic.Field(64, ge=1, le=10_000)
+    max_queue: int = pydantic.Field(256, ge=0, le=10**6)
 
     # What one request may ask for.
-    max_new_tokens: int = pydantic.Field(4096, ge=1)
-    max_choices: int = pydantic.Field(16, ge=1)
-    max_body_bytes: int = pydantic.Field(1_000_000, ge=1)
+    max_new_tokens: int = pydantic.Field(4096, ge=1, le=10**9)
+    max_choices: int = pydantic.Field(16, ge=1, le=10**6)
+    max_body_bytes: int = pydantic.Field(1_000_000, ge=1, le=10**9)
 
     # What a connection may take: time to send a request, time to read a piece of the answer.
-    max_connections: int = pydantic.Field(2048, ge=1)
-    request_seconds: float = pydantic.Field(20, gt=0)
-    stalled_write_seconds: float = pydantic.Field(30, gt=0)
+    max_connections: int = pydantic.Field(2048, ge=1, le=10**6)
+    request_seconds: float = pydantic.Field(20, gt=0, le=1e6)
+    stalled_write_seconds: float = pydantic.Field(30, gt=0, le=1e6)
 
 
 def read_token(file: Path | None) -> pydantic.SecretStr | None:

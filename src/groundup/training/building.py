@@ -11,7 +11,8 @@ from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
 from groundup.data.shards import Shards, open_shards
 from groundup.model import TransformerLM
 from groundup.optim.build import build_optimizer
-from groundup.runtime import set_seed
+from groundup.planner import check_holdable
+from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
 from groundup.training.config import RunConfig
 from groundup.training.evaluation import Evaluator
@@ -50,6 +51,7 @@ def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
 
 def build_state(config: RunConfig) -> TrainingState:
     """A model with its first weights, on the run's device, and its optimizer."""
+    check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     model = TransformerLM.from_config(config.model, device="cpu").to(torch.device(config.device))

@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from groundup.config import Settings
+from groundup.config import MAX_STEPS, Seed, Settings
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
+_MAX_NAME_LENGTH = 200  # Of the 255 bytes that file systems allow.
+_MAX_SEQUENCES = 10**7
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,9})?", re.ASCII)
 
 
@@ -39,24 +41,24 @@ class DataConfig(Settings):
 class EvaluationConfig(Settings):
     """How the run is measured on the validation split; always once more at the end."""
 
-    every_steps: int = Field(500, ge=0)
+    every_steps: int = Field(500, ge=0, le=MAX_STEPS)
     """Steps from one evaluation to the next; 0 evaluates at the end alone. Checkpoints of which the
     best is kept are measured as well."""
 
-    num_windows: int | None = Field(256, ge=1)
+    num_windows: int | None = Field(256, ge=1, le=10**9)
     """How many windows of the split to use, the same ones each time; all of it if None."""
 
-    batch_size: int | None = Field(None, ge=1)
+    batch_size: int | None = Field(None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
 
 
 class CheckpointConfig(Settings):
     """What is kept of the run on disk; a checkpoint is also written at the end and on a signal."""
 
-    every_steps: int = Field(500, ge=0)
+    every_steps: int = Field(500, ge=0, le=MAX_STEPS)
     """Steps from one checkpoint to the next; 0 writes one at the end alone."""
 
-    keep_last: int = Field(3, ge=1)
+    keep_last: int = Field(3, ge=1, le=MAX_STEPS)
     """How many of the newest to keep."""
 
     keep_best: bool = True
@@ -66,7 +68,7 @@ class CheckpointConfig(Settings):
 class LoggingConfig(Settings):
     """Where the figures go besides metrics.jsonl."""
 
-    every_steps: int = Field(10, ge=1)
+    every_steps: int = Field(10, ge=1, le=MAX_STEPS)
     """Steps from one line of metrics.jsonl and of the console to the next."""
 
     tensorboard: bool = False
@@ -85,22 +87,22 @@ class LoggingConfig(Settings):
 class SampleConfig(Settings):
     """Text that the model writes while it learns."""
 
-    every_steps: int = Field(0, ge=0)
+    every_steps: int = Field(0, ge=0, le=MAX_STEPS)
     """Steps from one sample to the next; 0 writes none."""
 
     prompts: tuple[str, ...] = ("Once upon a time",)
     """The beginnings to go on from."""
 
-    max_tokens: int = Field(64, ge=1)
+    max_tokens: int = Field(64, ge=1, le=10**6)
     """The most tokens a sample may have."""
 
-    temperature: float = Field(0.8, ge=0)
+    temperature: float = Field(0.8, ge=0, le=1e6)
     """Below 1 the likely tokens become likelier; 0 always takes the likeliest."""
 
     top_p: float = Field(0.95, gt=0, le=1)
     """Draw from the likeliest tokens that together have this probability."""
 
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of the samples; they leave the training's own random numbers alone."""
 
 
@@ -113,32 +115,34 @@ def _check_device(device: str) -> str:
 class RunConfig(Settings):
     """Everything that decides a training run."""
 
-    name: str | None = Field(None, pattern=NAME_PATTERN)
+    name: str | None = Field(None, pattern=NAME_PATTERN, max_length=_MAX_NAME_LENGTH)
     """Name of the run and of its folder; made from the time if not given."""
 
     runs_folder: Path = Path("runs")
     """Where run folders are made."""
 
-    num_steps: int = Field(5_000, ge=1)
+    num_steps: int = Field(5_000, ge=1, le=MAX_STEPS)
     """Optimizer steps to take."""
 
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(32, ge=1, le=_MAX_SEQUENCES)
     """Sequences in one optimizer step."""
 
-    micro_batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
+    micro_batch_size: Annotated[int, Field(ge=1, le=_MAX_SEQUENCES)] | Literal["auto"] | None = (
+        "auto"
+    )
     """Sequences in memory at once, a divisor of batch_size: as many as the planner says fit (auto),
     all (None), or a number. Same gradients."""
 
-    clip_norm: float | None = Field(1.0, gt=0)
+    clip_norm: float | None = Field(1.0, gt=0, le=1e12)
     """Scale gradients whose norm is greater down to this; never if None."""
 
-    z_loss: float = Field(0.0, ge=0)
+    z_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the squared log of the softmax denominator, which keeps logits small."""
 
-    max_skipped_steps: int = Field(5, ge=1)
+    max_skipped_steps: int = Field(5, ge=1, le=MAX_STEPS)
     """Stop after this many steps in a row whose loss or gradients are not finite."""
 
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     """Seed of the first weights and of the data order."""
 
     device: Annotated[str, AfterValidator(_check_device)] = "auto"
@@ -160,7 +164,7 @@ class RunConfig(Settings):
     deterministic: bool = False
     """Use kernels that give the same bits each time; CUDA needs it for an exact resume."""
 
-    num_threads: int | None = Field(None, ge=1)
+    num_threads: int | None = Field(None, ge=1, le=1_024)
     """CPU threads of torch; torch's own choice if not given. Another number, other last bits."""
 
     model: ModelConfig = ModelConfig()

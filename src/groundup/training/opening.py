@@ -5,11 +5,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.loader import BatchLoader
 from groundup.errors import ConfigError
 from groundup.files import write_json_atomic
+from groundup.model.shapes import weight_shapes
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -73,15 +74,18 @@ def open_run(
         _check_environment(environment, folder, allow_changes=allow_changes)
     elif settle_length is not None:
         config = settle_length(config, data)
-    state = build_state(config)
     checkpoints = CheckpointFolder(
         folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
     )
+    checkpoint = None
+    if resume and checkpoints.steps():
+        checkpoint = checkpoints.newest()
+        check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
+    state = build_state(config)
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
     trackers = open_trackers(config, folder.path)
-    checkpoint = None
     if resume:
-        checkpoint = _resume(config, folder, checkpoints, state, changes)
+        _resume(config, folder, checkpoint, state, changes)
     else:
         folder.begin(config, data.tokenizer, _environment(config, data, peak))
     _describe(config, data, state, is_timed=settle_length is not None)
@@ -97,13 +101,11 @@ def _load_tokenizer(config: RunConfig, folder: RunFolder, *, resume: bool) -> To
 def _resume(
     config: RunConfig,
     folder: RunFolder,
-    checkpoints: CheckpointFolder,
+    checkpoint: Checkpoint | None,
     state: TrainingState,
     changes: list[str],
-) -> Checkpoint | None:
-    checkpoint = None
-    if checkpoints.steps():
-        checkpoint = checkpoints.newest()
+) -> None:
+    if checkpoint is not None:
         state.restore(checkpoint)
     folder.cut_metrics(state.step)
     if changes:
@@ -113,7 +115,6 @@ def _resume(
         _log.info("%s has no checkpoint yet: it begins again from its first step", folder.path)
     else:
         _log.info("resumed from %s", checkpoint.path)
-    return checkpoint
 
 
 def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_changes: bool) -> None:

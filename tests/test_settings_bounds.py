@@ -1,0 +1,183 @@
+"""No value of any setting does worse than an error in one line: every field of every Settings class
+is found by itself, so that a new one without a bound fails here."""
+
+import importlib
+import math
+import re
+import resource
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+import yaml
+
+import groundup
+from groundup.checkpoint import CheckpointFolder
+from groundup.config import Settings, load_settings, save_yaml
+from groundup.errors import ConfigError, GroundupError
+from groundup.generation import LanguageModel
+from groundup.model import ModelConfig, TransformerLM
+from groundup.model.shapes import weight_shapes
+from groundup.planner import check_holdable
+from groundup.tokenizer import Tokenizer
+
+SOURCE = Path(groundup.__file__).parent
+
+STRANGE: list[Any] = [10**9, 10**18, 10**400, 1e9, 1e300, math.nan, math.inf, -math.inf, -1, 0]
+STRANGE += ["abc", "", "1e400", "a\0b", None, True, [], [1] * 100, {}, {"a": {"b": 1}}]
+
+# What has no default, so that the other fields can be looked at.
+NEEDED: dict[str, dict[str, Any]] = {
+    "RangeConfig": {"low": 1.0, "high": 2.0},
+    "SweepConfig": {"name": "sweep"},
+}
+DECIDE_SHAPES = ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff")
+SMALL = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 2}
+
+
+def settings_types() -> Iterator[type[Settings]]:
+    """All subclasses that any file of the package declares."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        text = file.read_text("utf-8")
+        for name in re.findall(r"^class (\w+)\(Settings\)", text, re.MULTILINE):
+            parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+            found: type[Settings] = getattr(importlib.import_module(".".join(parts)), name)
+            yield found
+
+
+TYPES = list(settings_types())
+FIELDS = [(kind, name) for kind in TYPES for name in kind.model_fields]
+
+
+def numbers_in(annotation: Any) -> set[type]:
+    """int and float, wherever an annotation has them."""
+    if annotation in (int, float):
+        return {annotation}
+    parts = typing.get_args(annotation) if typing.get_origin(annotation) is not dict else ()
+    return {number for part in parts for number in numbers_in(part)}
+
+
+def test_the_known_settings_are_found() -> None:
+    names = {kind.__name__ for kind in TYPES}
+    assert {"ModelConfig", "RunConfig", "OptimizerConfig", "SweepConfig", "ServerSettings"} <= names
+    assert len(FIELDS) > 100
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))
+def test_strange_values_are_accepted_or_refused_in_one_line(
+    kind: type[Settings], name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "settings.yaml"
+    numbers = numbers_in(kind.model_fields[name].annotation)
+    for value in STRANGE:
+        file.write_text(yaml.safe_dump({**NEEDED.get(kind.__name__, {}), name: value}), "utf-8")
+        try:
+            load_settings(kind, file)
+        except ConfigError as error:
+            text = str(error)
+            assert len(text) < 1_000 + len(str(file))
+            assert "\n" not in text
+            assert name in text or isinstance(value, dict)
+        else:
+            # What no number of ours may be, whatever it is for.
+            if numbers and isinstance(value, int | float):
+                assert math.isfinite(value), f"{kind.__name__}.{name} takes {value}"
+                assert value <= 10**18, f"{kind.__name__}.{name} takes {value}: bound it with le="
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))
+def test_every_number_has_an_upper_bound(kind: type[Settings], name: str) -> None:
+    if not numbers_in(kind.model_fields[name].annotation):
+        return
+    values = {**NEEDED.get(kind.__name__, {}), name: 10**30}
+    if typing.get_origin(kind.model_fields[name].annotation) in (list, tuple):
+        values[name] = [10**30, 10**30]
+    with pytest.raises(pydantic.ValidationError, match=r"less than|finite"):
+        kind.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "post"},
+        {"norm": "none", "feed_forward": "gelu"},
+        {"tie_embeddings": True, "qk_norm": True, "num_kv_heads": 1},
+        {"num_layers": 0},
+        {"num_layers": 3, "d_ff": 8, "positions": "none"},
+    ],
+)
+def test_shapes_from_settings_are_those_of_the_model(changes: dict[str, Any]) -> None:
+    config = ModelConfig(**{**SMALL, **changes})
+    state = TransformerLM.from_config(config).state_dict()
+    assert weight_shapes(config) == {name: tuple(value.shape) for name, value in state.items()}
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a tiny model with one checkpoint."""
+    from groundup.training.config import RunConfig
+
+    folder = tmp_path_factory.mktemp("run")
+    config = load_settings(RunConfig, overrides={"model": SMALL})
+    model = TransformerLM.from_config(config.model)
+    CheckpointFolder(folder / "checkpoints").save(0, model.state_dict(), {}, {})
+    save_yaml(folder / "config.yaml", config)
+    Tokenizer({id: bytes([id]) for id in range(256)}, []).save(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """The process may not grow by more than half a gigabyte."""
+    size = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 29), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("name", sorted(ModelConfig.model_fields))
+@pytest.mark.usefixtures("little_memory")
+def test_settings_are_held_against_the_weights_before_a_model_is_built(
+    run_folder: Path, name: str
+) -> None:
+    field = ModelConfig.model_fields[name]
+    if not numbers_in(field.annotation):
+        return
+    settings = yaml.safe_load((run_folder / "config.yaml").read_text("utf-8"))
+    most = max(getattr(one, "le", 0) for one in field.metadata)
+    for value in (most, most + 1, 10**18, math.nan):
+        settings["model"][name] = value
+        folder = run_folder.with_name("changed")
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+        for part in ("checkpoints", "tokenizer.json"):
+            if not (folder / part).exists():
+                (folder / part).symlink_to(run_folder / part)
+        if value != most:
+            with pytest.raises(GroundupError, match=f"{name} is "):
+                LanguageModel.load(folder)
+        elif name in DECIDE_SHAPES:
+            with pytest.raises(GroundupError, match=r"shapes differ|lacks|cannot be cut|evenly"):
+                LanguageModel.load(folder)
+
+
+def test_a_model_is_held_against_the_memory_before_it_is_built() -> None:
+    config = ModelConfig(**SMALL)
+    check_holdable(config, 10**6, num_sequences=1)
+    wide, long = [
+        config.model_copy(update=one) for one in ({"num_layers": 10**4}, {"context_length": 10**6})
+    ]
+    for large in (wide, long):
+        with pytest.raises(ConfigError, match=r"takes .* weights .* context_length .* 10.0 MB"):
+            check_holdable(large, 10**7, num_sequences=1)
+
+
+def test_a_model_without_storage_makes_no_tables(little_memory: None) -> None:
+    config = ModelConfig(**{**SMALL, "context_length": 10**8})
+    model = TransformerLM.from_config(config, device="meta")
+    assert all(tensor.is_meta for tensor in model.buffers())
