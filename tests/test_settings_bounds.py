@@ -77,8 +77,8 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
         try:
             load_settings(kind, file)
         except ConfigError as error:
-            text = str(error)
-            assert len(text) < 1_000 + len(str(file))
+            text = str(error).replace(str(file), "")
+            assert len(text) < 1_000
             assert "\n" not in text
             assert name in text or isinstance(value, dict)
         else:

@@ -210,7 +210,7 @@ def _cut_torn_line(file: int) -> int:
 def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

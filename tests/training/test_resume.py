@@ -255,6 +255,47 @@ def test_a_run_without_a_checkpoint_begins_again_exactly(make_config: MakeConfig
     assert_equal_runs(whole, killed)
 
 
+DAMAGED_LINES = [
+    b"\xff\x00garbage\n",
+    b"[" * 100_000 + b"\n",
+    b'{"step": "six"}\n',
+    b'{"step": -3}\n',
+    b"7\n",
+    b'{"step": 3, "loss"\n',
+]
+
+
+def test_damaged_metrics_stop_no_resume(
+    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = make_config()
+    train(config, stop_after=6)
+    folder = RunFolder(config.run_folder)
+    lines = folder.metrics_file.read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:2], *DAMAGED_LINES, *lines[2:]])
+    folder.metrics_file.write_bytes(damaged)
+    train(config, resume=True)
+    assert [record["step"] for record in records_of(config)] == list(range(1, 13))
+    assert (folder.path / "metrics.damaged-1.jsonl").read_bytes() == damaged
+    [warning] = [text for text in caplog.messages if "damaged lines" in text]
+    assert "metrics.damaged-1.jsonl" in warning and "(6)" in warning
+    train(config, resume=True)
+    assert not (folder.path / "metrics.damaged-2.jsonl").exists()
+
+
+def test_a_torn_last_record_is_written_again(make_config: MakeConfig) -> None:
+    config = make_config()
+    train(config)
+    before, file = records_of(config), RunFolder(config.run_folder).metrics_file
+    file.write_bytes(file.read_bytes()[:-20])
+    train(config, resume=True)
+    *others, last = records_of(config)
+    assert others == before[:-1]
+    for name in ("step", "tokens", "loss", "learning_rate", "validation_loss", "bits_per_byte"):
+        assert last[name] == before[-1][name]
+    assert not list(file.parent.glob("metrics.damaged*"))
+
+
 def test_a_finished_run_resumes_to_nothing(make_config: MakeConfig) -> None:
     config = make_config()
     first = train(config)

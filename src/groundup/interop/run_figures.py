@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groundup.files import read_json_lines
+from groundup.training.figure_columns import as_float, parse_line
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class RunFigures:
 
 
 def read_figures(metrics_file: Path, step: int) -> RunFigures:
-    """Read metrics.jsonl; a torn last line, or no file at all, only means fewer figures."""
-    records = list(read_json_lines(metrics_file)) if metrics_file.is_file() else []
+    """Read metrics.jsonl; a damaged line, or no file at all, only means fewer figures."""
+    lines = metrics_file.read_bytes().splitlines() if metrics_file.is_file() else []
+    records = [record for line in lines if (record := parse_line(line)) is not None]
     before = [one for one in records if _number(one, "step", math.inf) <= step]
     evaluations = [found for one in records if (found := _evaluated(one)) is not None]
     tokens = [one["tokens"] for one in before if type(one.get("tokens")) is int]
@@ -61,4 +62,4 @@ def _evaluated(record: dict[str, Any]) -> Evaluated | None:
 
 def _number(record: dict[str, Any], key: str, default: Any = None) -> Any:
     value = record.get(key)
-    return value if isinstance(value, int | float) and math.isfinite(value) else default
+    return value if math.isfinite(as_float(value)) else default

@@ -9,8 +9,9 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.loader import BatchLoader
 from groundup.errors import ConfigError
-from groundup.files import write_json_atomic
+from groundup.files import append_json_line, write_json_atomic
 from groundup.model.shapes import weight_shapes
+from groundup.optim.build import learning_rate_at
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -107,7 +108,8 @@ def _resume(
 ) -> None:
     if checkpoint is not None:
         state.restore(checkpoint)
-    folder.cut_metrics(state.step)
+    if folder.cut_metrics(state.step) and checkpoint is not None:
+        append_json_line(folder.metrics_file, _last_record(config, state, checkpoint))
     if changes:
         _log.warning("changed settings: %s", "; ".join(changes))
         save_yaml(folder.config_file, config)
@@ -115,6 +117,24 @@ def _resume(
         _log.info("%s has no checkpoint yet: it begins again from its first step", folder.path)
     else:
         _log.info("resumed from %s", checkpoint.path)
+
+
+def _last_record(
+    config: RunConfig, state: TrainingState, checkpoint: Checkpoint
+) -> dict[str, object]:
+    """What the checkpoint knows of the record of its step, where metrics.jsonl has lost that."""
+    record: dict[str, object] = {
+        "step": state.step,
+        "wall_seconds": round(state.wall_seconds, 3),
+        "tokens": state.tokens,
+        "loss": state.loss,
+        "learning_rate": learning_rate_at(
+            state.step - 1, config.schedule, config.optimizer.learning_rate, config.num_steps
+        ),
+    }
+    if checkpoint.metric is not None:
+        record |= {"validation_loss": checkpoint.metric, "bits_per_byte": state.bits_per_byte}
+    return record
 
 
 def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_changes: bool) -> None:
@@ -134,7 +154,11 @@ def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_chang
             "; ".join(changes),
         )
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    resumes = [*old.get("resumes", []), {"started": now, "changes": changes}]
+    earlier = old.get("resumes")
+    resumes = [
+        *(earlier if isinstance(earlier, list) else []),
+        {"started": now, "changes": changes},
+    ]
     write_json_atomic(folder.environment_file, {**old, "resumes": resumes})
 
 

@@ -8,6 +8,7 @@
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,19 +17,24 @@ from typing import TYPE_CHECKING, Any
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import (
+    atomic_path,
     locked,
-    read_json_lines,
     remove_stale_temporaries,
     write_json_atomic,
-    write_text_atomic,
 )
 from groundup.training.config import RunConfig
+from groundup.training.figure_columns import parse_line
 from groundup.training.run_log import RunLog, log_to_file
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
 _LIST_OF_LOCKS = Path("/proc/locks")
+
+# What stands for the step of a line of metrics.jsonl that is no record; torn is the last alone.
+_DAMAGED, _TORN = -1, -2
+
+_log = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -110,15 +116,51 @@ class RunFolder:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def cut_metrics(self, last_step: int) -> None:
-        """Drop the records after `last_step`: a resumed run writes them anew."""
+    def cut_metrics(self, last_step: int) -> bool:
+        """Drop the records after `last_step`: a resumed run writes them anew. Gives whether what is
+        left lacks a record of `last_step` although lines were lost.
+
+        Metrics are for looking and checkpoints for going on, so damage stops nothing: the file is
+        kept under another name, and its sound records go on.
+        """
         if not self.metrics_file.exists():
-            return
-        records = list(read_json_lines(self.metrics_file))
-        kept = [record for record in records if record.get("step", 0) <= last_step]
-        if len(kept) < len(records):
-            lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in kept]
-            write_text_atomic(self.metrics_file, "".join(lines))
+            return False
+        steps = [step for _, step in self._metrics_lines()]
+        num_damaged = steps.count(_DAMAGED)
+        if num_damaged or steps.count(_TORN) or any(step > last_step for step in steps):
+            with atomic_path(self.metrics_file) as temporary:
+                with open(temporary, "wb") as file:
+                    for line, step in self._metrics_lines():
+                        if 0 <= step <= last_step:
+                            file.write(line.rstrip(b"\n") + b"\n")
+                if num_damaged:
+                    self._set_metrics_aside(num_damaged)
+        return (num_damaged > 0 or _TORN in steps) and last_step not in steps
+
+    def _metrics_lines(self) -> Iterator[tuple[bytes, int]]:
+        """Each line with its step; a line that is no record has a mark instead."""
+        with open(self.metrics_file, "rb") as file:
+            for line in file:
+                record = parse_line(line)
+                step = _DAMAGED if record is None else record.get("step", 0)
+                if record is None and not line.endswith(b"\n"):
+                    step = _TORN
+                elif type(step) is not int or step < 0:
+                    step = _DAMAGED
+                if line.strip():
+                    yield line, step
+
+    def _set_metrics_aside(self, num_damaged: int) -> None:
+        number = 1
+        while (aside := self.path / f"metrics.damaged-{number}.jsonl").exists():
+            number += 1
+        os.rename(self.metrics_file, aside)
+        _log.warning(
+            "%s has damaged lines (%d): it is set aside as %s, and the run goes on with its sound records",
+            self.metrics_file,
+            num_damaged,
+            aside.name,
+        )
 
     def log_to_file(self) -> contextlib.AbstractContextManager[RunLog]:
         """Add what groundup logs meanwhile to log.txt."""
