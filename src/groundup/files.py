@@ -21,6 +21,8 @@ from groundup.errors import DataError
 
 _TEMPORARY_MARK = ".groundup-"
 _TEMPORARY_SUFFIX = ".tmp"
+# No file of ours comes near it, and Python's own limit is far enough from it.
+_MAX_DEPTH = 100
 
 _log = logging.getLogger(__name__)
 
@@ -111,6 +113,25 @@ def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
                 )
             else:
                 _log.warning("%s: dropped the unfinished last line %d", path, number)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """The value of a JSON text; also a ValueError where it is nested too deep to be walked."""
+    try:
+        value = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError("it is nested too deep")
 
 
 def hash_file(path: str | os.PathLike[str]) -> str:
@@ -209,8 +230,8 @@ def _cut_torn_line(file: int) -> int:
 
 def _parse_object(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = parse_json(line)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -17,7 +17,7 @@ from groundup.checkpoint.state_tree import unpack
 from groundup.checkpoint.tree_file import load_tree
 from groundup.checkpoint.weights import load_weights, read_shapes
 from groundup.errors import CheckpointError
-from groundup.files import hash_bytes, hash_file, write_text_atomic
+from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
 
 FORMAT = "groundup-checkpoint"
 VERSION = 1
@@ -148,12 +148,12 @@ def check_sizes(path: Path, record: Record) -> None:
 
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_bytes())
+        value = parse_json(file.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing") from None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{file} is damaged or cut short: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{file} is damaged: it holds no JSON object")

@@ -8,6 +8,7 @@ from groundup.checkpoint.state_tree import pack, unpack
 from groundup.checkpoint.weight_stream import WeightStream
 from groundup.checkpoint.weights import read_weights
 from groundup.errors import CheckpointError
+from groundup.files import parse_json
 
 VERSION = 1
 
@@ -46,12 +47,10 @@ def load_tree(
             f"{name} has format version {version}, this groundup knows {VERSION}: update groundup"
         )
     try:
-        skeleton = json.loads(metadata.get(_TREE_KEY, ""))
-    except (ValueError, RecursionError) as error:
+        skeleton = parse_json(metadata.get(_TREE_KEY, ""))
+    except ValueError as error:
         raise CheckpointError(f"{name} is damaged: {error} in its {_TREE_KEY}") from error
     try:
         return unpack(skeleton, tensors)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    except RecursionError as error:
-        raise CheckpointError(f"{name} is damaged: its values are nested too deep") from error

@@ -5,13 +5,12 @@ Both stay when a download stops, so that a later one can go on. Where bytes come
 """
 
 import fcntl
-import json
 import os
 from pathlib import Path
 from typing import IO
 
 from groundup.errors import DataError
-from groundup.files import write_json_atomic
+from groundup.files import parse_json, write_json_atomic
 
 
 class PartialFile:
@@ -46,7 +45,7 @@ class PartialFile:
     def read_version(self) -> str | None:
         """Which version the bytes belong to; None when that is unknown."""
         try:
-            version = json.loads(self._note.read_bytes())["version"]
+            version = parse_json(self._note.read_bytes())["version"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return version if isinstance(version, str) else None

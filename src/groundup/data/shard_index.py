@@ -5,7 +5,6 @@ them is `prepare`.
 """
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +14,7 @@ import pydantic
 
 from groundup._native import hash_documents
 from groundup.errors import DataError
-from groundup.files import write_json_atomic
+from groundup.files import parse_json, write_json_atomic
 
 FORMAT = "groundup-shards"
 VERSION = 1
@@ -165,7 +164,9 @@ def read_record(
     """Read a JSON file of a known format and version."""
     value = _read_object(path)
     if value.get("format") != format_name:
-        raise DataError(f"{path} is no {format_name} file: its format is {value.get('format')!r}")
+        raise DataError(
+            f"{path} is no {format_name} file: its format is {value.get('format')!r:.60}"
+        )
     found = value.get("version")
     if found != version:
         mend = "update groundup" if isinstance(found, int) and found > version else "make it anew"
@@ -180,7 +181,7 @@ def read_record(
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
     if not isinstance(value, dict):

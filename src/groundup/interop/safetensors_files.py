@@ -5,7 +5,6 @@ What the tensors are called is left to others.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from groundup.checkpoint import load_weights, save_weights
 from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError
-from groundup.files import write_json_atomic
+from groundup.files import parse_json, write_json_atomic
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = f"{SINGLE_NAME}.index.json"
@@ -116,14 +115,14 @@ def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[P
 def read_json_object(path: Path) -> dict[str, Any]:
     """A small JSON file of a checkpoint; a CheckpointError says what is wrong with it."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise CheckpointError(
             f"{path} is missing: name the folder of a Hugging Face checkpoint"
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{path} is damaged or cut short: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds no JSON object: fetch the checkpoint again")

@@ -40,6 +40,9 @@ _BOUNDED_STEP_BYTES = 4 << 20
 
 _SMALLEST_RUN_BYTES = 1 << 20
 
+_MAX_VOCAB_SIZE = 10**8
+_MAX_THREADS = 1_024
+
 
 @dataclass(frozen=True)
 class TrainingSummary:
@@ -126,8 +129,13 @@ def train_tokenizer(
             f"vocab_size {vocab_size} is too small: the 256 bytes and {len(texts)} special tokens "
             f"alone take {smallest}"
         )
-    if num_threads is not None and num_threads < 1:
-        raise TokenizerError(f"num_threads is {num_threads}; it must be at least 1")
+    if vocab_size > _MAX_VOCAB_SIZE:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that ids can count: "
+            f"choose a smaller one"
+        )
+    if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
+        raise TokenizerError(f"num_threads is {num_threads}; it must be from 1 to {_MAX_THREADS}")
     threads = num_threads or num_cores()
     phases: list[tuple[str, float, int]] = []
     with tempfile.TemporaryDirectory(prefix="groundup-counts-") as folder:

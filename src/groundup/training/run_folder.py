@@ -7,7 +7,6 @@
 """
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from groundup.errors import ConfigError
 from groundup.files import (
     atomic_path,
     locked,
+    parse_json,
     remove_stale_temporaries,
     write_json_atomic,
 )
@@ -111,8 +111,8 @@ class RunFolder:
     def read_environment(self) -> dict[str, Any]:
         """What the run began on; nothing if that cannot be read."""
         try:
-            value = json.loads(self.environment_file.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            value = parse_json(self.environment_file.read_bytes())
+        except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -156,7 +156,8 @@ class RunFolder:
             number += 1
         os.rename(self.metrics_file, aside)
         _log.warning(
-            "%s has damaged lines (%d): it is set aside as %s, and the run goes on with its sound records",
+            "%s has damaged lines (%d): it is set aside as %s, and the run goes on with the "
+            "records that are sound",
             self.metrics_file,
             num_damaged,
             aside.name,

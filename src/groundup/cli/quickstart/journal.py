@@ -1,10 +1,9 @@
 """What earlier runs of the quickstart did in its folder, so that finished steps are kept."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from groundup.files import write_json_atomic
+from groundup.files import parse_json, write_json_atomic
 
 _FILE_NAME = "quickstart.json"
 
@@ -33,7 +32,7 @@ class Journal:
     def _read(self) -> dict[str, Any]:
         """Nothing, if the file is not there or cannot be read."""
         try:
-            value = json.loads(self._file.read_bytes())
+            value = parse_json(self._file.read_bytes())
         except (OSError, ValueError):
             return {}
         return value if isinstance(value, dict) else {}

@@ -138,7 +138,10 @@ def describe_source(format_name: str, path: Path, data: bytes) -> dict[str, Any]
 
 def excerpt(value: Any) -> str:
     """A value as an error shows it: not longer than a line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "nested too deep to be shown"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
