@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(arguments: Arguments) -> None:
     tokenizer = Tokenizer.load(
         arguments.tokenizer,
         pattern=arguments.pattern,
-        special_tokens=list(arguments.special_token) or None,
+        special_tokens=list(map(as_text, arguments.special_token)) or None,
     )
     with progress_bar("encoding") as progress:
         summary = prepare(

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -35,7 +37,7 @@ def run(arguments: Arguments) -> None:
         tokenizer = Tokenizer.load(
             arguments.tokenizer,
             pattern=arguments.pattern,
-            special_tokens=list(arguments.special_token) or None,
+            special_tokens=list(map(as_text, arguments.special_token)) or None,
         )
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)

@@ -1,20 +1,22 @@
 """`groundup generate`: let a trained model go on from a prompt, from several, or from nothing."""
 
-import io
 import json
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel, TextPiece
+
+_MOST_SAMPLES = 10**9
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -78,10 +80,14 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Load, ask for all texts at once, print them in order."""
     from groundup.cli.runs import find_run
+    from groundup.data.counter_random import check_seed
     from groundup.generation.sampling import Sampler
 
-    if arguments.num_samples < 1:
-        raise ConfigError(f"--num-samples is {arguments.num_samples}; it must be 1 or more")
+    if not 1 <= arguments.num_samples <= _MOST_SAMPLES:
+        raise ConfigError(
+            f"--num-samples is {arguments.num_samples}; it must be from 1 to {_MOST_SAMPLES}"
+        )
+    check_seed(arguments.seed + arguments.num_samples - 1)
     # Before anything is loaded, so that a mistake is told at once.
     sampler = Sampler.of(
         arguments.temperature,
@@ -95,21 +101,22 @@ def run(arguments: Arguments) -> None:
     language_model = load_to_write(
         folder, arguments.checkpoint, arguments.device, arguments.precision
     )
-    texts = [
-        _Text(prompt, sample, arguments.seed + sample)
-        for prompt in prompts
-        for sample in range(arguments.num_samples)
-    ]
-    requests = [
+    firsts = [
         language_model.request(
-            text.prompt, arguments.max_tokens, sampler, text.seed, arguments.past_context
+            prompt, arguments.max_tokens, sampler, arguments.seed, arguments.past_context
         )
-        for text in texts
+        for prompt in prompts
     ]
-    pieces = language_model.stream_requests(requests, arguments.stop)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A model may write any character, and the terminal may not know it.
-        sys.stdout.reconfigure(errors="replace")
+    for first in firsts:
+        language_model.check(first)
+    texts = _Texts(prompts, arguments.num_samples, arguments.seed)
+    # Made as they are needed: there may be more of them than fit into memory.
+    requests = (
+        replace(first, seed=arguments.seed + sample)
+        for first in firsts
+        for sample in range(arguments.num_samples)
+    )
+    pieces = language_model.stream_requests(requests, tuple(map(as_text, arguments.stop)))
     if arguments.json:
         _print_json(texts, pieces)
     else:
@@ -123,6 +130,22 @@ class _Text:
     prompt: str
     sample: int
     seed: int
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """All of them, in order."""
+
+    prompts: Sequence[str]
+    num_samples: int
+    first_seed: int
+
+    def __len__(self) -> int:
+        return len(self.prompts) * self.num_samples
+
+    def __getitem__(self, place: int) -> _Text:
+        number, sample = divmod(place, self.num_samples)
+        return _Text(self.prompts[number], sample, self.first_seed + sample)
 
 
 def _read_prompts(arguments: Arguments) -> list[str]:
@@ -168,7 +191,7 @@ def load_to_write(
     )
 
 
-def _print_text(texts: Sequence[_Text], pieces: "Iterable[TextPiece]") -> None:
+def _print_text(texts: _Texts, pieces: "Iterable[TextPiece]") -> None:
     """Each text after its prompt; where there are several, each below a line that counts them."""
     shown = -1
     for place, text, finish_reason in _in_order(pieces):
@@ -183,7 +206,7 @@ def _print_text(texts: Sequence[_Text], pieces: "Iterable[TextPiece]") -> None:
         sys.stdout.flush()
 
 
-def _print_json(texts: Sequence[_Text], pieces: "Iterable[TextPiece]") -> None:
+def _print_json(texts: _Texts, pieces: "Iterable[TextPiece]") -> None:
     written = ""
     for place, text, finish_reason in _in_order(pieces):
         written += text
@@ -205,4 +228,6 @@ def _in_order(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
         while waiting.get(turn):
             first = waiting[turn].popleft()
             yield first
-            turn += first.finish_reason is not None
+            if first.finish_reason is not None:
+                del waiting[turn]
+                turn += 1

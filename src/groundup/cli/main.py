@@ -4,18 +4,23 @@
 nothing heavy; the verb's module and the flag parser are imported once they are needed.
 """
 
+import codecs
 import contextlib
 import errno
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from groundup.cli.streams import prepare_streams
 from groundup.cli.verbs import GROUPS, VERBS, Verb
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
 _HELP_FLAGS = ("-h", "--help", "help")
+# As torch says it, of whatever device.
+_NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 _USER_ERRNOS = frozenset(
     {
         errno.ENOENT,
@@ -37,6 +42,7 @@ _USER_ERRNOS = frozenset(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status; never raises for a user's mistake."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    prepare_streams()
     try:
         status = _dispatch(arguments)
         sys.stdout.flush()
@@ -55,7 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         return _fail(_describe_os_error(error), 2 if error.errno in _USER_ERRNOS else 1)
-    except MemoryError:
+    except UnicodeEncodeError as error:
+        if codecs.lookup(error.encoding).name == "utf-8":
+            raise
+        text = error.object[error.start : error.end]
+        hint = "set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+        return _fail(f"no file name of this locale can hold {text!a}: {hint}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or _NO_MEMORY.search(str(error))):
+            raise
         return _fail("out of memory: close other programs or work on less at once", 1)
 
 

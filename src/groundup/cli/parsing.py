@@ -5,8 +5,10 @@ once more into a stream of known shape (UTF-8, no colour, very wide), whose rows
 """
 
 import contextlib
+import dataclasses
 import decimal
 import io
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -42,7 +44,9 @@ def parse_arguments(
     finding: pydantic.ValidationError | None
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            return _parse(arguments_type, prog, argv, default)
+            arguments = _parse(arguments_type, prog, argv, default)
+        _check_numbers(arguments)
+        return arguments
     except SystemExit as stop:
         if not stop.code:
             return None
@@ -58,6 +62,17 @@ def parse_arguments(
         hint = f"did you mean {nearest}?" if nearest else f"see {prog} --help"
         raise ConfigError(f"{prog} has no option {unknown}: {hint}")
     raise ConfigError(_explain(_boxes(arguments_type, prog, argv), prog))
+
+
+def _check_numbers(arguments: Any) -> None:
+    """No flag of any verb takes a number that is not finite or that 64 bits cannot count."""
+    for name, value in vars(arguments).items() if dataclasses.is_dataclass(arguments) else ():
+        for one in value if isinstance(value, tuple) else (value,):
+            flag = f"--{name.replace('_', '-')}"
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ConfigError(f"{flag} is {one}: give a finite number")
+            if isinstance(one, int) and not -(2**63) <= one < 2**64:
+                raise ConfigError(f"{flag} is {one!s:.40}, beyond 64 bits: give a smaller number")
 
 
 def known_flags(arguments_type: type[Any], prog: str) -> list[str]:

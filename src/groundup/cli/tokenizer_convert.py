@@ -6,6 +6,8 @@ from typing import Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -34,7 +36,7 @@ def run(arguments: Arguments) -> None:
     definition = read_definition(
         arguments.source,
         pattern=arguments.pattern,
-        special_tokens=list(arguments.special_token) or None,
+        special_tokens=list(map(as_text, arguments.special_token)) or None,
     )
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")

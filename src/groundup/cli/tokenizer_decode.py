@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(arguments: Arguments) -> None:
     tokenizer = Tokenizer.load(
         arguments.tokenizer,
         pattern=arguments.pattern,
-        special_tokens=list(arguments.special_token) or None,
+        special_tokens=list(map(as_text, arguments.special_token)) or None,
     )
     text = tokenizer.decode(_read_ids(arguments, tokenizer))
     if arguments.out is not None:
@@ -72,17 +73,16 @@ def _read_ids(arguments: Arguments, tokenizer: "Tokenizer") -> Any:
 
 def _parse_ids(text: str, place: str) -> list[int]:
     words = text.replace(",", " ").strip().removeprefix("[").removesuffix("]").split()
-    try:
-        return list(map(int, words))
-    except ValueError:
-        number, word = next(
-            (number, word)
-            for number, word in enumerate(words, start=1)
-            if not word.lstrip("-").isdecimal()
-        )
-        raise DataError(
-            f"word {number} of {place} is {word[:40]!r}; ids are whole numbers with spaces between"
-        ) from None
+    ids = []
+    for number, word in enumerate(words, start=1):
+        try:
+            ids.append(int(word))
+        except ValueError:
+            raise DataError(
+                f"word {number} of {place} is {word[:40]!r}; ids are whole numbers with spaces "
+                f"between"
+            ) from None
+    return ids
 
 
 def _read_npy(path: Path) -> Any:

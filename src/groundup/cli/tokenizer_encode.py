@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def run(arguments: Arguments) -> None:
     tokenizer = Tokenizer.load(
         arguments.tokenizer,
         pattern=arguments.pattern,
-        special_tokens=list(arguments.special_token) or None,
+        special_tokens=list(map(as_text, arguments.special_token)) or None,
     )
-    text = arguments.text if arguments.text is not None else read_text(arguments.file)
+    text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)
     if arguments.out is None:
         sys.stdout.write(_as_text(ids))

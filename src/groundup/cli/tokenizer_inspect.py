@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -46,9 +48,9 @@ def run(arguments: Arguments) -> None:
     definition = read_definition(
         arguments.tokenizer,
         pattern=arguments.pattern,
-        special_tokens=list(arguments.special_token) or None,
+        special_tokens=list(map(as_text, arguments.special_token)) or None,
     )
-    explanation = explain_definition(definition, arguments.text)
+    explanation = explain_definition(definition, as_text(arguments.text))
     # Off a terminal a line is never wrapped: it may be read by another program.
     width = None if sys.stdout.isatty() else 1_000_000
     console = Console(highlight=False, width=width, soft_wrap=True)

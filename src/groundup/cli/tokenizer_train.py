@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def run(arguments: Arguments) -> None:
         raise ConfigError("groundup tokenizer train needs at least one file to learn from")
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
-    special_tokens = list(arguments.special_token) or ["<|endoftext|>"]
+    special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     max_memory_bytes = parse_memory(arguments.max_memory) if arguments.max_memory else None
     with progress_bar("learning the vocabulary") as progress:
         tokenizer, summary = train_from_files(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -196,27 +196,40 @@ class LanguageModel:
         return (piece.text for piece in pieces if piece.text)
 
     def stream_requests(
-        self, requests: Sequence[GenerationRequest], stop: Sequence[str] = ()
+        self, requests: Iterable[GenerationRequest], stop: Sequence[str] = ()
     ) -> Iterator[TextPiece]:
-        """Pieces of the texts of many requests as they come; each request's last has a reason."""
+        """Pieces of the texts of many requests as they come; each request's last has a reason.
+
+        Requests are taken as rows become free, so there may be any number. Mistakes in those of a
+        sequence are told here, and in those that are made meanwhile once they are taken.
+        """
         stop = check_stop_strings(stop)
-        for request in requests:
-            request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
-        return self._stream(requests, stop)
+        waiting = iter(requests)
+        first = list(itertools.islice(waiting, _MOST_ROWS))
+        for request in requests if isinstance(requests, Sequence) else first:
+            self.check(request)
+        return self._stream(len(first), itertools.chain(first, waiting), stop)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise ConfigError for a request that the model cannot take."""
+        request.check_fits(self.model.config.vocab_size, self.model.config.context_length)
 
     def _stream(
-        self, requests: Sequence[GenerationRequest], stop: tuple[str, ...]
+        self, num_rows: int, requests: Iterator[GenerationRequest], stop: tuple[str, ...]
     ) -> Iterator[TextPiece]:
-        waiting = deque(range(len(requests)))
+        waiting = enumerate(requests)
+        upcoming = next(waiting, None)
         running: dict[int, tuple[int, TextStream]] = {}
-        with self._borrowed_engine(len(waiting)) as engine:
-            while waiting or running:
-                while waiting and engine.num_free:
-                    place = waiting.popleft()
-                    if requests[place].max_tokens == 0:
+        with self._borrowed_engine(num_rows) as engine:
+            while upcoming is not None or running:
+                while upcoming is not None and engine.num_free:
+                    place, request = upcoming
+                    upcoming = next(waiting, None)
+                    if request.max_tokens == 0:
                         yield TextPiece(place, "", "length")
                         continue
-                    running[engine.add(requests[place])] = place, TextStream(self.tokenizer, stop)
+                    self.check(request)
+                    running[engine.add(request)] = place, TextStream(self.tokenizer, stop)
                 for handle, token in engine.step():
                     place, stream = running[handle]
                     reason = token.finish_reason
