@@ -160,3 +160,46 @@ def test_saving_writes_the_defaults_too(tmp_path: Path) -> None:
 def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
     tree = {"a": {"b": {"c": 1}, "d.e": [2]}, "f": {}, 3: None}
     assert dict(flatten(tree)) == {"a.b.c": 1, "a.d.e": [2], "f": {}, "3": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: " + "[" * 3_000,
+        "model: " + "{a: " * 3_000,
+        "- " * 3_000,
+        "model: &model {teacher: *model}",
+        "files: &files [*files]",
+        "a: &a [1, 1]\n"
+        + "".join(
+            f"{chr(98 + n)}: &{chr(98 + n)} [*{chr(97 + n)}, *{chr(97 + n)}]\n" for n in range(24)
+        ),
+        "a: &a {x: 1}\n"
+        + "".join(
+            f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [*{chr(97 + n)}, *{chr(97 + n)}]}}\n"
+            for n in range(24)
+        ),
+        "seed: " + "9" * 5_000,
+        "seed: 0x" + "f" * 50_000,
+        "seed: 2001-99-99",
+        "seed: 1" + ":59" * 500 + ".5",
+        "seed: !!bool perhaps",
+        "seed: !!timestamp today",
+        "x" * (1 << 21),
+        "\0",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_no_file_is_worse_than_an_error_in_one_line(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError, match=path.name) as caught:
+        load_settings(RunSettings, path)
+    assert len(str(caught.value)) < 500 + len(str(path))
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path: Path) -> None:
+    class Place(Settings):
+        folder: Path = Path()
+
+    with pytest.raises(ConfigError, match=r"folder is 'a\\x00b', but no path has a NUL"):
+        load_settings(Place, write(tmp_path, 'folder: "a\\0b"'))

@@ -333,3 +333,11 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
             assert not is_third
     with files.locked(tmp_path) as is_free:
         assert is_free
+
+
+@pytest.mark.parametrize("depth", [150, 900, 990, 100_000])
+def test_json_that_is_nested_too_deep_is_a_value_error(depth: int) -> None:
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        with pytest.raises(ValueError, match=r"nested too deep|Expecting value"):
+            files.parse_json(opening * depth + closing * depth)
+    assert files.parse_json("[" * 50 + "]" * 50)

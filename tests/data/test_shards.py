@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from groundup.data.prepare import prepare
+from groundup.data.shard_index import read_index
 from groundup.data.shards import open_shards
 from groundup.errors import DataError
 from groundup.tokenizer import Tokenizer
@@ -147,3 +148,10 @@ def test_folders_without_an_index_say_what_to_do(folder: Path, tmp_path: Path) -
     (folder / "index.json").rename(folder / "unfinished.json")
     with pytest.raises(DataError, match="not finished: run the same groundup data prepare again"):
         open_shards(folder)
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_a_deeply_nested_index_is_refused(tmp_path: Path, depth: int) -> None:
+    (tmp_path / "index.json").write_text('{"format":' + "[" * depth + "]" * depth + "}", "utf-8")
+    with pytest.raises(DataError, match=r"index.json is damaged.* nested too deep"):
+        read_index(tmp_path)

@@ -91,6 +91,15 @@ def test_more_prompts_than_rows_take_turns(run: Path, monkeypatch: pytest.Monkey
     assert LanguageModel.load(run).generate_many(PROMPTS, max_tokens=9) == whole
 
 
+def test_requests_without_end_are_taken_as_they_are_needed(run: Path) -> None:
+    language_model = LanguageModel.load(run)
+    request = language_model.request("abc", 2, Sampler())
+    taken = (dataclasses.replace(request, seed=seed) for seed in itertools.count())
+    pieces = language_model.stream_requests(taken)
+    assert max(piece.place for piece in itertools.islice(pieces, 300)) > 64
+    assert next(taken).seed < 1_000
+
+
 def test_streams_of_one_model_do_not_disturb_each_other(run: Path) -> None:
     language_model = LanguageModel.load(run)
     settings: dict[str, Any] = {"max_tokens": 40, "past_context": "slide"}

@@ -135,3 +135,35 @@ def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: 
     with pytest.raises(ConfigError, match="cannot be that of a run"):
         import_huggingface(folder, "../taken", runs_folder=runs)
     assert hash_file(run / "environment.json") == before
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_layers is 1000000000, but .* 10000"),
+        ({"num_hidden_layers": 9_999}, r"lacks .*model.layers.* more"),
+        ({"hidden_size": 10**18, "head_dim": None}, "d_model is 1000000000000000000, but"),
+        ({"vocab_size": 10**8}, r"shapes differ of model.embed_tokens.weight \(\(300, 32\)"),
+        ({"intermediate_size": 10**7}, r"shapes differ of .*mlp.gate_proj"),
+        ({"max_position_embeddings": 10**400}, "context_length is 10000"),
+        ({"rope_theta": float("nan"), "rope_parameters": None}, "rope_theta is nan, but .* finite"),
+        ({"rms_norm_eps": float("inf")}, "norm_eps is inf, but .* finite"),
+    ],
+)
+def test_settings_are_held_against_bounds_and_headers_before_weights_are_read(
+    make_checkpoint: MakeCheckpoint, runs: Path, change: dict[str, Any], complaint: str
+) -> None:
+    folder = make_checkpoint()
+    change_json(folder / "config.json", **change)
+    with pytest.raises(CheckpointError, match=complaint) as caught:
+        import_huggingface(folder, "taken", runs_folder=runs)
+    assert len(str(caught.value)) < 2_000
+    assert not runs.exists()
+
+
+def test_a_deeply_nested_config_is_refused(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+    folder = make_checkpoint()
+    for depth in (900, 100_000):
+        (folder / "config.json").write_text('{"a":' + "[" * depth + "]" * depth + "}", "utf-8")
+        with pytest.raises(CheckpointError, match="nested too deep"):
+            import_huggingface(folder, "taken", runs_folder=runs)

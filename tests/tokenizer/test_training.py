@@ -2,6 +2,7 @@
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -22,7 +23,7 @@ from groundup.tokenizer.patterns import (
     find_pattern,
 )
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.tokenizer.training import train_tokenizer
+from groundup.tokenizer.training import train_bpe, train_tokenizer
 
 END = "<|end|>"
 Merges = list[tuple[bytes, bytes]]
@@ -232,3 +233,10 @@ def test_blocks_may_be_any_buffer() -> None:
     expected = train_tokenizer([text], 270, [])[0].merges
     for block in (bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)):
         assert train_tokenizer([block], 270, [])[0].merges == expected
+
+
+@pytest.mark.parametrize("vocab_size", [2**31, 2**70, 10**400])
+def test_a_vocabulary_that_no_id_can_count_is_refused(tmp_path: Path, vocab_size: int) -> None:
+    (tmp_path / "text.txt").write_text("abc", "utf-8")
+    with pytest.raises(TokenizerError, match=r"vocab_size \d+ is more than"):
+        train_bpe(tmp_path / "text.txt", vocab_size, [])

@@ -1,5 +1,6 @@
 """`groundup data sample`: the built-in corpus of little stories."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def run(arguments: Arguments) -> None:
 
     if not 0 < arguments.megabytes < float("inf"):
         raise ConfigError(f"--megabytes {arguments.megabytes:g} must be more than 0")
+    free = shutil.disk_usage(_nearest_folder(arguments.out)).free
+    if arguments.megabytes > free / 1e6:
+        raise ConfigError(
+            f"--megabytes {arguments.megabytes:g} is more than the {show_bytes(free)} that are "
+            f"free at {arguments.out}"
+        )
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the text file to write")
     with progress_bar("writing stories") as progress:
@@ -36,3 +43,8 @@ def run(arguments: Arguments) -> None:
         )
     size = show_bytes(corpus.num_bytes)
     print(f"wrote {arguments.out}: {corpus.num_stories:,} stories, {size}")
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder of a file to be written, or the one that its folder will be made in."""
+    return next(folder for folder in path.resolve().parents if folder.is_dir())

@@ -10,17 +10,16 @@ from groundup.errors import ConfigError, did_you_mean
 
 _ROUND_TO = 64
 # Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
-_MAX_IDS = 10**8
 _MAX_WIDTH = 10**6
 
 
 class ModelConfig(Settings):
     """The shape of a Transformer language model and the kind of its parts."""
 
-    vocab_size: int = Field(default=10_000, ge=1, le=_MAX_IDS)
+    vocab_size: int = Field(default=10_000, ge=1, le=10**8)
     """Tokens in the vocabulary."""
 
-    context_length: int = Field(default=256, ge=1, le=_MAX_IDS)
+    context_length: int = Field(default=256, ge=1, le=2**24)
     """The longest text the model sees at once, in tokens."""
 
     d_model: int = Field(default=512, ge=1, le=_MAX_WIDTH)

@@ -15,6 +15,8 @@ def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 
     per_position = config.d_head if config.positions == "rope" else 0
     per_position += num_sequences * 2 * config.key_value_heads * config.d_head
     of_context = _FLOAT32_BYTES * config.num_layers * config.context_length * per_position
+    # A layer's tables are computed in float64, from angles that stand beside them.
+    of_context += 8 * config.context_length * config.d_head if config.positions == "rope" else 0
     if weights + of_context > memory_bytes:
         raise ConfigError(
             f"the model takes {show_bytes(weights)} for its weights and {show_bytes(of_context)} "

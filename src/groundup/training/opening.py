@@ -82,8 +82,8 @@ def open_run(
     if resume and checkpoints.steps():
         checkpoint = checkpoints.newest()
         check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
-    state = build_state(config)
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    state = build_state(config)
     trackers = open_trackers(config, folder.path)
     if resume:
         _resume(config, folder, checkpoint, state, changes)

@@ -14,6 +14,7 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
+from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 
@@ -85,14 +86,19 @@ class TrainingState:
             group.update(own)
         counters = checkpoint.state
         self.step = checkpoint.step
-        self.num_skipped = counters["num_skipped"]
         self.num_skipped_in_row = 0
-        self.loss = counters["loss"]
-        self.validation_loss = counters["validation_loss"]
-        self.bits_per_byte = counters["bits_per_byte"]
-        self.best_validation_loss = counters["best_validation_loss"]
-        self.wall_seconds = counters["wall_seconds"]
-        restore_random_state(counters["random"])
+        try:
+            self.num_skipped = int(counters["num_skipped"])
+            self.loss = counters["loss"]
+            self.validation_loss = counters["validation_loss"]
+            self.bits_per_byte = counters["bits_per_byte"]
+            self.best_validation_loss = counters["best_validation_loss"]
+            self.wall_seconds = float(counters["wall_seconds"])
+            restore_random_state(counters["random"])
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise CheckpointError(
+                f"{checkpoint.path} holds no state of a run ({error!r}): it cannot be resumed"
+            ) from error
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
