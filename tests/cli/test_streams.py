@@ -53,14 +53,17 @@ def test_a_locale_without_an_encoding_prints_utf8(tokenizer_file: Path, verb: st
     assert expected in out.decode("utf-8")
 
 
-def test_a_path_that_the_locale_cannot_name_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("data: {shards: donn\u00e9es, tokenizer: \u00e9.json}")
-    status, _, errors = run_in_shell(
-        ["train", "--config", str(tmp_path / "run.yaml"), "--runs-folder", str(tmp_path)],
-        PYTHONUTF8="0",
-        LC_ALL="C",
-    )
-    assert status == 2 and errors.startswith("error: ") and errors.count("\n") == 1
+def test_a_path_that_the_locale_cannot_name_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: list[str]) -> int:
+        "donn\u00e9es".encode("ascii")
+        return 0
+
+    monkeypatch.setattr("groundup.cli.main._dispatch", fail)
+    assert main(["plan"]) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: no file name of this locale") and errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(
