@@ -80,7 +80,7 @@ def test_a_path_that_the_locale_cannot_name_is_one_line(
         ["plan", "--batch-size", "9" * 400],
         ["plan", "--mfu", "nan"],
         ["data", "sample", "--megabytes", "1e18"],
-        ["tokenizer", "train", __file__, "--vocab-size", str(10**18)],
+        ["tokenizer", "train", __file__, "--vocab-size", str(2**63)],
     ],
 )
 def test_numbers_beyond_all_bounds_are_one_line(

@@ -40,7 +40,8 @@ _BOUNDED_STEP_BYTES = 4 << 20
 
 _SMALLEST_RUN_BYTES = 1 << 20
 
-_MAX_VOCAB_SIZE = 10**8
+# Beyond what any text has pairs for, and within what the native core counts in.
+_MAX_VOCAB_SIZE = 2**63 - 1
 _MAX_THREADS = 1_024
 
 
@@ -131,7 +132,7 @@ def train_tokenizer(
         )
     if vocab_size > _MAX_VOCAB_SIZE:
         raise TokenizerError(
-            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that ids can count: "
+            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that 64 bits count: "
             f"choose a smaller one"
         )
     if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
