@@ -16,10 +16,10 @@ class OptimizerConfig(Settings):
     """adamw; muon for the matrices of the blocks with adamw for the rest; or plain sgd, whose rate
     falls with the root of the step on top of the schedule."""
 
-    learning_rate: float = Field(1e-3, gt=0, le=1e6)
+    learning_rate: float = Field(1e-3, gt=0, le=1e15)
     """The greatest learning rate; the schedule says how much of it a step gets."""
 
-    muon_learning_rate: float | None = Field(None, gt=0, le=1e6)
+    muon_learning_rate: float | None = Field(None, gt=0, le=1e15)
     """Learning rate of the matrices under muon; learning_rate if not given, for muon's steps are
     scaled to the size of adamw's."""
 
