@@ -8,6 +8,7 @@
 #include "batch.h"
 #include "documents.h"
 #include "encoder.h"
+#include "files.h"
 #include "float_rows.h"
 #include "parallel.h"
 #include "trainer.h"
@@ -956,6 +957,40 @@ PyObject* run_without_gil(const Work& work, Py_ssize_t num_threads) {
     Py_RETURN_NONE;
 }
 
+// ---- Files.
+
+PyObject* py_read_ranges(PyObject*, PyObject* args) {
+    int file;
+    PyObject *offsets, *out;
+    Py_ssize_t count, size;
+    if (!PyArg_ParseTuple(args, "iOnnO", &file, &offsets, &count, &size, &out)) return nullptr;
+    return guarded([&] {
+        const Array<int64_t> begins(offsets, static_cast<size_t>(count));
+        const Array<Byte> target(out, static_cast<size_t>(count * size), true);
+        RangesRead read;
+        {
+            const GilReleased released;
+            read = read_ranges(file, begins.data(), static_cast<size_t>(count), static_cast<size_t>(size),
+                               target.data());
+        }
+        if (read.error) {
+            errno = read.error;
+            checked(PyErr_SetFromErrno(PyExc_OSError));
+        }
+        return checked(PyLong_FromSize_t(read.count));
+    });
+}
+
+PyObject* py_watch_mapping(PyObject*, PyObject* args) {
+    PyObject *mapping, *message;
+    if (!PyArg_ParseTuple(args, "OO", &mapping, &message)) return nullptr;
+    return guarded([&] {
+        const Text mapped(mapping);
+        watch_mapping(mapped.span(), bytes_of(message, "a message"));
+        Py_RETURN_NONE;
+    });
+}
+
 PyObject* py_norm_rows(PyObject*, PyObject* args) {
     PyObject *x, *addend, *gain, *total, *out, *scale;
     Py_ssize_t rows, width, num_threads;
@@ -1082,6 +1117,10 @@ PyMethodDef functions[] = {
     {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
     {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
     {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
+    {"read_ranges", py_read_ranges, METH_VARARGS,
+     "(file, int64 offsets, count, size, out) -> how many ranges the file had in full"},
+    {"watch_mapping", py_watch_mapping, METH_VARARGS,
+     "(mapping, message): a bus error there prints the message and ends the process"},
     {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
     {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},

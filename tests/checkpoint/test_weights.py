@@ -6,6 +6,7 @@ import os
 import pickle
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +293,21 @@ def test_the_header_is_what_the_format_says() -> None:
         "wide": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
         "small": {"dtype": "F16", "shape": [3], "data_offsets": [16, 22]},
     }
+
+
+def test_a_file_that_shrinks_while_it_is_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_weights(path, {"a": torch.ones(10_000), "b": torch.ones(5)})
+    open_checked = safetensors.safe_open
+
+    @contextlib.contextmanager
+    def shrink_once_open(*arguments: Any, **options: Any) -> Iterator[Any]:
+        with open_checked(*arguments, **options) as file:
+            os.truncate(path, 1000)
+            yield file
+
+    monkeypatch.setattr(safetensors, "safe_open", shrink_once_open)
+    with pytest.raises(CheckpointError, match=rf"{path} is .* became shorter while it was"):
+        load_weights(path)

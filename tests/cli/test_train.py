@@ -1,7 +1,9 @@
 """`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
 
 import contextlib
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,3 +248,19 @@ def test_a_signal_saves_the_run_and_the_resume_is_exact(
     assert "go on with the same command and --resume" in errors
     assert main(["train", *config, "--name", "parted", "--resume"]) == 0
     assert compare_runs("runs/whole", "runs/parted").differences == []
+
+
+def test_a_shard_that_shrinks_is_one_line(small_config: Path) -> None:
+    """In a real process, which a bus error would end."""
+    shutil.copytree(small_config.parent / "shards", "shards")
+    command = [sys.executable, "-m", "groundup", "train", "--config", str(small_config)]
+    command += ["--data.shards", "shards", "--num-steps", "1000000", "--name", "shrinking"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not list(Path("runs/shrinking/checkpoints").glob("step_*")):
+        time.sleep(0.005)
+    os.truncate("shards/train_000000.bin", 4096)
+    _, errors = process.communicate()
+    assert process.returncode == 2, errors
+    last = errors.splitlines()[-1]
+    assert last.startswith("error: shards/train_000000.bin became shorter while it was in use")
+    assert "Traceback" not in errors

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import groundup.data
 from groundup.data.loader import Batch, Batches, BatchLoader, get_batch, read_windows
 from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
 from groundup.data.shard_index import EndToken, PrepareSettings, ShardEntry, ShardIndex, SplitEntry
-from groundup.data.shards import Shards
+from groundup.data.shards import ShardFile, Shards
 from groundup.data.transfer import transfer_to
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import set_seed
@@ -48,7 +49,12 @@ def make_shards(lengths: list[int], dtype: str = "uint16") -> Shards:
             column="",
         ),
     )
-    return Shards("train", arrays, index)
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for array, entry in zip(arrays, entries, strict=True):
+            array.tofile(path := Path(folder, entry.file))
+            files.append(ShardFile(path, array.dtype, len(array)))
+        return Shards("train", files, index)
 
 
 def scrambled(num_ids: int) -> np.ndarray:

@@ -34,6 +34,7 @@ _DTYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
 _METADATA_NAME = "__metadata__"
 _ALIGNMENT_BYTES = 8
 # Small enough to be in the processor's cache still when the next consumer reads it.

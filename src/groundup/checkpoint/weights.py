@@ -5,16 +5,19 @@ Nothing that is loaded here can run code. What the tensors belong to is left to 
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
-from groundup.checkpoint.weight_stream import SHARED_KEY, WeightStream
+from groundup.checkpoint.weight_stream import DTYPES, SHARED_KEY, WeightStream
 from groundup.errors import CheckpointError
 from groundup.files import atomic_path
 
@@ -52,7 +55,14 @@ def read_weights(
         first_bytes = _read_first_bytes(source)
     try:
         tensors, metadata = _parse(source)
-    except (safetensors.SafetensorError, OSError, LookupError, ValueError, RuntimeError) as error:
+    except (
+        safetensors.SafetensorError,
+        OSError,
+        EOFError,
+        LookupError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         raise CheckpointError(_explain(name, first_bytes, error)) from error
     shared = _shared(metadata, tensors, name)
     metadata.pop(SHARED_KEY, None)
@@ -94,10 +104,26 @@ def _parse(source: PathLike | bytes) -> tuple[dict[str, Tensor], dict[str, str]]
         tensors = safetensors.torch.load(source)
         header_end = 8 + int.from_bytes(source[:8], "little")
         return tensors, dict(json.loads(source[8:header_end]).get("__metadata__") or {})
-    with safetensors.safe_open(source, framework="pt", device="cpu") as file:
-        # Copies: what the library returns is a mapping of the file, which may be replaced or lost.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return tensors, dict(file.metadata() or {})
+    with safetensors.safe_open(source, framework="pt", device="cpu") as checked:
+        names, metadata = checked.keys(), dict(checked.metadata() or {})
+    # The library has checked the header. What it returns is a mapping of the file, and looking at
+    # one that shrinks meanwhile is a bus error, so the tensors are read.
+    with open(source, "rb", buffering=0) as file:
+        begin = 8 + int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(begin - 8))
+        return {name: _read_tensor(file, begin, header[name]) for name in names}, metadata
+
+
+def _read_tensor(file: io.FileIO, begin: int, entry: dict[str, Any]) -> Tensor:
+    tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
+    data = tensor.reshape(-1).view(torch.uint8).numpy().data
+    file.seek(begin + entry["data_offsets"][0])
+    while data:
+        count = file.readinto(data)
+        if not count:
+            raise EOFError("it became shorter while it was being read")
+        data = data[count:]
+    return tensor
 
 
 def _shared(

@@ -1,47 +1,86 @@
-"""Encoded corpora on disk, as arrays: `open_shards` maps the files of one split.
+"""Encoded corpora on disk: `open_shards` opens the files of one split.
 
 A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little-endian ids, and
-`index.json` (see `shard_index`). Opening checks what is cheap; `verify` checks every byte.
+`index.json` (see `shard_index`). Opening checks what is cheap; `verify` checks every byte. Ids are
+read when they are asked for, and not mapped: a mapped file that shrinks is a bus error.
 """
 
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from groundup._native import read_ranges
 from groundup.data.shard_index import ShardEntry, ShardIndex, read_index
 from groundup.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
+_MEND = "put the whole file back, or run groundup data prepare again with --overwrite"
+
+
+class ShardFile:
+    """The ids in one open file."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], num_ids: int) -> None:
+        self.path = path
+        self.dtype = dtype
+        self._num_ids = num_ids
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return self._num_ids
+
+    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """The ids from `begin` up to `end`."""
+        return self.read_windows(np.array([begin]), end - begin).reshape(-1)
+
+    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        """The rows ids[start : start + length], as (count, length)."""
+        rows = np.empty((len(starts), length), self.dtype)
+        size = length * self.dtype.itemsize
+        offsets = starts * self.dtype.itemsize
+        try:
+            count = read_ranges(self._file, offsets.data, len(starts), size, rows.data)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
+        if count < len(starts):
+            raise DataError(
+                f"{self.path} became shorter while it was in use: it has no {size} bytes at "
+                f"{offsets[count]}; {_MEND}"
+            )
+        return rows
+
 
 class Shards:
     """The ids of one split as one long array; a slice may cross from shard to shard."""
 
-    def __init__(self, split: str, arrays: list[npt.NDArray[Any]], index: ShardIndex) -> None:
+    def __init__(self, split: str, files: list[ShardFile], index: ShardIndex) -> None:
         self.split = split
-        self.arrays = arrays
+        self.files = files
         self.index = index
         self.dtype = np.dtype(index.dtype).newbyteorder("<")
-        self._begins = np.cumsum([0, *map(len, arrays)])
+        self._begins = np.cumsum([0, *map(len, files)])
 
     @property
     def num_ids(self) -> int:
         return int(self._begins[-1])
 
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """The ids from `begin` up to `end`; no copy is made while they lie in one shard."""
+        """The ids from `begin` up to `end`."""
         if not 0 <= begin <= end <= self.num_ids:
             raise IndexError(f"ids {begin} to {end} of {self.num_ids} in split {self.split}")
         first = int(np.searchsorted(self._begins, begin, side="right")) - 1
         parts = []
         while begin < end:
             offset = int(self._begins[first])
-            array = self.arrays[first]
-            parts.append(array[begin - offset : end - offset])
+            file = self.files[first]
+            parts.append(file.read(begin - offset, min(end - offset, len(file))))
             begin += len(parts[-1])
             first += 1
         if len(parts) == 1:
@@ -67,13 +106,13 @@ class Shards:
         return int(self.read(number, number + 1)[0])
 
     def __repr__(self) -> str:
-        return f"Shards({self.split}: {self.num_ids} ids in {len(self.arrays)} shards)"
+        return f"Shards({self.split}: {self.num_ids} ids in {len(self.files)} shards)"
 
 
 def open_shards(
     folder: str | os.PathLike[str], split: str = "train", tokenizer: "Tokenizer | None" = None
 ) -> Shards:
-    """Map the shards of a split; with `tokenizer`, make sure that it is the one they came from."""
+    """Open the shards of a split; with `tokenizer`, make sure that it is the one they came from."""
     folder = Path(folder)
     index = read_index(folder)
     if tokenizer is not None:
@@ -81,7 +120,7 @@ def open_shards(
     if split not in index.splits:
         raise DataError(f"{folder} has no split {split}: {did_you_mean(split, index.splits)}")
     shards = index.splits[split].shards
-    return Shards(split, [_map(folder, shard, index) for shard in shards], index)
+    return Shards(split, [_open(folder, shard, index) for shard in shards], index)
 
 
 def check_tokenizer(folder: Path, index: ShardIndex, tokenizer: "Tokenizer") -> None:
@@ -104,15 +143,12 @@ def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
     size = path.stat().st_size
     expected = shard.num_ids * id_bytes
     if size != expected:
-        raise DataError(
-            f"{path} has {size} bytes where the index says {expected}; put the whole file back, or "
-            f"run groundup data prepare again with --overwrite"
-        )
+        raise DataError(f"{path} has {size} bytes where the index says {expected}; {_MEND}")
     return path
 
 
-def _map(folder: Path, shard: ShardEntry, index: ShardIndex) -> npt.NDArray[Any]:
+def _open(folder: Path, shard: ShardEntry, index: ShardIndex) -> ShardFile:
     path = check_shard_file(folder, shard, index.id_bytes)
     if shard.num_ids == 0:
         raise DataError(f"{folder}: the index names an empty shard, {shard.file}; it is damaged")
-    return np.memmap(path, np.dtype(index.dtype).newbyteorder("<"), mode="r")
+    return ShardFile(path, np.dtype(index.dtype).newbyteorder("<"), shard.num_ids)

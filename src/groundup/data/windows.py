@@ -3,6 +3,7 @@
 Where the windows begin is `order`'s affair, what becomes of them `loader`'s.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from groundup.data.order import check_window
-from groundup.data.shards import Shards
+from groundup.data.shards import ShardFile, Shards
 from groundup.errors import DataError
 
 Ids = Shards | npt.NDArray[Any]
@@ -22,16 +23,12 @@ def read_windows(ids: Ids, starts: npt.ArrayLike, context_length: int) -> npt.ND
 
 
 class WindowReader:
-    """Reads windows of context_length + 1 ids; memory-mapped ids stay on disk until then."""
+    """Reads windows of context_length + 1 ids; ids of shards stay on disk until then."""
 
     def __init__(self, ids: Ids, context_length: int) -> None:
-        # As plain arrays: the memmap subclass would look after every slice of itself.
-        self._arrays = (
-            [np.asarray(array) for array in ids.arrays]
-            if isinstance(ids, Shards)
-            else [_as_ids(ids)]
-        )
-        self._begins = np.cumsum([0, *map(len, self._arrays)])
+        self._parts: Sequence[ShardFile | _Array]
+        self._parts = ids.files if isinstance(ids, Shards) else [_Array(ids)]
+        self._begins = np.cumsum([0, *map(len, self._parts)])
         self.num_ids = int(self._begins[-1])
         check_window(self.num_ids, context_length)
         self.length = context_length + 1
@@ -45,18 +42,18 @@ class WindowReader:
                 f"windows of {self.length} ids begin at 0 to {last}, not at {places.min()} to "
                 f"{places.max()}"
             )
-        if len(self._arrays) == 1:
-            return sliding_window_view(self._arrays[0], self.length)[places]
+        if len(self._parts) == 1:
+            return self._parts[0].read_windows(places, self.length)
         return self._read_over_shards(places)
 
     def _read_over_shards(self, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        rows = np.empty((len(places), self.length), self._arrays[0].dtype)
+        rows = np.empty((len(places), self.length), self._parts[0].dtype)
         shards = np.searchsorted(self._begins, places, side="right") - 1
         is_inside = places + self.length <= self._begins[shards + 1]
         for shard in np.unique(shards[is_inside]):
             here = np.flatnonzero(is_inside & (shards == shard))
-            view = sliding_window_view(self._arrays[shard], self.length)
-            rows[here] = view[places[here] - self._begins[shard]]
+            starts = places[here] - self._begins[shard]
+            rows[here] = self._parts[shard].read_windows(starts, self.length)
         for row in np.flatnonzero(~is_inside):
             self._read_across(rows[row], int(places[row]), int(shards[row]))
         return rows
@@ -65,13 +62,29 @@ class WindowReader:
         filled = 0
         while filled < self.length:
             offset = place + filled - int(self._begins[shard])
-            part = self._arrays[shard][offset : offset + self.length - filled]
-            row[filled : filled + len(part)] = part
-            filled += len(part)
+            end = min(offset + self.length - filled, len(self._parts[shard]))
+            part = self._parts[shard].read_windows(np.array([offset]), end - offset)
+            row[filled : filled + end - offset] = part[0]
+            filled += end - offset
             shard += 1
 
 
+class _Array:
+    """Ids in memory, or in a mapped file of the caller's, behind the face of a shard file."""
+
+    def __init__(self, ids: npt.ArrayLike) -> None:
+        self._ids = _as_ids(ids)
+        self.dtype = self._ids.dtype
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        return sliding_window_view(self._ids, length)[starts]
+
+
 def _as_ids(ids: npt.ArrayLike) -> npt.NDArray[Any]:
+    # As a plain array: the memmap subclass would look after every slice of itself.
     array = np.asarray(ids)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise DataError(
