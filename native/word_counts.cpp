@@ -289,7 +289,9 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
                  std::vector<WordCounts>& tables) {
     std::mutex mutex;
     size_t next = 0;
-    run_threads(tables.size(), [&](size_t thread) {
+    // Starting a thread takes longer than a small text does.
+    const size_t num_threads = text.size > 2 * kPieceBytes ? tables.size() : 1;
+    run_threads(num_threads, [&](size_t thread) {
         while (true) {
             Span piece;
             {

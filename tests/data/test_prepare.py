@@ -51,7 +51,7 @@ def expected_shards(
 
 def read_shards(folder: Path) -> dict[str, list[list[int]]]:
     return {
-        split: [array.tolist() for array in open_shards(folder, split).arrays]
+        split: [file.read(0, len(file)).tolist() for file in open_shards(folder, split).files]
         for split in ("train", "validation")
     }
 
@@ -448,8 +448,12 @@ def test_kills_at_random_moments_leave_no_trace(
 ) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     settings = {"shard_ids": 2500, "validation_fraction": 0.1}
-    prepare(corpus, tokenizer, tmp_path / "whole", **settings)
-    words = [tmp_path / "tokenizer.json", tmp_path / "killed", *corpus]
+    small = tmp_path / "small"
+    small.mkdir()
+    for number in range(20):
+        (small / f"{number}.txt").write_text(f"the fox {number} ran home{END}its kite")
+    prepare([*corpus, small], tokenizer, tmp_path / "whole", **settings)
+    words = [tmp_path / "tokenizer.json", tmp_path / "killed", *corpus, small]
     done = subprocess.run(
         [sys.executable, "-c", KILLS, *map(str, words)],
         capture_output=True,
@@ -557,3 +561,87 @@ def test_progress_reaches_the_end_and_never_goes_back(
     )
     total = sum(path.stat().st_size for path in corpus)
     assert calls == sorted(calls) and calls[-1] == (total, total)
+
+
+def test_small_files_are_encoded_together_as_one_by_one(
+    tokenizer: Tokenizer, make_documents: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    documents = make_documents(300, seed=5)
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(100):
+        text = END.join(documents[3 * number : 3 * number + 3])
+        (folder / f"{number:03}.txt").write_text(text, "utf-8")
+    # Among them one that needs care: not alone in its batch, but read on its own.
+    (folder / "050.txt.gz").write_bytes(gzip.compress((folder / "050.txt").read_bytes()))
+    (folder / "050.txt").unlink()
+    prepare([folder], tokenizer, tmp_path / "out", **SETTINGS)
+    assert read_shards(tmp_path / "out") == expected_shards(documents, tokenizer, 0.1, 4000)
+    index = json.loads((tmp_path / "out" / "index.json").read_text())
+    assert [source["num_documents"] for source in index["sources"]] == [3] * 100
+    for stops in (1, 3, 10):
+        with pytest.raises(KeyboardInterrupt):
+            options: dict[str, Any] = {"batch_bytes": 2000, "progress": stop_after(stops)}
+            prepare([folder], tokenizer, tmp_path / "parted", **SETTINGS, **options)
+    assert prepare([folder], tokenizer, tmp_path / "parted", **SETTINGS).outcome == "resumed"
+    assert contents(tmp_path / "parted") == contents(tmp_path / "out")
+
+
+def test_unreadable_files_are_skipped_by_wish_and_noted(
+    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = tmp_path / "middle.txt.gz"
+    damaged.write_bytes(b"not packed")
+    inputs = [corpus[0], damaged, corpus[1]]
+    with pytest.raises(DataError, match=r"middle\.txt\.gz is damaged"):
+        prepare(inputs, tokenizer, tmp_path / "out", **SETTINGS)
+    skip: dict[str, Any] = {**SETTINGS, "on_error": "skip"}
+    index = prepare(inputs, tokenizer, tmp_path / "out", **skip).index
+    assert "skipped 1 inputs that cannot be read" in caplog.text
+    assert [entry.num_documents for entry in index.sources] == [400, 0, 400]
+    assert [entry.unreadable is None for entry in index.sources] == [True, False, True]
+    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
+    assert read_shards(tmp_path / "out") == read_shards(tmp_path / "whole")
+    assert '"unreadable"' not in (tmp_path / "whole" / "index.json").read_text()
+    assert prepare(inputs, tokenizer, tmp_path / "out", **skip).outcome == "up to date"
+    with pytest.raises(DataError, match=r"middle\.txt\.gz was skipped as unreadable"):
+        prepare(inputs, tokenizer, tmp_path / "out", **SETTINGS)
+
+
+SHRINKING_SCRIPT = """
+import os, sys
+from groundup.data.prepare import prepare
+from groundup.errors import DataError
+from groundup.tokenizer import Tokenizer
+path, tokenizer, out = sys.argv[1:]
+try:
+    shrink = lambda done, total: os.truncate(path, 1000)
+    prepare([path], Tokenizer.load(tokenizer), out, batch_bytes=10_000, progress=shrink)
+except DataError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_source_that_shrinks_is_one_line(
+    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """In a real process, which a bus error would end."""
+    tokenizer.save(tmp_path / "tokenizer.json")
+    corpus[0].write_bytes((corpus[0].read_bytes() + END.encode()) * 10)
+    paths = [corpus[0], tmp_path / "tokenizer.json", tmp_path / "out"]
+    command = [sys.executable, "-c", SHRINKING_SCRIPT, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"{corpus[0]} became shorter while it was being read")
+
+
+def test_a_named_pipe_is_a_source_that_cannot_be_read_again(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    pipe, out = tmp_path / "pipe.txt", tmp_path / "out"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
+        index = prepare([pipe], tokenizer, out, validation_fraction=0).index
+    assert [(entry.size, entry.num_documents) for entry in index.sources] == [(None, 2)]
+    with pytest.raises(DataError, match=rf"{pipe} has changed since, or cannot be read again"):
+        prepare([pipe], tokenizer, out, validation_fraction=0)

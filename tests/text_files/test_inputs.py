@@ -1,5 +1,7 @@
 """Which files are meant: folders, globs, names, and what gives nothing."""
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,40 @@ def test_no_input_at_all_is_an_error() -> None:
 
 def test_a_dash_is_standard_input() -> None:
     assert expand_inputs(["-"]) == [STDIN]
+
+
+def test_what_is_no_regular_file_is_skipped_and_named(
+    tree: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regular = expand_inputs([tree])
+    os.mkfifo(tree / "pipe.txt")
+    (tree / "sub" / "gone.txt").symlink_to(tree / "nowhere.txt")
+    (tree / "self.txt").symlink_to(tree / "self.txt")
+    (tree / "zero.txt").symlink_to("/dev/zero")
+    (tree / "unknown.suffix").symlink_to(tree / "nowhere")
+    with socket.socket(socket.AF_UNIX) as listener:
+        # The address of a socket is short, so it is named from within.
+        monkeypatch.chdir(tree)
+        listener.bind("socket.txt")
+        assert expand_inputs([tree]) == regular
+        names = ["pipe.txt", "self.txt", "socket.txt"]
+        shown = ", ".join(str(tree / name) for name in names)
+        assert f"skipped 5 inputs that are not regular files: {shown} and 2 more" in caplog.text
+    assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
+    assert expand_inputs([tree / "pipe.txt"]) == [tree / "pipe.txt"]
+    with pytest.raises(DataError, match="no file matches"):
+        expand_inputs([f"{tree}/p*.txt"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_folder_that_cannot_be_read_is_an_error_or_skipped(
+    tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tree / "sub").chmod(0)
+    try:
+        with pytest.raises(DataError, match="sub cannot be read: Permission denied"):
+            expand_inputs([tree])
+        assert tree / "b.txt" in expand_inputs([tree], on_error="skip")
+        assert f"skipped 1 inputs that cannot be read: folder {tree / 'sub'}" in caplog.text
+    finally:
+        (tree / "sub").chmod(0o700)

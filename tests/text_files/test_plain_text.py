@@ -15,7 +15,7 @@ import zstandard
 
 from groundup.errors import DataError
 from groundup.text_files import DocumentBatch, read_document_batches, read_text_blocks
-from groundup.text_files.opening import map_file
+from groundup.text_files.small_files import read_small_files
 
 SEPARATOR = "<|endoftext|>"
 TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
@@ -200,7 +200,7 @@ def test_a_named_pipe_is_not_opened_to_find_out_what_it_is(tmp_path: Path) -> No
     """Nobody writes to it, so that opening it would wait for ever; and whoever did would leave."""
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)
-    assert map_file(pipe) is None
+    assert read_small_files([pipe], 0, 1 << 20) == []
 
 
 MEMORY_SCRIPT = """
@@ -252,3 +252,74 @@ def test_a_batch_outlives_the_next_one(tmp_path: Path) -> None:
     batches = list(read_document_batches([path], batch_bytes=9000))
     assert len(batches) > 10
     assert documents_of(batches) == [text.encode() for text in texts]
+
+
+SHRINKING_SCRIPT = """
+import os, sys
+from groundup.errors import DataError
+from groundup.text_files import read_document_batches
+path = sys.argv[1]
+try:
+    for batch in read_document_batches([path], batch_bytes=int(sys.argv[2])):
+        os.truncate(path, 4096)
+        batch.data[-1]
+except DataError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize("text_bytes", [1 << 20, 70 << 20])
+def test_a_file_that_shrinks_is_one_line(tmp_path: Path, text_bytes: int) -> None:
+    """A mapped one too, which a document is that is very long: there it is met as a bus error."""
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(PLAIN)
+    # No bytes are written: what a file is said to have beyond its end reads as zeros.
+    os.truncate(path, text_bytes)
+    done = run_script(SHRINKING_SCRIPT, path, 10)
+    assert done.returncode == 2
+    message = f"error: {path} became shorter while it was being read; run the command again"
+    assert done.stderr.decode().startswith(message) and done.stderr.count(b"\n") == 1
+
+
+def test_records_of_a_file_that_shrinks_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "word word"}\n' * 10_000)
+    batches = read_document_batches([path], batch_bytes=100)
+    next(batches)
+    os.truncate(path, 22 * 5000)
+    with pytest.raises(DataError, match=rf"{path} became shorter"):
+        list(batches)
+
+
+def test_small_files_need_no_more_files_than_may_be_open(tmp_path: Path) -> None:
+    names = [tmp_path / f"{number:03}.txt" for number in range(100)]
+    for path in names:
+        path.write_text(f"text {path.name}<|endoftext|>more")
+    script = (
+        "import resource, sys\n"
+        "from groundup.text_files import read_document_batches\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
+        "batches = list(read_document_batches([sys.argv[1]]))\n"
+        "print([bytes(batch.data) for batch in batches])\n"
+    )
+    done = run_script(script, tmp_path)
+    assert done.stdout.decode() == f"{[path.read_bytes() for path in names]}\n"
+
+
+def test_files_that_cannot_be_read_are_skipped_by_wish(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.txt.gz").write_bytes(b"not packed")
+    (tmp_path / "c.txt").write_text("")
+    (tmp_path / "d.txt").write_text("two")
+    with pytest.raises(DataError, match=r"b\.txt\.gz is damaged"):
+        list(read_text_blocks([tmp_path]))
+    blocks = read_text_blocks([tmp_path], on_error="skip")
+    assert [bytes(block) for block in blocks] == [b"one", b"two"]
+    assert "skipped 2 inputs that cannot be read" in caplog.text
+    assert "b.txt.gz" in caplog.text and "c.txt is empty" in caplog.text
+    (tmp_path / "e.txt").write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"e\.txt, byte 0: not UTF-8"):
+        list(read_text_blocks([tmp_path], on_error="skip"))

@@ -48,6 +48,9 @@ class Arguments:
     errors: Literal["strict", "replace", "skip"] = "strict"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
 
+    on_error: Literal["stop", "skip"] = "stop"
+    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
+
     pattern: str | None = None
     """The split pattern, for tokenizer files that do not say theirs."""
 
@@ -82,6 +85,7 @@ def run(arguments: Arguments) -> None:
             field=arguments.field,
             column=arguments.column,
             errors=arguments.errors,
+            on_error=arguments.on_error,
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
             progress=progress,

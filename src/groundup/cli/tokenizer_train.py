@@ -48,6 +48,9 @@ class Arguments:
     errors: Literal["strict", "replace", "skip"] = "strict"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
 
+    on_error: Literal["stop", "skip"] = "stop"
+    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
+
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
@@ -72,6 +75,7 @@ def run(arguments: Arguments) -> None:
             field=arguments.field,
             column=arguments.column,
             errors=arguments.errors,
+            on_error=arguments.on_error,
         )
     tokenizer.save(arguments.out)
     _print_summary(summary, arguments.out)

@@ -7,10 +7,11 @@ journal names that beginning; bytes behind it are written again.
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,13 +46,13 @@ class SkippedDocuments:
     num_bytes: int
 
 
-@dataclass(frozen=True)
-class SourceEnd:
-    """All documents of a source have come."""
+class SourceEnd(NamedTuple):
+    """All documents of a source have come, or all that can be read of it."""
 
     path: str
     size: int | None
     modified_ns: int | None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ class CorpusWriter:
         counts = np.diff(item.offsets)
         ends = {split: np.cumsum(np.where(mask, counts, 0)) for split, mask in chosen.items()}
         begin, num_documents = 0, len(counts)
-        sources = list(item.ends)
+        bytes_before = np.concatenate([[0], np.cumsum(item.lengths)])
+        sources = deque(item.ends)
         while begin < num_documents or sources:
             end, full = num_documents, None
             for split, writer in self._writers.items():
@@ -176,11 +178,13 @@ class CorpusWriter:
                 num_bytes = int(item.lengths[begin:end][mask].sum())
                 writer.write(chunks, int(np.count_nonzero(mask)), num_bytes)
             while sources and sources[0][0] <= end:
-                row, source = sources.pop(0)
-                self._advance(item.hashes[begin:row], int(item.lengths[begin:row].sum()))
+                row, source = sources.popleft()
+                num_bytes = int(bytes_before[row] - bytes_before[begin])
+                self._advance(item.hashes[begin:row], num_bytes)
                 self._end_source(source)
                 begin = row
-            self._advance(item.hashes[begin:end], int(item.lengths[begin:end].sum()))
+            num_bytes = int(bytes_before[end] - bytes_before[begin])
+            self._advance(item.hashes[begin:end], num_bytes)
             if full is not None:
                 full.finish_shard()
                 self._save_journal_if_due(after=0.0)
@@ -223,6 +227,7 @@ class CorpusWriter:
                 num_documents=self._num_documents,
                 num_bytes=self._num_bytes,
                 hash=self._hash.value(),
+                unreadable=end.unreadable,
             )
         )
         self._modified_ns.append(end.modified_ns)

@@ -18,9 +18,9 @@ from groundup.data.shard_index import (
     Record,
     SourceEntry,
     read_record,
+    write_record,
 )
 from groundup.data.shard_writer import SplitState
-from groundup.files import write_json_atomic
 
 JOURNAL_FORMAT = "groundup-unfinished-shards"
 JOURNAL_VERSION = 1
@@ -65,4 +65,4 @@ def read_journal(folder: Path) -> Journal:
 
 
 def write_journal(folder: Path, journal: Journal) -> None:
-    write_json_atomic(folder / JOURNAL_NAME, journal.model_dump())
+    write_record(folder / JOURNAL_NAME, journal)

@@ -6,13 +6,14 @@ difference is named.
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from groundup.data.corpus_writer import find_shard_files
-from groundup.data.documents import STDIN, Source, read_document_batches
+from groundup.data.documents import STDIN, OnError, Source, read_document_batches
 from groundup.data.journal import (
     Journal,
     Position,
@@ -35,6 +36,8 @@ from groundup.data.verify import check_hash
 from groundup.errors import DataError
 from groundup.files import locked, remove_stale_temporaries
 
+_UNKNOWN = (None, None)
+
 
 @contextlib.contextmanager
 def claim_folder(folder: Path) -> Iterator[Path]:
@@ -50,15 +53,20 @@ def claim_folder(folder: Path) -> Iterator[Path]:
 
 
 def open_journal(
-    folder: Path, identity: ShardIdentity, sources: list[Source], *, overwrite: bool
+    folder: Path,
+    identity: ShardIdentity,
+    sources: list[Source],
+    *,
+    on_error: OnError,
+    overwrite: bool,
 ) -> Journal | ShardIndex:
     """The index of a folder that is up to date, else the journal to go on from."""
     if overwrite:
         _clear(folder)
     if (folder / INDEX_NAME).exists():
-        return _check_finished(folder, identity, sources)
+        return _check_finished(folder, identity, sources, on_error)
     if (folder / JOURNAL_NAME).exists():
-        return _check_unfinished(folder, identity, sources)
+        return _check_unfinished(folder, identity, sources, on_error)
     if strays := find_shard_files(folder):
         raise DataError(
             f"{folder} has {strays[0]} but no {INDEX_NAME}; choose another folder, or replace what "
@@ -74,14 +82,18 @@ def path_text(source: Source) -> str:
     return os.fsencode(source).decode("utf-8", "backslashreplace")
 
 
-def stamp(source: Source) -> tuple[int | None, int | None]:
-    """Size and time of a file, which tell that it is still the same; unknown for a stream."""
+def stamp(source: Source, on_error: OnError = "stop") -> tuple[int | None, int | None]:
+    """Size and time of a file, which tell that it is still the same; unknown for pipes and such."""
     if source == STDIN:
-        return None, None
+        return _UNKNOWN
     try:
         status = os.stat(source)
     except OSError as error:
+        if on_error == "skip":
+            return _UNKNOWN
         raise DataError(f"{source} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        return _UNKNOWN
     return status.st_size, status.st_mtime_ns
 
 
@@ -91,13 +103,16 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _check_finished(folder: Path, identity: ShardIdentity, sources: list[Source]) -> ShardIndex:
+def _check_finished(
+    folder: Path, identity: ShardIdentity, sources: list[Source], on_error: OnError
+) -> ShardIndex:
     index = read_index(folder)
     found = ShardIdentity(**{name: getattr(index, name) for name in ShardIdentity.model_fields})
     written_ns = (folder / INDEX_NAME).stat().st_mtime_ns
     difference = (
         _compare_identities(found, identity)
         or _compare_paths([entry.path for entry in index.sources], list(map(path_text, sources)))
+        or _find_unreadable(index.sources, on_error)
         or _find_changed(index.sources, sources, written_ns, identity.settings)
     )
     if difference is not None:
@@ -112,15 +127,19 @@ def _check_finished(folder: Path, identity: ShardIdentity, sources: list[Source]
     return index
 
 
-def _check_unfinished(folder: Path, identity: ShardIdentity, sources: list[Source]) -> Journal:
+def _check_unfinished(
+    folder: Path, identity: ShardIdentity, sources: list[Source], on_error: OnError
+) -> Journal:
     journal = read_journal(folder)
     found = journal.identity
     if found.settings.errors == "strict":
         # All that was read so far is valid, so any way of treating the rest goes on from it.
         settings = found.settings.model_copy(update={"errors": identity.settings.errors})
         found = found.model_copy(update={"settings": settings})
-    difference = _compare_identities(found, identity) or _compare_position(
-        journal.position, sources, identity.settings
+    difference = (
+        _compare_identities(found, identity)
+        or _find_unreadable(journal.position.finished, on_error)
+        or _compare_position(journal.position, sources, identity.settings)
     )
     if difference is not None:
         raise DataError(
@@ -151,13 +170,22 @@ def _compare_identities(found: ShardIdentity, wanted: ShardIdentity) -> str | No
 def _compare_paths(found: list[str], wanted: list[str]) -> str | None:
     if found == wanted:
         return None
+    found_set, wanted_set = set(found), set(wanted)
     for path in found:
-        if path not in wanted:
+        if path not in wanted_set:
             return f"it was made from {path} as well"
     for path in wanted:
-        if path not in found:
+        if path not in found_set:
             return f"it was made without {path}"
     return "it was made from these sources in another order"
+
+
+def _find_unreadable(entries: list[SourceEntry], on_error: OnError) -> str | None:
+    """A source that was skipped, where none may be."""
+    if on_error == "skip":
+        return None
+    skipped = (entry for entry in entries if entry.unreadable is not None)
+    return next((f"{entry.path} was skipped as unreadable" for entry in skipped), None)
 
 
 def _find_changed(
@@ -165,6 +193,8 @@ def _find_changed(
 ) -> str | None:
     """A source that is not what the index says; only those newer than the index are read."""
     for entry, source in zip(entries, sources, strict=True):
+        if entry.unreadable is not None:
+            continue
         size, modified_ns = stamp(source)
         is_older = modified_ns is not None and modified_ns < written_ns
         if entry.size != size or not (is_older or _has_hash(source, entry, settings)):
@@ -184,17 +214,20 @@ def _compare_position(
     ):
         if entry.path != path_text(source):
             return f"it was made from {entry.path} where {source} is given now"
+        if entry.unreadable is not None:
+            continue
         is_same = modified_ns is not None and (entry.size, modified_ns) == stamp(source)
         if not is_same and not _has_hash(source, entry, settings):
             return f"{entry.path} has changed since, or cannot be read again"
-    if STDIN in sources[:num_begun]:
-        return "it was made from standard input, which cannot be read again"
+    for source in sources[len(position.finished) : num_begun]:
+        if stamp(source) == _UNKNOWN:
+            return f"it was made from {_describe(source)}, which cannot be read again"
     return None
 
 
 def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> bool:
     """Read a source again: are its documents still those of the entry?"""
-    if source == STDIN:
+    if stamp(source) == _UNKNOWN:
         return False
     tree = HashTree()
     for batch in read_document_batches(
@@ -206,3 +239,7 @@ def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> 
     ):
         tree.add(hash_each(batch.data, batch.bounds))
     return tree.value() == entry.hash
+
+
+def _describe(source: Source) -> str:
+    return "standard input" if source == STDIN else str(source)

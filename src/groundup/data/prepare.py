@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from groundup._native import WordCounter
 from groundup.data.corpus_writer import CorpusWriter, EncodedDocuments, SkippedDocuments
-from groundup.data.documents import END_OF_TEXT, Source, expand_inputs
+from groundup.data.documents import END_OF_TEXT, OnError, Source, expand_inputs
 from groundup.data.journal import Journal, ShardIdentity
 from groundup.data.output_folder import claim_folder, open_journal, stamp
 from groundup.data.pipeline import WriteBehind, read_ahead
@@ -60,6 +60,7 @@ def prepare(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
+    on_error: OnError = "stop",
     num_threads: int | None = None,
     batch_bytes: int | None = None,
     overwrite: bool = False,
@@ -69,7 +70,8 @@ def prepare(
 
     The token `separator` ends every document. A shard is complete with the document that brings
     it to `shard_ids`. An unfinished folder is continued; a finished one is left alone if it came
-    from the same, and refused otherwise unless `overwrite` is set.
+    from the same, and refused otherwise unless `overwrite` is set. With `on_error` "skip", files
+    that cannot be read, or no further, are left there, named in a warning and noted in the index.
     """
     started = time.perf_counter()
     threads = _check_threads(num_threads)
@@ -85,14 +87,14 @@ def prepare(
             column=column,
         ),
     )
-    sources = expand_inputs(inputs)
+    sources = expand_inputs(inputs, on_error)
     with claim_folder(Path(out)) as folder:
-        opened = open_journal(folder, identity, sources, overwrite=overwrite)
+        opened = open_journal(folder, identity, sources, on_error=on_error, overwrite=overwrite)
         if isinstance(opened, ShardIndex):
             seconds = time.perf_counter() - started
             return PrepareSummary(folder, opened, "up to date", 0, seconds)
         batch_bytes = batch_bytes or max(_BATCH_BYTES, threads * _BATCH_BYTES_PER_THREAD)
-        work = _Preparing(tokenizer, identity, sources, threads, batch_bytes)
+        work = _Preparing(tokenizer, identity, sources, on_error, threads, batch_bytes)
         index = work.run(folder, opened, progress)
     is_new = opened == Journal(identity=identity)
     outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
@@ -107,6 +109,7 @@ class _Preparing:
         tokenizer: "Tokenizer",
         identity: ShardIdentity,
         sources: list[Source],
+        on_error: OnError,
         threads: int,
         batch_bytes: int,
     ) -> None:
@@ -115,14 +118,17 @@ class _Preparing:
         self._end_id = identity.end.id
         self._settings = identity.settings
         self._sources = sources
+        self._on_error: OnError = on_error
         self._threads = threads
         self._batch_bytes = batch_bytes
         self._cutter: WordCounter | None = None
 
     def run(self, folder: Path, journal: Journal, progress: Progress | None) -> ShardIndex:
-        sizes = [stamp(source)[0] for source in self._sources]
+        sizes = [stamp(source, self._on_error)[0] for source in self._sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
-        batches = read_sources(self._sources, self._settings, self._batch_bytes, journal.position)
+        batches = read_sources(
+            self._sources, self._settings, self._batch_bytes, journal.position, self._on_error
+        )
         writer = CorpusWriter(folder, journal)
         behind = WriteBehind(writer.write, _DEPTH)
         try:
@@ -133,7 +139,6 @@ class _Preparing:
                         continue
                     for documents in self._encode(item):
                         behind.put(documents)
-                    item.release()
                     if progress is not None:
                         progress(item.done, total)
             behind.finish()

@@ -5,16 +5,18 @@ them is `prepare`.
 """
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pydantic
+from pydantic_core import to_json
 
 from groundup._native import hash_documents
 from groundup.errors import DataError
-from groundup.files import parse_json, write_json_atomic
+from groundup.files import parse_json, write_bytes_atomic
 
 FORMAT = "groundup-shards"
 VERSION = 1
@@ -64,14 +66,24 @@ class SplitEntry(Record):
         )
 
 
-class SourceEntry(Record):
-    """A file that was read: its hash is that of its documents, so repacking does not change it."""
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """A file that was read: its hash is that of its documents, so repacking does not change it.
 
-    path: str
-    size: int | None
-    num_documents: int
-    num_bytes: int
-    hash: str
+    There may be as many as documents, so this is something smaller than a Record.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+
+    path: pydantic.StrictStr
+    size: pydantic.StrictInt | None
+    num_documents: pydantic.StrictInt
+    num_bytes: pydantic.StrictInt
+    hash: pydantic.StrictStr
+    unreadable: Annotated[
+        pydantic.StrictStr | None, pydantic.Field(exclude_if=lambda reason: reason is None)
+    ] = None
+    """Why it, or the rest of it, was skipped."""
 
 
 class PrepareSettings(Record):
@@ -139,7 +151,7 @@ def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.ND
 
 
 def write_index(folder: Path, index: ShardIndex) -> None:
-    write_json_atomic(folder / INDEX_NAME, index.model_dump())
+    write_record(folder / INDEX_NAME, index)
 
 
 def read_index(folder: Path) -> ShardIndex:
@@ -156,6 +168,12 @@ def read_index(folder: Path) -> ShardIndex:
     index = read_record(path, ShardIndex, FORMAT, VERSION)
     _check_sums(path, index)
     return index
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record as indented JSON."""
+    # As bytes at once: with many sources the text is larger than all else in memory.
+    write_bytes_atomic(path, to_json(record, indent=2) + b"\n")
 
 
 def read_record(

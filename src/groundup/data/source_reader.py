@@ -3,7 +3,6 @@
 Small files are put together into one batch, and what an earlier process has written is passed over.
 """
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -11,11 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.corpus_writer import SkippedDocuments, SourceEnd
-from groundup.data.documents import DocumentBatch, Source, read_document_batches
+from groundup.data.documents import (
+    DocumentBatch,
+    OnError,
+    SkippedFiles,
+    SmallFile,
+    Source,
+    UnreadableError,
+    bounds_of,
+    read_document_batches,
+    read_small_files,
+)
 from groundup.data.journal import Position
 from groundup.data.output_folder import path_text, stamp
 from groundup.data.shard_index import PrepareSettings, hash_each
 from groundup.errors import DataError
+
+_MOST_SOURCES = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +41,29 @@ class SourceBatch:
     hashes: npt.NDArray[np.uint64]
     done: int
     ends: list[tuple[int, SourceEnd]] = field(default_factory=list)
-    offset: int = 0
-
-    def release(self) -> None:
-        """Give back the pages of a mapped file; reading ahead, nobody else knows when."""
-        mapped = self.data.obj if isinstance(self.data, memoryview) else None
-        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise"):
-            begin = self.offset - self.offset % mmap.PAGESIZE
-            mapped.madvise(mmap.MADV_DONTNEED, begin, self.offset + len(self.data) - begin)
 
 
 def read_sources(
-    sources: list[Source], settings: PrepareSettings, batch_bytes: int, position: Position
+    sources: list[Source],
+    settings: PrepareSettings,
+    batch_bytes: int,
+    position: Position,
+    on_error: OnError,
 ) -> Iterator[SourceBatch | SkippedDocuments]:
     """Read from `position` on; the documents before it in its source come as skipped ones."""
     small: list[SourceBatch] = []
-    num_bytes = 0
+    num_bytes = num_ends = 0
     try:
-        for item in _read(sources, settings, batch_bytes, position):
+        for item in _read(sources, settings, batch_bytes, position, on_error):
             is_small = isinstance(item, SourceBatch) and len(item.data) < batch_bytes // 4
-            if small and (not is_small or num_bytes >= batch_bytes // 2):
+            is_full = num_bytes >= batch_bytes // 2 or num_ends >= _MOST_SOURCES
+            if small and (not is_small or is_full):
                 yield _join(small)
-                small, num_bytes = [], 0
+                small, num_bytes, num_ends = [], 0, 0
             if isinstance(item, SourceBatch) and is_small:
                 small.append(item)
                 num_bytes += len(item.data)
+                num_ends += len(item.ends)
             else:
                 yield item
     except Exception:
@@ -67,26 +76,47 @@ def read_sources(
 
 
 def _read(
-    sources: list[Source], settings: PrepareSettings, batch_bytes: int, position: Position
+    sources: list[Source],
+    settings: PrepareSettings,
+    batch_bytes: int,
+    position: Position,
+    on_error: OnError,
 ) -> Iterator[SourceBatch | SkippedDocuments]:
     to_skip = position.num_documents
     read = sum(entry.size or 0 for entry in position.finished)
-    for source in sources[len(position.finished) :]:
-        before = stamp(source)
-        for batch, done in _read_source(source, settings, batch_bytes):
-            hashes = hash_each(batch.data, batch.bounds)
-            skip = min(to_skip, len(hashes))
-            if skip:
-                to_skip -= skip
-                num_bytes = int(np.diff(batch.bounds[:skip]).sum())
-                yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
-            if skip < len(hashes):
-                bounds, hashes = batch.bounds[skip:], hashes[skip:]
-                yield SourceBatch(batch.data, bounds, hashes, read + done, offset=batch.offset)
-        if stamp(source) != before:
+    place = len(position.finished)
+    unreadable = SkippedFiles("cannot be read")
+    while place < len(sources):
+        if not to_skip:
+            small = read_small_files(sources, place, batch_bytes // 2)
+            if small:
+                yield _join_files(sources[place : place + len(small)], small, settings, read)
+                place += len(small)
+                read += sum(len(file.text) for file in small)
+                continue
+        source = sources[place]
+        place += 1
+        before, reason = stamp(source, on_error), None
+        try:
+            for batch, done in _read_source(source, settings, batch_bytes):
+                hashes = hash_each(batch.data, batch.bounds)
+                skip = min(to_skip, len(hashes))
+                if skip:
+                    to_skip -= skip
+                    num_bytes = int(np.diff(batch.bounds[:skip]).sum())
+                    yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
+                if skip < len(hashes):
+                    yield SourceBatch(batch.data, batch.bounds[skip:], hashes[skip:], read + done)
+        except UnreadableError as error:
+            if on_error == "stop":
+                raise
+            reason = str(error)
+            unreadable.add(reason)
+        if stamp(source, on_error) != before:
             raise DataError(f"{source} changed while it was being read; run the command again")
         read += before[0] or 0
-        yield _only_end(SourceEnd(path_text(source), *before), read)
+        yield _only_end(SourceEnd(path_text(source), *before, reason), read)
+    unreadable.warn()
 
 
 def _read_source(
@@ -110,6 +140,22 @@ def _read_source(
     )
     for batch in batches:
         yield batch, read
+
+
+def _join_files(
+    sources: list[Source], files: list[SmallFile], settings: PrepareSettings, done: int
+) -> SourceBatch:
+    separators = [separator.encode() for separator in settings.separators]
+    bounds, ends, begin, row = [], [], 0, 0
+    for source, (text, modified_ns) in zip(sources, files, strict=True):
+        found = bounds_of(text, separators)
+        bounds.append(found + begin)
+        begin += len(text)
+        row += len(found)
+        ends.append((row, SourceEnd(path_text(source), len(text), modified_ns)))
+    data = b"".join([file.text for file in files])
+    all_bounds = np.concatenate(bounds)
+    return SourceBatch(data, all_bounds, hash_each(data, all_bounds), done, ends)
 
 
 def _only_end(end: SourceEnd, done: int) -> SourceBatch:

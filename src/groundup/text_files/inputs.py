@@ -1,5 +1,6 @@
 """Which files are meant: files, folders, globs and standard input become a list of sources."""
 
+import contextlib
 import glob
 import logging
 import os
@@ -13,6 +14,7 @@ STDIN: Literal["-"] = "-"
 Source = Path | Literal["-"]
 Kind = Literal["text", "json_lines", "parquet"]
 Compression = Literal["gzip", "zstd"]
+OnError = Literal["stop", "skip"]
 
 _KINDS: dict[str, Kind] = {
     ".txt": "text",
@@ -23,26 +25,39 @@ _KINDS: dict[str, Kind] = {
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 
+_NAMES_SHOWN = 3
+
 _log = logging.getLogger(__name__)
 
 
-def expand_inputs(inputs: Sequence[str | os.PathLike[str]]) -> list[Source]:
+def expand_inputs(
+    inputs: Sequence[str | os.PathLike[str]], on_error: OnError = "stop"
+) -> list[Source]:
     """The files that `inputs` name, in order; a folder or glob gives its files sorted by path.
 
-    Of a folder, files of the known suffixes count, at any depth, links followed, hidden ones left
-    out; a file named outright is read whatever its suffix. One named twice is read once.
+    Of a folder or glob, regular files count, links followed: pipes, devices, sockets and links to
+    nothing are skipped with a warning. Of a folder they count at any depth if their suffix is a
+    known one, hidden ones left out. What is named outright is read whatever it is. A file named
+    twice is read once.
     """
     sources: list[Source] = []
     seen: set[str] = set()
+    skipped = SkippedFiles("are not regular files")
+    unreadable = SkippedFiles("cannot be read")
     for text in inputs:
-        expanded: list[Source] = [STDIN] if text == STDIN else [*_expand(os.fspath(text))]
-        for source in expanded:
-            identity = source if source == STDIN else os.path.realpath(source)
+        if text == STDIN:
+            expanded: Iterator[tuple[Source, str]] = iter([(STDIN, STDIN)])
+        else:
+            finder = _Finder(skipped, unreadable if on_error == "skip" else None)
+            expanded = finder.expand(os.fspath(text))
+        for source, identity in expanded:
             if identity in seen:
                 _log.warning("%s is named twice; it is read once", source)
                 continue
             seen.add(identity)
             sources.append(source)
+    skipped.warn()
+    unreadable.warn()
     if not sources:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
     return sources
@@ -52,57 +67,139 @@ def classify(source: Source) -> tuple[Kind, Compression | None]:
     """What the name says about a source; an unknown suffix is plain text."""
     if source == STDIN:
         return "text", None
-    stem, suffix = os.path.splitext(source.name.lower())
+    kind, compression = _classify_name(source.name)
+    return kind or "text", compression
+
+
+class SkippedFiles:
+    """Counts files that are left out for one reason and names the first few in a warning."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._names: list[str] = []
+        self._count = 0
+
+    def add(self, name: str) -> None:
+        self._count += 1
+        if len(self._names) < _NAMES_SHOWN:
+            self._names.append(name)
+
+    def warn(self) -> None:
+        if self._count:
+            more = self._count - len(self._names)
+            names = ", ".join(self._names) + (f" and {more:,} more" if more else "")
+            _log.warning("skipped %s inputs that %s: %s", f"{self._count:,}", self._reason, names)
+
+
+class _Finder:
+    """Finds what one input names; each file comes with its real path, by which it is known."""
+
+    def __init__(self, skipped: SkippedFiles, unreadable: SkippedFiles | None) -> None:
+        self._skipped = skipped
+        self._unreadable = unreadable
+        self._visited: set[str] = set()
+
+    def expand(self, text: str) -> Iterator[tuple[Path, str]]:
+        path = Path(text)
+        if path.is_dir():
+            yield from self._some(self._walk(path), f"folder {path} has no text files ({_known()})")
+        elif os.path.lexists(path):
+            yield path, os.path.realpath(path)
+        elif glob.has_magic(text):
+            found = self._matches(text)
+            yield from self._some(found, f"no file matches {text}; check the pattern")
+        else:
+            raise DataError(f"{text} does not exist; check the name")
+
+    def _some(
+        self, files: Iterator[tuple[Path, str]], otherwise: str
+    ) -> Iterator[tuple[Path, str]]:
+        is_empty = True
+        for file in files:
+            is_empty = False
+            yield file
+        if is_empty:
+            self._skipped.warn()
+            raise DataError(otherwise)
+
+    def _matches(self, pattern: str) -> Iterator[tuple[Path, str]]:
+        # `**` gives a folder and its files both; that is no mistake of the user's.
+        found: set[Path] = set()
+        for match in sorted(map(Path, glob.iglob(pattern, recursive=True))):
+            if match.is_dir():
+                self._visited.clear()
+                files = self._walk(match)
+            elif match.is_file():
+                files = iter([(match, os.path.realpath(match))])
+            else:
+                self._skipped.add(str(match))
+                continue
+            for file, identity in files:
+                if file not in found:
+                    found.add(file)
+                    yield file, identity
+
+    def _walk(self, folder: Path) -> Iterator[tuple[Path, str]]:
+        """The text files under a folder in the order of their paths."""
+        real = os.path.realpath(folder)
+        levels = [(folder, real, self._enter(folder, real))]
+        while levels:
+            parent, real_parent, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                levels.pop()
+                continue
+            is_folder = _is_folder(entry)
+            if not is_folder and _classify_name(entry.name)[0] is None:
+                continue
+            if not is_folder and not _is_regular(entry):
+                self._skipped.add(entry.path)
+                continue
+            path, real = parent / entry.name, os.path.join(real_parent, entry.name)
+            if entry.is_symlink():
+                real = os.path.realpath(entry.path)
+            if is_folder:
+                levels.append((path, real, self._enter(path, real)))
+            else:
+                yield path, real
+
+    def _enter(self, folder: Path, real: str) -> Iterator[os.DirEntry[str]]:
+        """What is to be looked at in a folder."""
+        # Links can form a loop; a folder is walked the first time it is met.
+        if real in self._visited:
+            return iter(())
+        self._visited.add(real)
+        try:
+            with os.scandir(folder) as entries:
+                visible = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            if self._unreadable is None:
+                raise DataError(f"folder {folder} cannot be read: {error.strerror}") from error
+            self._unreadable.add(f"folder {folder}")
+            return iter(())
+        return iter(sorted(visible, key=lambda entry: entry.name))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):
+        return entry.is_dir()
+    return False
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    # A link that leads to itself is an error here, one that leads nowhere is not.
+    with contextlib.suppress(OSError):
+        return entry.is_file()
+    return False
+
+
+def _classify_name(name: str) -> tuple[Kind | None, Compression | None]:
+    stem, suffix = os.path.splitext(name.lower())
     compression = _COMPRESSIONS.get(suffix)
     if compression is not None:
         suffix = os.path.splitext(stem)[1]
-    return _KINDS.get(suffix, "text"), compression
+    return _KINDS.get(suffix), compression
 
 
-def _expand(text: str) -> list[Path]:
-    path = Path(text)
-    if path.is_dir():
-        files = _files_of_folder(path)
-        if not files:
-            known = ", ".join(_KINDS)
-            raise DataError(f"folder {path} has no text files ({known}, also with .gz or .zst)")
-        return files
-    if os.path.lexists(path):
-        return [path]
-    if not glob.has_magic(text):
-        raise DataError(f"{text} does not exist; check the name")
-    files = []
-    for match in sorted(map(Path, glob.iglob(text, recursive=True))):
-        files += _files_of_folder(match) if match.is_dir() else [match]
-    if not files:
-        raise DataError(f"no file matches {text}; check the pattern")
-    # `**` gives a folder and its files both; that is no mistake of the user's.
-    return list(dict.fromkeys(files))
-
-
-def _files_of_folder(folder: Path) -> list[Path]:
-    return sorted(file for file in _walk(folder) if _has_known_suffix(file))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    visited: set[str] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
-        # Links can form a loop; a folder is walked the first time it is met.
-        real = os.path.realpath(parent)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(parent, name) for name in sorted(files) if not name.startswith("."))
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(f"folder {error.filename} cannot be read: {error.strerror}") from error
-
-
-def _has_known_suffix(file: Path) -> bool:
-    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
-    if suffixes and suffixes[-1] in _COMPRESSIONS:
-        suffixes.pop()
-    return bool(suffixes) and suffixes[-1] in _KINDS
+def _known() -> str:
+    return f"{', '.join(_KINDS)}, also with .gz or .zst"

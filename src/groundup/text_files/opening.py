@@ -14,10 +14,14 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple, cast
 
+import numpy as np
+
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files.inputs import STDIN, Compression, Source
 
 _ZSTD_CHUNK_BYTES = 1 << 16
+# Only a single document can be longer; it may be longer than memory.
+_LONGEST_READ_BYTES = 64 << 20
 
 
 class OpenSource(NamedTuple):
@@ -44,20 +48,42 @@ def open_source(source: Source, compression: Compression | None) -> Iterator[Ope
             yield OpenSource(raw, raw)
 
 
-def map_file(source: Source) -> mmap.mmap | None:
-    """The file in memory without a copy; None for what cannot be mapped, such as a pipe."""
-    # Asked before it is opened: a pipe can be opened only once, since its writer leaves when a
-    # reader does.
-    if not size_of(source):
-        return None
-    with open(source, "rb") as file:
-        try:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
-            return None
+def read_window(file: int, begin: int, end: int, source: Source) -> memoryview:
+    """The bytes of a regular file from `begin` up to `end`, read, or mapped where they are many.
+
+    What is read stays what it was. A mapped file that shrinks while its bytes are looked at ends
+    the process, with the error that it would be otherwise.
+    """
+    if end - begin > _LONGEST_READ_BYTES:
+        return _map_window(file, begin, end, source)
+    # Left as the system gives it: zeroing it first would cost as much as reading.
+    window = np.empty(end - begin, np.uint8).data
+    filled = 0
+    while filled < len(window):
+        count = os.preadv(file, [window[filled:]], begin + filled)
+        if count == 0:
+            check_length(file, end)
+        filled += count
+    return window
+
+
+def check_length(file: int, num_bytes: int) -> None:
+    """Make sure that a file that had `num_bytes` when it was opened has not shrunk since."""
+    found = os.fstat(file).st_size
+    if found < num_bytes:
+        raise _Shrunk
+
+
+def _map_window(file: int, begin: int, end: int, source: Source) -> memoryview:
+    from groundup._native import watch_mapping
+
+    check_length(file, end)
+    aligned = begin - begin % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(file, end - aligned, access=mmap.ACCESS_READ, offset=aligned)
     if hasattr(mapped, "madvise"):
         mapped.madvise(mmap.MADV_SEQUENTIAL)
-    return mapped
+    watch_mapping(mapped, os.fsencode(f"error: {_shrunk(source)}\n"))
+    return memoryview(mapped)[begin - aligned :]
 
 
 def size_of(source: Source) -> int | None:
@@ -74,11 +100,28 @@ def explained_errors(source: Source) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, _ZstdDamage) as error:
-        raise DataError(
+        raise UnreadableError(
             f"{source} is damaged or cut short and cannot be unpacked ({error}); fetch it again"
         ) from error
+    except _Shrunk as error:
+        raise DataError(_shrunk(source)) from error
     except OSError as error:
-        raise DataError(f"{source} cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(f"{source} cannot be read: {error.strerror or error}") from error
+
+
+def _shrunk(source: Source) -> str:
+    return (
+        f"{source} became shorter while it was being read; run the command again when nothing "
+        f"writes to it"
+    )
+
+
+class UnreadableError(DataError):
+    """A file without text that can be read, which a corpus of many may do without."""
+
+
+class _Shrunk(Exception):
+    pass
 
 
 class _ZstdDamage(Exception):

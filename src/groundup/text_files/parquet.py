@@ -10,7 +10,7 @@ import numpy as np
 
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files.inputs import Compression, Source
-from groundup.text_files.opening import open_source
+from groundup.text_files.opening import UnreadableError, open_source
 from groundup.text_files.pieces import Piece
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _read(file: str | IO[bytes], column: str, source: "Path", piece_bytes: int) 
                 yield _as_piece(texts, done, read_bytes)
                 done += len(texts)
     except pyarrow.ArrowException as error:
-        raise DataError(f"{source} is no Parquet file that can be read: {error}") from error
+        raise UnreadableError(f"{source} is no Parquet file that can be read: {error}") from error
 
 
 def _as_piece(texts: Any, row: int, read_bytes: int) -> Piece:

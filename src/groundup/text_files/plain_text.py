@@ -1,27 +1,30 @@
-"""Plain text cut into pieces of whole documents, from a mapped file or from a stream."""
+"""Plain text cut into pieces of whole documents, from a regular file or from a stream."""
 
-import mmap
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 import numpy as np
 
+from groundup.text_files.inputs import Source
+from groundup.text_files.opening import check_length, read_window
 from groundup.text_files.pieces import Bounds, Piece
 
 
-def cut_mapped(mapped: mmap.mmap, separators: Sequence[bytes], piece_bytes: int) -> Iterator[Piece]:
-    """Yield a mapped file without copying it; pages are let go when the next piece is asked for."""
-    view = memoryview(mapped)
+def cut_file(
+    file: int, num_bytes: int, separators: Sequence[bytes], piece_bytes: int, source: Source
+) -> Iterator[Piece]:
+    """Yield the first `num_bytes` of a regular file, which is open as `file`."""
     begin, window = 0, piece_bytes
-    while begin < len(view):
-        end = min(begin + window, len(view))
-        found = _find_cut(view[begin:end], separators, at_end=end == len(view))
+    while begin < num_bytes:
+        end = min(begin + window, num_bytes)
+        data = read_window(file, begin, end, source)
+        found = _find_cut(data, separators, at_end=end == num_bytes)
         if found is None:
             window *= 2
             continue
         cut, bounds = found
-        yield Piece(view[begin : begin + cut], bounds, begin, begin + cut)
-        _release(mapped, begin, begin + cut)
+        yield Piece(data[:cut], bounds, begin, begin + cut)
+        check_length(file, end)
         begin, window = begin + cut, piece_bytes
 
 
@@ -66,15 +69,6 @@ def _find_cut(
     if row < 0 or bounds[row, 0] == 0:
         return None
     return int(bounds[row, 0]), bounds[:row]
-
-
-def _release(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Give whole pages back to the system: looked at again, they are read again from the file."""
-    if hasattr(mapped, "madvise"):
-        begin -= begin % mmap.PAGESIZE
-        end -= end % mmap.PAGESIZE
-        if end > begin:
-            mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def _read_fully(stream: IO[bytes], count: int) -> bytes:

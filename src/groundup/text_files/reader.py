@@ -6,10 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from groundup.errors import DataError
-from groundup.text_files.inputs import Source, classify, expand_inputs
+from groundup.runtime import num_cores
+from groundup.text_files.inputs import OnError, SkippedFiles, Source, classify, expand_inputs
 from groundup.text_files.json_lines import read_json_lines
-from groundup.text_files.opening import explained_errors, map_file, open_source, size_of
+from groundup.text_files.opening import (
+    UnreadableError,
+    check_length,
+    explained_errors,
+    open_source,
+    size_of,
+)
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.pieces import (
     DocumentBatch,
@@ -19,12 +25,14 @@ from groundup.text_files.pieces import (
     drop_empty,
     join_documents,
 )
-from groundup.text_files.plain_text import cut_mapped, cut_stream
+from groundup.text_files.plain_text import cut_file, cut_stream
+from groundup.text_files.small_files import bounds_of, read_small_files
 
 END_OF_TEXT = "<|endoftext|>"
 
 _BATCH_BYTES = 16 << 20
-_BLOCK_BYTES = 64 << 20
+# Enough for each core to be busy for a while, in memory that is small beside the counts.
+_BLOCK_BYTES_PER_CORE = 2 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -62,16 +70,19 @@ def read_text_blocks(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
-    block_bytes: int = _BLOCK_BYTES,
+    on_error: OnError = "stop",
+    block_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[bytes | memoryview]:
     """Yield the text itself in large blocks that end where documents end, separators included.
 
-    Plain files are mapped and not copied. Records have no separators: each is a block of its own,
-    unless `joiner` names a special token to put between them, which makes large blocks of them.
+    Records have no separators: each is a block of its own, unless `joiner` names a special token to
+    put between them, which makes large blocks of them. With `on_error` "skip", files that cannot be
+    read, or no further, are left there and named in a warning.
     """
-    reading = _Reading(separators, field, column, errors, block_bytes)
-    for source, piece in reading.pieces(expand_inputs(inputs), progress):
+    piece_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
+    reading = _Reading(separators, field, column, errors, piece_bytes, on_error)
+    for source, piece in reading.pieces(expand_inputs(inputs, on_error), progress):
         if classify(source)[0] == "text":
             yield piece.data
         elif joiner is not None:
@@ -91,29 +102,54 @@ class _Reading:
         column: str,
         errors: Errors,
         piece_bytes: int,
+        on_error: OnError = "stop",
     ) -> None:
         self._separators = [separator.encode() for separator in separators]
         self._field = field
         self._column = column
         self._errors: Errors = errors
         self._piece_bytes = piece_bytes
+        self._on_error: OnError = on_error
 
     def pieces(
         self, sources: Sequence[Source], progress: Progress | None
     ) -> Iterator[tuple[Source, Piece]]:
-        sizes = []
-        for source in sources:
-            with explained_errors(source):
-                sizes.append(size_of(source))
+        sizes = [self._size_of(source) for source in sources]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
-        done = 0
-        for source, size in zip(sources, sizes, strict=True):
-            for piece in self._checked_pieces(source):
-                yield source, piece
+        done = place = 0
+        unreadable = SkippedFiles("cannot be read")
+        while place < len(sources):
+            small = read_small_files(sources, place, self._piece_bytes)
+            for source, (text, _) in zip(sources[place:], small, strict=False):
+                yield source, Piece(text, bounds_of(text, self._separators), 0, len(text))
+                done += len(text)
                 if progress is not None:
-                    progress(done + piece.read_bytes, total)
-            done += size or 0
+                    progress(done, total)
+            place += len(small)
+            if place < len(sources):
+                source = sources[place]
+                try:
+                    for piece in self._checked_pieces(source):
+                        yield source, piece
+                        if progress is not None:
+                            progress(done + piece.read_bytes, total)
+                except UnreadableError as error:
+                    if self._on_error == "stop":
+                        raise
+                    unreadable.add(str(error))
+                done += sizes[place] or 0
+                place += 1
+        unreadable.warn()
+
+    def _size_of(self, source: Source) -> int | None:
+        try:
+            with explained_errors(source):
+                return size_of(source)
+        except UnreadableError:
+            if self._on_error == "stop":
+                raise
+            return 0
 
     def _checked_pieces(self, source: Source) -> Iterator[Piece]:
         pieces = self._read(source)
@@ -128,7 +164,7 @@ class _Reading:
             num_skipped += piece.num_skipped
             yield drop_empty(piece)
         if not num_pieces:
-            raise DataError(f"{source} is empty; take it off the inputs or fill it")
+            raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
             _log.warning("%s: left out %d documents that are not UTF-8", source, num_skipped)
 
@@ -139,13 +175,17 @@ class _Reading:
             for piece in read_parquet(source, compression, self._column, self._piece_bytes):
                 yield check_utf8(piece, self._errors, source, "row")
             return
-        mapped = map_file(source) if kind == "text" and compression is None else None
-        if mapped is not None:
-            for piece in cut_mapped(mapped, self._separators, self._piece_bytes):
-                yield check_utf8(piece, self._errors, source, "byte")
-            return
+        num_bytes = size_of(source)
         with open_source(source, compression) as (stream, raw):
+            if num_bytes is not None and kind == "text" and compression is None:
+                pieces = cut_file(
+                    raw.fileno(), num_bytes, self._separators, self._piece_bytes, source
+                )
+                yield from (check_utf8(piece, self._errors, source, "byte") for piece in pieces)
+                return
             yield from self._read_stream(source, kind == "json_lines", stream, _teller(raw))
+            if num_bytes is not None:
+                check_length(raw.fileno(), num_bytes)
 
     def _read_stream(
         self, source: Source, is_json_lines: bool, stream: IO[bytes], tell: Callable[[], int]
