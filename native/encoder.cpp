@@ -73,7 +73,7 @@ private:
     // One pre-token's place in the batch being looked up.
     struct Lookup {
         WordKey key;
-        Entry* line;
+        Entry* home;
     };
 
     // Encodes the words base[0..ends_[0]), base[ends_[0]..ends_[1]), …
@@ -92,14 +92,14 @@ private:
                 look_up<false>(base, begin, ends, batch, limit, lookups);
             }
             for (size_t i = 0; i < batch; i++) {
-                Entry* const line = lookups[i].line;
-                if (__builtin_expect(!line[0].differs(lookups[i].key), 1)) {
-                    std::memcpy(next, line[0].ids, 16);
-                    next += line[0].num_ids();
-                } else if (!line[1].differs(lookups[i].key)) {
-                    std::memcpy(next, line[1].ids, 16);
-                    next += line[1].num_ids();
-                    std::swap(line[0], line[1]);
+                Entry* const home = lookups[i].home;
+                if (__builtin_expect(!home->differs(lookups[i].key), 1)) {
+                    std::memcpy(next, home->ids, 16);
+                    next += home->num_ids();
+                } else if (Entry* const other = Cache::beside(home); !other->differs(lookups[i].key)) {
+                    std::memcpy(next, other->ids, 16);
+                    next += other->num_ids();
+                    std::swap(*home, *other);
                 } else {
                     const uint32_t from = i ? ends[i - 1] : begin;
                     next += encode_rare(base + from, ends[i] - from, lookups[i].key, next);
@@ -113,19 +113,19 @@ private:
     template <bool kSafe>
     void look_up(const Byte* base, uint32_t begin, const uint32_t* ends, size_t count,
                  const Byte* limit, Lookup* lookups) const {
-        const typename Cache::Lines lines = cache_.lines();
+        const typename Cache::Homes homes = cache_.homes();
         for (size_t i = 0; i < count; i++) {
             const size_t size = ends[i] - begin;
             const WordKey key = kSafe && size <= kInlineWord ? short_key(base + begin, size)
                                                              : word_key(base + begin, size, limit);
-            Entry* const line = lines.of(hash_of(key));
-            __builtin_prefetch(line);
-            lookups[i] = {key, line};
+            Entry* const home = homes.of(hash_of(key));
+            __builtin_prefetch(home);
+            lookups[i] = {key, home};
             begin = ends[i];
         }
     }
 
-    // A word that is not the first of its line with its ids beside it.
+    // A word that does not stand in its own line with its ids beside it.
     __attribute__((noinline)) size_t encode_rare(const Byte* word, size_t size,
                                                  const WordKey& key, Id* out) {
         const uint64_t hash = hash_of(key);

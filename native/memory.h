@@ -59,7 +59,8 @@ private:
 };
 
 // A growing run of bytes. Large ones are mapped, so that they grow without being copied and use
-// large pages.
+// large pages. Smaller ones are left to malloc, which reuses what was freed: fresh pages for every call
+// cost 4% of encoding 10 MB.
 class GrowingBlock {
 public:
     GrowingBlock() = default;
@@ -99,7 +100,7 @@ public:
     }
 
 private:
-    static constexpr size_t kMapped = size_t{1} << 22;
+    static constexpr size_t kMapped = size_t{1} << 23;
 
     void drop() {
 #if defined(__linux__)

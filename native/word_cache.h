@@ -1,11 +1,13 @@
 // Remembers the ids of words already encoded, in a bounded space.
 //
-// A line of 64 bytes holds two words, the one asked for last first; each has its key and up to 16
-// bytes of ids beside it, so a hit costs one memory access and one comparison. A word that finds its
-// line full goes to one of its neighbours; if they are full too, the second word of its own line gives
-// way. Longer words and longer id lists live in an
-// arena; when that is full everything is forgotten. The table starts small, so that a few words stay
-// in the processor's own caches, and grows in place inside address space taken at the start.
+// A line of 64 bytes holds two entries, and either can be a word's home; an entry has the key and up to
+// 16 bytes of ids beside it, so a hit costs one memory access and one comparison. A word whose line is
+// full goes to a neighbouring one; if those are full too, the entry beside its home gives way. Asked
+// for again, a word comes one step nearer to its home: words of the vocabulary that no text uses make
+// way for those it does. The word that it changes places with may then stand behind a free entry, where
+// nobody looks: it is encoded anew, once. Longer words and longer id lists live in an arena; when that
+// is full everything is forgotten. The table starts small, so that a few words stay in the processor's
+// own caches, and grows in place inside address space taken at the start.
 #pragma once
 
 #include <utility>
@@ -17,8 +19,7 @@ namespace groundup {
 
 constexpr size_t kFirstLines = size_t{1} << 13;
 constexpr size_t kMostLines = size_t{1} << 19;
-constexpr size_t kGrowth = 4;
-constexpr size_t kProbedLines = 8;
+constexpr size_t kProbedEntries = 16;
 constexpr size_t kArenaWords = size_t{1} << 23;  // of four bytes
 constexpr size_t kLongestCachedWord = 256;
 
@@ -44,37 +45,36 @@ public:
 
     // `num_words` are going to be inserted first.
     explicit WordCache(size_t num_words) : lines_(64 * kMostLines), arena_(kArenaWords * 4) {
-        while (is_crowded(num_words)) line_mask_ = (line_mask_ + 64) * kGrowth - 64;
+        while (is_crowded(num_words)) mask_ = 2 * mask_ + sizeof(Entry);
     }
 
     // Where words are looked for, as a copy that a loop keeps in registers.
-    struct Lines {
+    struct Homes {
         Byte* first;
         uint64_t mask;
         Entry* of(uint64_t hash) const { return reinterpret_cast<Entry*>(first + (hash & mask)); }
     };
-    Lines lines() const { return {lines_.data(), line_mask_}; }
-    Entry* line_of(uint64_t hash) const { return lines().of(hash); }
+    Homes homes() const { return {lines_.data(), mask_}; }
 
-    // A word that is not the first of its line with its ids beside it: its ids, or null.
+    // The other entry of the same line.
+    static Entry* beside(Entry* entry) {
+        return reinterpret_cast<Entry*>(reinterpret_cast<uintptr_t>(entry) ^ sizeof(Entry));
+    }
+
+    // A word that does not stand in its own line with its ids beside it: its ids, or null.
     const Id* find_rare(uint64_t hash, const WordKey& key, const Byte* word, size_t size,
                         size_t& count) {
-        Entry* const own = line_of(hash);
-        for (size_t step = 0; step < kProbedLines; step++) {
-            Entry* const line = neighbour_of(own, step);
-            for (Entry* entry = line; entry < line + 2; entry++) {
-                if (entry->is_free()) return nullptr;  // and so nothing went further
-                if (!entry->differs(key)) {
-                    if (entry == own + 1) {
-                        std::swap(own[0], own[1]);
-                        entry = own;
-                    }
-                    count = entry->num_ids();
-                    return entry->ids;
-                }
-                if (entry->low != key.low || entry->high != elsewhere(key.high)) continue;
-                if (const Id* ids = find_in_arena(*entry, word, size, count)) return ids;
+        Entry* const home = homes().of(hash);
+        for (size_t step = 0; step < kProbedEntries; step++) {
+            Entry* const entry = neighbour_of(home, step);
+            if (entry->is_free()) return nullptr;  // and so nothing went further
+            if (!entry->differs(key)) {
+                std::swap(*entry, *beside(home));
+                count = beside(home)->num_ids();
+                return beside(home)->ids;
             }
+            if (entry->low != key.low || entry->high != elsewhere(key.high)) continue;
+            if (const Id* ids = find_in_arena(*entry, word, size, count)) return ids;
         }
         return nullptr;
     }
@@ -90,7 +90,7 @@ public:
             const size_t word_space = (size + 3) / 4;
             const size_t needed = 2 + word_space + (count * sizeof(Id) + 3) / 4;
             if (arena_used_ + needed > kArenaWords) {
-                std::memset(lines_.data(), 0, line_mask_ + 64);
+                std::memset(lines_.data(), 0, mask_ + sizeof(Entry));
                 arena_used_ = num_entries_ = 0;
             }
             uint32_t* record = arena() + arena_used_;
@@ -113,36 +113,34 @@ private:
     // bit is set: no key may equal such an entry, whatever its word.
     static uint64_t elsewhere(uint64_t high) { return (high << 8 >> 8 & ~uint64_t{1}) | kElsewhere << 60; }
 
-    // The lines that a word may stand in, its own first: eight that lie together.
-    Entry* neighbour_of(Entry* line, size_t step) const {
+    // The entries that a word may stand in, its home first: sixteen that lie together.
+    Entry* neighbour_of(Entry* home, size_t step) const {
         Entry* const first = reinterpret_cast<Entry*>(lines_.data());
-        return first + ((line - first) ^ static_cast<ptrdiff_t>(2 * step));
+        return first + ((home - first) ^ static_cast<ptrdiff_t>(step));
     }
 
     void put(uint64_t hash, const Entry& made) {
-        Entry* const own = line_of(hash);
-        for (size_t step = 0; step < kProbedLines; step++) {
-            Entry* const line = neighbour_of(own, step);
-            for (Entry* entry = line; entry < line + 2; entry++) {
-                if (!entry->is_free()) continue;
-                *entry = made;
-                num_entries_++;
-                return;
-            }
+        Entry* const home = homes().of(hash);
+        for (size_t step = 0; step < kProbedEntries; step++) {
+            Entry* const entry = neighbour_of(home, step);
+            if (!entry->is_free()) continue;
+            *entry = made;
+            num_entries_++;
+            return;
         }
-        own[1] = made;
+        *beside(home) = made;
     }
 
-    // Words should find room in their own line: half of the lines' first places are enough.
+    // Words should find their home free: with half of the entries taken most do.
     bool is_crowded(size_t num_words) const {
-        return num_words > line_mask_ / 128 && line_mask_ >> 6 < kMostLines - 1;
+        return num_words > mask_ / (2 * sizeof(Entry)) && mask_ < 64 * (kMostLines - 1);
     }
 
-    // Growing looks at more bits of the hash, so a word stays where it is or moves to a line behind
+    // Growing looks at more bits of the hash, so a word stays in its line or moves to one behind
     // all the old ones. Words that stood in a neighbouring line are dropped.
     void grow() {
-        const uint64_t old_mask = line_mask_;
-        line_mask_ = (line_mask_ + 64) * kGrowth - 64;
+        const uint64_t old_mask = mask_;
+        mask_ = 2 * mask_ + sizeof(Entry);
         num_entries_ = 0;
         for (uint64_t i = 0; i <= old_mask; i += 64) {
             Entry* const line = reinterpret_cast<Entry*>(lines_.data() + i);
@@ -151,7 +149,7 @@ private:
             for (const Entry& entry : moved) {
                 if (entry.is_free()) continue;
                 const uint64_t hash = hash_of(key_of(entry));
-                if ((hash & old_mask) == i) put(hash, entry);
+                if ((hash & old_mask) / 64 == i / 64) put(hash, entry);
             }
         }
     }
@@ -180,7 +178,7 @@ private:
 
     ZeroedBlock lines_;
     ZeroedBlock arena_;
-    uint64_t line_mask_ = (kFirstLines - 1) * 64;
+    uint64_t mask_ = kFirstLines * 64 - sizeof(Entry);
     size_t num_entries_ = 0;
     size_t arena_used_ = 0;
 };
