@@ -57,7 +57,7 @@ private:
     using Cache = WordCache<Id>;
     using Entry = typename Cache::Entry;
     static constexpr size_t kReadyWord = 4096;
-    static constexpr size_t kBatch = 64;
+    static constexpr size_t kBatch = 128;
     static constexpr size_t kSlack = Cache::kInlineIds;
 
     // `limit` is the end of what may be read; text may end before it.
