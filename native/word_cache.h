@@ -4,10 +4,9 @@
 // 16 bytes of ids beside it, so a hit costs one memory access and one comparison. A word whose line is
 // full goes to a neighbouring one; if those are full too, the entry beside its home gives way. Asked
 // for again, a word comes one step nearer to its home: words of the vocabulary that no text uses make
-// way for those it does. The word that it changes places with may then stand behind a free entry, where
-// nobody looks: it is encoded anew, once. Longer words and longer id lists live in an arena; when that
-// is full everything is forgotten. The table starts small, so that a few words stay in the processor's
-// own caches, and grows in place inside address space taken at the start.
+// way for those it does. Longer words and longer id lists live in an arena; when that is full everything
+// is forgotten. The table starts small, so that a few words stay in the processor's own caches, and
+// grows in place inside address space taken at the start.
 #pragma once
 
 #include <utility>
@@ -69,8 +68,9 @@ public:
             Entry* const entry = neighbour_of(home, step);
             if (entry->is_free()) return nullptr;  // and so nothing went further
             if (!entry->differs(key)) {
+                count = entry->num_ids();
+                if (!is_found_in(*beside(home), entry)) return entry->ids;
                 std::swap(*entry, *beside(home));
-                count = beside(home)->num_ids();
                 return beside(home)->ids;
             }
             if (entry->low != key.low || entry->high != elsewhere(key.high)) continue;
@@ -136,21 +136,29 @@ private:
         return num_words > mask_ / (2 * sizeof(Entry)) && mask_ < 64 * (kMostLines - 1);
     }
 
-    // Growing looks at more bits of the hash, so a word stays in its line or moves to one behind
-    // all the old ones. Words that stood in a neighbouring line are dropped.
+    // Growing looks at one more bit of the hash, so that the words of sixteen entries stay among them
+    // or move to sixteen behind all the old ones: none is lost.
     void grow() {
         const uint64_t old_mask = mask_;
         mask_ = 2 * mask_ + sizeof(Entry);
         num_entries_ = 0;
-        for (uint64_t i = 0; i <= old_mask; i += 64) {
-            Entry* const line = reinterpret_cast<Entry*>(lines_.data() + i);
-            const Entry moved[2] = {line[0], line[1]};
-            line[0] = line[1] = Entry{};
+        Entry moved[kProbedEntries];
+        for (uint64_t i = 0; i <= old_mask; i += sizeof(moved)) {
+            std::memcpy(static_cast<void*>(moved), lines_.data() + i, sizeof(moved));
+            std::memset(lines_.data() + i, 0, sizeof(moved));
             for (const Entry& entry : moved) {
-                if (entry.is_free()) continue;
-                const uint64_t hash = hash_of(key_of(entry));
-                if ((hash & old_mask) / 64 == i / 64) put(hash, entry);
+                if (!entry.is_free()) put(hash_of(key_of(entry)), entry);
             }
+        }
+    }
+
+    // Whether the word of `entry` would be found in `place`: no free entry lies on the way from its home.
+    bool is_found_in(const Entry& entry, const Entry* place) const {
+        Entry* const home = homes().of(hash_of(key_of(entry)));
+        for (size_t step = 0;; step++) {
+            const Entry* const passed = neighbour_of(home, step);
+            if (passed == place) return true;
+            if (passed->is_free()) return false;
         }
     }
 
