@@ -6,6 +6,7 @@ Every answer that is no success has this shape, whoever gives it.
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,11 +88,6 @@ def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
         message = f"there is no {excerpt(request.url.path)} here"
-    if error.status_code == 400 and message == "There was an error parsing the body":
-        message = (
-            "the body cannot be read as JSON: it must be UTF-8, not nested too deep, and without "
-            "numbers of thousands of digits"
-        )
     if error.status_code == 405:
         message = f"{excerpt(request.url.path)} cannot be asked by {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()
@@ -126,10 +122,15 @@ def excerpt(value: object) -> str:
     """A value from outside, short and printable; text that is a plain name stays as it is."""
     if isinstance(value, str) and value.isascii() and value.isprintable() and len(value) <= 60:
         return value if "/" in value or value.isidentifier() else repr(value)
-    text = repr(value)
+    text = _short.repr(value)
     text = text if len(text) <= 60 else text[:57] + "..."
     return text.encode("ascii", "backslashreplace").decode()
 
+
+# A hundred thousand elements are not written out for the sake of the first few.
+_short = reprlib.Repr()
+_short.maxlist = _short.maxdict = _short.maxlevel = 20
+_short.maxstring = _short.maxlong = _short.maxother = 200
 
 _MEANINGS = {
     400: "The request cannot be granted as it stands; the message says why.",

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -24,38 +32,52 @@ SHAPES = {
 }
 
 
-class _Strict(BaseModel):
+class Body(BaseModel):
+    """What a client sends. Of many mistakes only a few are looked for: each takes time to tell."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_one_unknown(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        unknown = next((name for name in values if name not in cls.model_fields), None)
+        known = {name: values[name] for name in cls.model_fields if name in values}
+        return known if unknown is None else {**known, unknown: None}
 
+
+Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Body):
     """What a stream ends with."""
 
     include_usage: bool | None = False
     include_obfuscation: bool | None = Field(False, description="Accepted; nothing is padded.")
 
 
-class CompletionRequest(_Strict):
+class CompletionRequest(Body):
     """A text to go on with, and how. `null` stands for a field's default."""
 
     model: str | None = Field(None, description="The model's name; the only one if left out.")
     prompt: (
         StrictStr
-        | Annotated[list[StrictStr], Field(min_length=1)]
-        | Annotated[list[StrictInt], Field(min_length=1)]
-        | Annotated[list[Annotated[list[StrictInt], Field(min_length=1)]], Field(min_length=1)]
+        | Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
         | None
     ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
     max_tokens: int | None = Field(None, ge=0, description="16 if left out.")
     temperature: Finite | None = Field(None, ge=0, description="0 takes the likeliest each time.")
     top_p: Finite | None = Field(None, gt=0, le=1)
     n: int | None = Field(None, ge=1, description="How many texts for each prompt.")
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = (
-        Field(None, description="The text ends before the first of these.")
-    )
+    stop: (
+        StopString
+        | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
+        | None
+    ) = Field(None, description="The text ends before the first of these.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed, same text.")
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     echo: bool | None = Field(None, description="Begin the answer with the prompt.")
@@ -67,7 +89,7 @@ class CompletionRequest(_Strict):
     suffix: str | None = Field(None, description="Not supported: must be empty.")
     presence_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
     frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
-    logit_bias: dict[str, Finite] | None = Field(None, description="Not supported: must be empty.")
+    logit_bias: dict[str, Any] | None = Field(None, description="Not supported: must be empty.")
 
     top_k: int | None = Field(None, ge=1, description="Ours: only the k likeliest ids.")
     min_p: Finite | None = Field(None, ge=0, le=1, description="Ours: the least share of the best.")

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from groundup.serving.api_errors import ApiError, answers, excerpt, register_error_handlers
+from groundup.serving.bodies import JsonRoute
 from groundup.serving.completions import Completions
 from groundup.serving.guards import Guards
 from groundup.serving.metrics_page import CONTENT_TYPE, Metrics
@@ -60,6 +61,7 @@ def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastA
         responses=_REFUSALS,
     )
     app.state.scheduler = scheduler
+    app.router.route_class = JsonRoute
     register_error_handlers(app)
     app.add_middleware(Guards, settings=settings, metrics=metrics)
     _add_model_routes(app, language_model, settings, scheduler)

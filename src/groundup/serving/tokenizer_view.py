@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from groundup.serving.api_errors import ApiError, answers
+from groundup.serving.bodies import JsonRoute
+from groundup.serving.protocol import Body
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.inspection import PreToken, explain
 from groundup.tokenizer.reference import split_special_tokens
@@ -20,10 +22,8 @@ MAX_CHARACTERS = 20_000
 MAX_PRE_TOKEN_BYTES = 128
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Body):
     """A text to follow."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     text: str
 
@@ -69,7 +69,7 @@ class Tokenization(BaseModel):
 
 def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
     """The route that explains texts with this tokenizer."""
-    router = APIRouter()
+    router = APIRouter(route_class=JsonRoute)
 
     # No `async`: the work is Python's own and would hold up the streams of others.
     @router.post("/api/tokenize", responses=answers(400))
