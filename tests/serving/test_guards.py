@@ -58,7 +58,7 @@ def test_its_own_origin_may_ask(running: Any) -> None:
 
 @pytest.fixture(scope="module")
 def locked(start: Any) -> Any:
-    with start(token=TOKEN) as running:
+    with start(tokens=[TOKEN]) as running:
         yield running
 
 
@@ -100,7 +100,7 @@ def test_pages_open_without_a_token_since_a_browser_cannot_send_one(locked: Any,
 def test_the_token_shows_in_no_settings_and_no_error(locked: Any) -> None:
     from groundup.serving.settings import ServerSettings
 
-    settings = ServerSettings(token=TOKEN)
+    settings = ServerSettings(tokens=(TOKEN,))
     assert TOKEN not in repr(settings) and TOKEN not in str(settings.model_dump())
 
 

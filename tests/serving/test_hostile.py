@@ -220,7 +220,7 @@ def test_a_byte_now_and_then_on_an_idle_connection_does_not_keep_it(start: Any) 
 
 
 def test_a_client_that_does_not_read_is_cut_off(start: Any) -> None:
-    with start(stalled_write_seconds=0.3, max_rows=8) as running, socket.socket() as client:
+    with start(stalled_write_seconds=0.3, max_client_rows=8) as running, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", running.port))
         body = json.dumps({**LONG, "stream": True, "logprobs": 20, "n": 8}).encode()

@@ -23,7 +23,7 @@ from groundup.cli.serve import Arguments, run
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation import LanguageModel
 from groundup.serving.listening import address_to_open, open_socket, raise_file_limit
-from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_token
+from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
 # Reading the certificates of the world takes longer than a test.
 # For a test that fails: no machine is so slow.
@@ -112,7 +112,7 @@ def connect(url: str) -> socket.socket:
 def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     launch: Callable[..., Process],
 ) -> None:
-    server = launch("--max-rows", "1")
+    server = launch("--max-rows", "1", "--drain-seconds", str(PATIENCE_SECONDS))
     assert server.line == f"serving tiny, step 7, at {server.url}\n"
     answers: list[Any] = []
     threads = ask_in_background(server.url, answers, 3)
@@ -174,7 +174,7 @@ def test_other_machines_are_not_let_in_without_a_token(run_folder: Path) -> None
 
 
 def test_with_a_token_other_machines_may_be_let_in() -> None:
-    settings = ServerSettings(host="0.0.0.0", port=0, token=TOKEN)
+    settings = ServerSettings(host="0.0.0.0", port=0, tokens=(TOKEN,))
     with open_socket(settings) as listener:
         port = listener.getsockname()[1]
         assert address_to_open(listener) == f"http://127.0.0.1:{port}"
@@ -183,7 +183,7 @@ def test_with_a_token_other_machines_may_be_let_in() -> None:
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 70])
 def test_a_host_that_is_not_here_is_said(host: str) -> None:
     with pytest.raises(ConfigError, match="--host"):
-        open_socket(ServerSettings(host=host, port=0, token=TOKEN))
+        open_socket(ServerSettings(host=host, port=0, tokens=(TOKEN,)))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) ->
 def test_a_token_that_protects_nothing_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="16 or more") as caught:
-        read_token(tmp_path / "token")
+        read_tokens(tmp_path / "token")
     assert not text or text not in str(caught.value)
 
 
@@ -245,15 +245,16 @@ def test_a_token_comes_from_its_file_before_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
-    assert read_token(None) is None
+    assert read_tokens(None) == ()
     monkeypatch.setenv(TOKEN_VARIABLE, f" {TOKEN}\n")
-    found = read_token(None)
-    assert found is not None and found.get_secret_value() == TOKEN
-    (tmp_path / "token").write_text("another-token-of-this-house\n", encoding="utf-8")
-    found = read_token(tmp_path / "token")
-    assert found is not None and found.get_secret_value() == "another-token-of-this-house"
+    found = read_tokens(None)
+    assert [token.get_secret_value() for token in found] == [TOKEN]
+    others = ["another-token-of-this-house", "and-one-for-the-neighbours"]
+    (tmp_path / "token").write_text("\n".join(others) + "\n", encoding="utf-8")
+    found = read_tokens(tmp_path / "token")
+    assert [token.get_secret_value() for token in found] == others
     with pytest.raises(FileNotFoundError):
-        read_token(tmp_path / "none")
+        read_tokens(tmp_path / "none")
 
 
 def test_connections_stay_below_the_limit_of_files() -> None:

@@ -166,7 +166,7 @@ def test_settings_live_in_the_address(browser: Any, running: Any) -> None:
 
 def test_a_server_with_a_token_asks_for_it_once(browser: Any, start: Any) -> None:
     token = "open-sesame-open-sesame"
-    with start(token=token) as guarded:
+    with start(tokens=[token]) as guarded:
         browser.open(guarded.url)
         box = browser.find("#server-token")
         box.send_keys("wrong")

@@ -13,6 +13,7 @@ from groundup.generation.request import GenerationRequest, NewToken
 from groundup.generation.sampling import Sampler
 from groundup.serving.metrics_page import Metrics
 from groundup.serving.scheduler import Scheduler
+from groundup.serving.settings import ServerSettings
 from groundup.serving.tickets import (
     EngineFailedError,
     NotTakingRequestsError,
@@ -105,6 +106,7 @@ def play(
     max_rows: int = 2,
     max_queue: int = 4,
     make: Callable[[], SteppedEngine] | None = None,
+    **limits: int,
 ) -> Metrics:
     """Run a scene with a scheduler that works, and stop that whatever happens."""
     engines: list[SteppedEngine] = []
@@ -115,7 +117,8 @@ def play(
         return engines[-1]
 
     async def run() -> None:
-        scheduler = Scheduler(make_engine, max_rows, max_queue, metrics)
+        settings = ServerSettings(max_rows=max_rows, max_queue=max_queue, **limits)
+        scheduler = Scheduler(make_engine, settings, metrics)
         scheduler.start()
         try:
             await asyncio.wait_for(scene(scheduler, engines[0]), 20)
@@ -353,7 +356,7 @@ def test_long_prompts_are_read_over_several_steps() -> None:
         # One long prompt a step, since two are too much; but a shared one is read only once.
         assert joined == [1, 2, 3, 4, 5, 8]
 
-    play(scene, max_rows=8, max_queue=8)
+    play(scene, max_rows=8, max_client_rows=8, max_queue=8)
 
 
 @pytest.mark.parametrize("patience_seconds", [0.0, 1e9])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Arguments:
     """Serve a trained model on this machine: an API, a playground, the learning curves of all runs.
 
-    A bearer token is read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
+    Bearer tokens are read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
     """
 
     run: Positional[str]
@@ -34,8 +34,17 @@ class Arguments:
     max_queue: int = 256
     """How many more may wait before new ones are told to come again later."""
 
+    max_client_rows: int | None = None
+    """How many texts of one client are written at once; 7/8 of --max-rows if not given."""
+
+    drain_seconds: float = 30
+    """How long texts may take to end after SIGTERM or Ctrl-C; the process ends by then."""
+
     token_file: Path | None = None
-    """A file with the token that clients must send."""
+    """A file with the tokens that clients may send, one a line; each is a client of its own."""
+
+    trusted_proxy: tuple[str, ...] = ()
+    """Addresses of proxies whose X-Forwarded-For tells the client's address."""
 
     checkpoint: str = "newest"
     """The state of the run to serve: newest, best, or a step."""
@@ -78,7 +87,7 @@ def run(arguments: Arguments) -> None:
 
 def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
     from groundup.config import load_settings
-    from groundup.serving.settings import ServerSettings, read_token
+    from groundup.serving.settings import ServerSettings, read_tokens
 
     values = {
         "model_name": folder.name,
@@ -86,7 +95,10 @@ def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
         "port": arguments.port,
         "max_rows": arguments.max_rows,
         "max_queue": arguments.max_queue,
+        "max_client_rows": arguments.max_client_rows,
+        "drain_seconds": arguments.drain_seconds,
+        "trusted_proxies": arguments.trusted_proxy,
         "runs_folder": arguments.runs_folder or folder.parent,
-        "token": read_token(arguments.token_file),
+        "tokens": read_tokens(arguments.token_file),
     }
     return load_settings(ServerSettings, overrides=values)

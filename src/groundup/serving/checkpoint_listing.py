@@ -48,7 +48,7 @@ def _describe(path: Path, step: int) -> dict[str, Any] | None:
 def _read_metric(path: Path) -> float | None:
     try:
         metric = json.loads(read_tail(path, 2**20)).get("metric")
-    except (ValueError, RecursionError, AttributeError):
+        is_number = isinstance(metric, int | float) and not isinstance(metric, bool)
+        return float(metric) if is_number else None
+    except (ValueError, OverflowError, RecursionError, AttributeError):
         return None
-    is_number = isinstance(metric, int | float) and not isinstance(metric, bool)
-    return float(metric) if is_number else None

@@ -17,6 +17,7 @@ from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest
 from groundup.generation.sampling import Sampler
 from groundup.serving.api_errors import ApiError, excerpt
+from groundup.serving.bodies import MAX_ELEMENTS
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -29,7 +30,7 @@ _STREAM = 0x5E87
 
 
 class Prompt(NamedTuple):
-    """A text to go on from, as text and as the model sees it."""
+    """What to go on from, as the model sees it and, where it is echoed, as text."""
 
     text: str
     ids: tuple[int, ...]
@@ -133,7 +134,7 @@ def _read_prompts(
         given = [body.prompt]
     else:
         given = body.prompt
-    limit = min(settings.max_choices, settings.max_rows + settings.max_queue)
+    limit = min(settings.max_choices, settings.client_places)
     if len(given) * num_choices > limit:
         raise ApiError(
             400,
@@ -141,17 +142,38 @@ def _read_prompts(
             f"{limit} that this server writes for one request",
             param="n",
         )
-    return [_read_prompt(prompt, language_model) for prompt in given]
+    prompts = [_read_prompt(prompt, language_model, bool(body.echo)) for prompt in given]
+    num_echoed = num_choices * sum(len(prompt.text) for prompt in prompts if body.echo)
+    if num_echoed > settings.max_body_bytes:
+        raise ApiError(
+            400,
+            f"the answer would repeat {num_echoed} characters of prompts, more than the "
+            f"{settings.max_body_bytes} that this server sends: leave echo out",
+            param="echo",
+        )
+    return prompts
 
 
-def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel) -> Prompt:
+def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel, echo: bool) -> Prompt:
     tokenizer = language_model.tokenizer
     if isinstance(prompt, str):
         if _has_lone_surrogate(prompt):
             message = "the prompt holds one half of a surrogate pair, which is no character"
             raise ApiError(400, message, param="prompt")
+        ids = tokenizer.encode_to_numpy(prompt)
+        context = language_model.model.config.context_length
+        limit = max(MAX_ELEMENTS, context)
+        # Before they become Python's integers, of which each takes as much as a line of text.
+        if len(ids) > limit:
+            raise ApiError(
+                400,
+                f"the prompt has {len(ids)} tokens, but the model's context is {context} and this "
+                f"server reads at most {limit}: shorten the prompt",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         try:
-            return Prompt(prompt, tuple(language_model.encode_prompt(prompt)))
+            return Prompt(prompt, tuple(ids.tolist() or language_model.encode_prompt("")))
         except ConfigError as error:
             raise ApiError(400, str(error), param="prompt") from error
     for id in prompt:
@@ -161,7 +183,7 @@ def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel) -> 
                 f"id {excerpt(id)} is not in the vocabulary (ids 0 to {tokenizer.vocab_size - 1})",
                 param="prompt",
             )
-    return Prompt(tokenizer.decode(prompt), tuple(prompt))
+    return Prompt(tokenizer.decode(prompt) if echo else "", tuple(prompt))
 
 
 def _has_lone_surrogate(text: str) -> bool:

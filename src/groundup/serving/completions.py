@@ -29,8 +29,6 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-# Encoding a text this long would keep other requests waiting.
-_LONG_CHARACTERS = 20_000
 # What servers log of a client that left; nobody is there to read it.
 _CLIENT_LEFT = 499
 
@@ -51,8 +49,10 @@ class Completions:
         self._spelling = TokenSpelling(language_model.tokenizer)
 
     async def answer(self, request: Request, body: CompletionRequest) -> Response:
-        plan = await self._plan(request, body)
-        writing = Writing(plan, self._scheduler, self._language_model)
+        # Prompts are encoded, which takes a thread longer than the event loop should wait.
+        plan = await asyncio.to_thread(make_plan, body, self._language_model, self._settings)
+        client = request.scope["client_name"]
+        writing = Writing(plan, self._scheduler, self._language_model, client)
         frame = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -86,13 +86,6 @@ class Completions:
             {**frame, "choices": choices, "usage": _usage(writing), "seed": plan.seed}
         )
         return JSONResponse(answer.model_dump())
-
-    async def _plan(self, request: Request, body: CompletionRequest) -> Plan:
-        def make() -> Plan:
-            return make_plan(body, self._language_model, self._settings)
-
-        length = int(request.headers.get("content-length", _LONG_CHARACTERS))
-        return await asyncio.to_thread(make) if length >= _LONG_CHARACTERS else make()
 
     async def _collect(self, writing: Writing, begin: list[list[Piece]]) -> list[list[Piece]]:
         parts = [list(pieces) for pieces in begin]

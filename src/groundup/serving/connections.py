@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from groundup.serving.api_errors import ApiError
+from groundup.serving.guards import SECURITY_HEADERS
 
 if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
+
+_MAX_TARGET_BYTES = 16_384
+_MAX_INCOMPLETE_BYTES = 65_536
+# Chunks of a byte take a thousand times as long to read as the same bytes in one.
+_MIN_BYTES_A_PIECE = 64
+_SMALL_PIECES = 256
 
 
 def guarded_protocol(settings: ServerSettings, max_connections: int) -> type[H11Protocol]:
@@ -43,6 +52,10 @@ class _GuardedProtocol(H11Protocol):
     limits: _Limits
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.conn = _Connection(h11.SERVER, _MAX_INCOMPLETE_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -144,12 +157,41 @@ class _GuardedProtocol(H11Protocol):
             cycle is None or cycle.response_complete or not cycle.response_started
         ):
             body = json.dumps(error.body()).encode()
-            self.transport.write(
-                b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n%s" % (error.status, b"Error", len(body), body)
-            )
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "connection": "close",
+                **SECURITY_HEADERS,
+            }
+            lines = [
+                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
+                *(f"{name.lower()}: {value}" for name, value in headers.items()),
+            ]
+            self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self._end_reading()
         self.transport.close()
+
+
+class _Connection(h11.Connection):
+    """h11's rules of HTTP, and three of ours: a known version, a short target, no crumbs."""
+
+    _num_pieces = 0
+    _num_bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._num_pieces = self._num_bytes = 0
+            if event.http_version not in (b"1.0", b"1.1"):
+                raise h11.RemoteProtocolError("unknown version of HTTP")
+            if len(event.target) > _MAX_TARGET_BYTES:
+                raise h11.RemoteProtocolError("the target is too long")
+        elif isinstance(event, h11.Data):
+            self._num_pieces += 1
+            self._num_bytes += len(event.data)
+            if self._num_pieces > _SMALL_PIECES + self._num_bytes // _MIN_BYTES_A_PIECE:
+                raise h11.RemoteProtocolError("the body comes in too many pieces")
+        return event
 
 
 def _quick_send(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:

@@ -31,7 +31,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
             f"--host {host} cannot be found ({error}): use an address of this machine"
         ) from error
     family, kind, protocol, _, address = found[0]
-    if settings.token is None and not _is_local(str(address[0])):
+    if not settings.tokens and not _is_local(str(address[0])):
         raise ConfigError(
             f"--host {host} lets other machines in, and there is no token to keep strangers out: "
             f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "

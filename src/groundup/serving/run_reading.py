@@ -94,7 +94,8 @@ def read_environment(folder: RunFolder) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> bytes:
-    """JSON that any client can read, whatever a file held: NaN is null, dates are text."""
+    """JSON that any client can read, whatever a file held: what is no number to JavaScript is
+    null, dates are text."""
     return json.dumps(_without_oddities(value), allow_nan=False).encode("ascii")
 
 
@@ -135,8 +136,10 @@ def _is_knotty(path: Path) -> bool:
 
 
 def _without_oddities(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, str):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() < 1024 else None
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
 """Continuous batching: one thread owns the engine, and requests join and leave between its steps.
 
-Requests wait in a queue of bounded length. What HTTP makes of a full queue is left to others.
+Requests wait in a queue of bounded length, from which clients take turns; none may hold all of the
+rows or the whole queue. What HTTP makes of a full queue is left to others.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
+from groundup.serving.fair_queue import FairQueue
 from groundup.serving.tickets import (
     EngineFailedError,
     NotTakingRequestsError,
@@ -28,6 +30,7 @@ from groundup.serving.tickets import (
 if TYPE_CHECKING:
     from groundup.generation.request import GenerationRequest, NewToken
     from groundup.serving.metrics_page import Metrics
+    from groundup.serving.settings import ServerSettings
 
 Result = TypeVar("Result")
 
@@ -49,23 +52,22 @@ class Scheduler:
     """Hands requests to the engine and its tokens back to their tickets."""
 
     def __init__(
-        self,
-        make_engine: Callable[[], EngineLike],
-        max_rows: int,
-        max_queue: int,
-        metrics: Metrics,
+        self, make_engine: Callable[[], EngineLike], settings: ServerSettings, metrics: Metrics
     ) -> None:
         self._make_engine = make_engine
-        self._max_rows = max_rows
-        self._num_places = max_rows + max_queue
+        self._max_rows = settings.max_rows
+        self._max_client_rows = settings.client_rows
+        self._num_places = settings.max_rows + settings.max_queue
+        self._num_client_places = settings.client_places
         self._metrics = metrics
         self._wake = threading.Condition()
-        self._waiting: collections.deque[Row] = collections.deque()
+        self._waiting: FairQueue[Row] = FairQueue()
         self._running: dict[int, Row] = {}
+        # Rows that each client holds: admitted and not yet free.
+        self._held: collections.Counter[str] = collections.Counter()
         self._outbox = Outbox()
         self._cancelled: list[Row] = []
-        self._calls: collections.deque[Callable[[], None]] = collections.deque()
-        self._num_admitted = 0
+        self._calls: FairQueue[_Call] = FairQueue()
         self._seconds_per_step = 0.0
         self._last_step: float | None = None
         self._is_refusing = False
@@ -78,13 +80,14 @@ class Scheduler:
         self._engine = self._make_engine()
         self._thread.start()
 
-    def submit(self, requests: Sequence[GenerationRequest]) -> Ticket:
+    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Ticket:
         """Queue all of the requests or none. Called in an event loop, as `cancel` is."""
-        ticket = Ticket()
+        ticket = Ticket(client)
         ticket.rows = [Row(ticket, index, request) for index, request in enumerate(requests)]
         with self._wake:
-            self._check_place(len(requests))
-            self._waiting.extend(ticket.rows)
+            self._check_place(client, len(requests))
+            for row in ticket.rows:
+                self._waiting.push(client, row)
             self._wake.notify()
         return ticket
 
@@ -93,29 +96,19 @@ class Scheduler:
         with self._wake:
             for row in rows:
                 row.is_cancelled = True
-                if row in self._waiting:
-                    self._waiting.remove(row)
-                else:
+                if not self._waiting.remove(row.ticket.client, row):
                     self._cancelled.append(row)
             self._wake.notify()
 
-    async def between_steps(self, function: Callable[[], Result]) -> Result:
+    async def between_steps(self, function: Callable[[], Result], client: str = "") -> Result:
         """Call a function in the engine's thread, where the model is free to be used."""
-        future: concurrent.futures.Future[Result] = concurrent.futures.Future()
-
-        def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
+        call = _Call(function)
         with self._wake:
-            self._check_place(1)
-            self._calls.append(call)
+            self._check_place(client, 1)
+            self._calls.push(client, call)
             self._wake.notify()
-        return await asyncio.wrap_future(future)
+        result: Result = await asyncio.wrap_future(call.future)
+        return result
 
     def refuse_new(self) -> None:
         """From now on only what is queued and running is worked on."""
@@ -125,21 +118,27 @@ class Scheduler:
         while self.num_waiting or self.num_running:
             await asyncio.sleep(0.02)
 
-    def stop(self) -> None:
+    def give_up(self) -> None:
         """End the thread after its current step; whoever still waits hears of it."""
         with self._wake:
             self._is_refusing = self._is_stopped = True
             self._wake.notify()
+
+    def stop(self) -> None:
+        """As `give_up`, and wait until it is done."""
+        self.give_up()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._calls)
+        with self._wake:
+            return len(self._waiting) + len(self._calls)
 
     @property
     def num_running(self) -> int:
-        return self._num_admitted
+        with self._wake:
+            return self._held.total()
 
     @property
     def status(self) -> str:
@@ -147,18 +146,23 @@ class Scheduler:
             return "failed"
         return "stopping" if self._is_refusing else "ok"
 
-    def _check_place(self, num_wanted: int) -> None:
+    def _check_place(self, client: str, num_wanted: int) -> None:
         if self._is_broken:
             raise NotTakingRequestsError("the engine has failed: the server must be started again")
         if self._is_refusing:
             raise NotTakingRequestsError("the server is stopping")
-        missing = self.num_waiting + self._num_admitted + num_wanted - self._num_places
+        missing = self.num_waiting + self.num_running + num_wanted - self._num_places
         if missing > 0:
-            raise QueueFullError(self._seconds_until_free(missing))
+            raise QueueFullError(self._seconds_until_free(missing, list(self._running.values())))
+        num_own = self._waiting.count(client) + self._calls.count(client) + self._held[client]
+        missing = num_own + num_wanted - self._num_client_places
+        if missing > 0:
+            own = [row for row in list(self._running.values()) if row.ticket.client == client]
+            raise QueueFullError(self._seconds_until_free(missing, own))
 
-    def _seconds_until_free(self, num_places: int) -> float:
+    def _seconds_until_free(self, num_places: int, rows: Sequence[Row]) -> float:
         """When so many of the running rows are done, at the latest, at the present speed."""
-        left = sorted(row.request.max_tokens - row.num_new for row in list(self._running.values()))
+        left = sorted(row.request.max_tokens - row.num_new for row in rows)
         if not left:
             return 1.0
         rounds, nth = divmod(num_places - 1, len(left))
@@ -172,10 +176,9 @@ class Scheduler:
                 if self._is_stopped:
                     break
                 cancelled, self._cancelled = self._cancelled, []
-                calls = list(self._calls)
             has_failed = False
             try:
-                self._work(cancelled, calls)
+                self._work(cancelled)
             except Exception:
                 _log.exception("the engine failed; it is made anew")
                 has_failed = True
@@ -191,17 +194,14 @@ class Scheduler:
     def _has_work(self) -> bool:
         return bool(self._waiting or self._running or self._cancelled or self._calls)
 
-    def _work(self, cancelled: Sequence[Row], calls: Sequence[Callable[[], None]]) -> None:
-        """One turn: rows leave, calls are made, rows join, everyone gets a token."""
+    def _work(self, cancelled: Sequence[Row]) -> None:
+        """One turn: rows leave, a call is made, rows join, everyone gets a token."""
         for row in cancelled:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)
                 self._free(row)
                 self._metrics.count_cancelled()
-        for call in calls:
-            call()
-            with self._wake:
-                self._calls.popleft()
+        self._make_call()
         admitted = self._admit()
         if admitted:
             # Reading their prompts takes longer than a step.
@@ -211,21 +211,35 @@ class Scheduler:
         if self._running:
             self._step()
 
+    def _make_call(self) -> None:
+        with self._wake:
+            client = self._calls.next_client({}, 1)
+            call = None if client is None else self._calls.first(client)
+        if client is not None and call is not None:
+            call.make()
+            # Only now: whoever looks meanwhile must not find that nothing is left to do.
+            with self._wake:
+                self._calls.pop(client)
+
     def _admit(self) -> list[Row]:
         """As many of those waiting as there are free rows and time to read their prompts."""
         admitted: list[Row] = []
+        prompts: set[int] = set()
         num_ids = 0
         with self._wake:
-            while self._waiting and self._num_admitted < self._max_rows:
-                prompt = self._waiting[0].request.prompt_ids
+            while self.num_running < self._max_rows:
+                client = self._waiting.next_client(self._held, self._max_client_rows)
+                if client is None:
+                    break
+                prompt = self._waiting.first(client).request.prompt_ids
                 # The engine reads a prompt once for all the texts that begin with it.
-                if not admitted or admitted[-1].request.prompt_ids is not prompt:
+                if id(prompt) not in prompts:
                     num_ids += len(prompt)
+                    prompts.add(id(prompt))
                 if admitted and num_ids > _PROMPT_IDS_A_STEP:
                     break
-                # Counted first: whoever looks meanwhile must not find that nothing is left to do.
-                self._num_admitted += 1
-                admitted.append(self._waiting.popleft())
+                self._held[client] += 1
+                admitted.append(self._waiting.pop(client))
         return admitted
 
     def _add(self, row: Row) -> None:
@@ -273,8 +287,11 @@ class Scheduler:
 
     def _free(self, row: Row) -> None:
         row.handle = None
+        client = row.ticket.client
         with self._wake:
-            self._num_admitted -= 1
+            self._held[client] -= 1
+            if not self._held[client]:
+                del self._held[client]
 
     def _begin_again(self) -> None:
         """Fail what was running and put a new engine in the place of the broken one."""
@@ -285,7 +302,7 @@ class Scheduler:
             row.handle = None
         with self._wake:
             self._running.clear()
-            self._num_admitted = 0
+            self._held.clear()
         self._last_step = None
         # The memory of the old one must be free before the new one asks for as much.
         del self._engine
@@ -302,9 +319,29 @@ class Scheduler:
                 self._outbox.put(row, error=error)
             self._running.clear()
             self._waiting.clear()
-            self._num_admitted = 0
+            self._held.clear()
             calls = list(self._calls)
             self._calls.clear()
         for call in calls:
-            call()
+            call.fail(error)
         self._outbox.send()
+
+
+class _Call:
+    """A function to be called in the engine's thread, and the future of its result."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def make(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._function())
+        except BaseException as error:
+            self.future.set_exception(error)
+
+    def fail(self, error: Exception) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)

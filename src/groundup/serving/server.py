@@ -37,12 +37,7 @@ def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastA
     from groundup.serving.pages import router_for_pages
 
     metrics = Metrics()
-    scheduler = Scheduler(
-        lambda: language_model.make_engine(settings.max_rows),
-        settings.max_rows,
-        settings.max_queue,
-        metrics,
-    )
+    scheduler = Scheduler(lambda: language_model.make_engine(settings.max_rows), settings, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

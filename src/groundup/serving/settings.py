@@ -11,6 +11,8 @@ from groundup.errors import ConfigError
 
 TOKEN_VARIABLE = "GROUNDUP_SERVE_TOKEN"
 _SHORTEST_TOKEN = 16
+# The part of the rows and of the queue that one client leaves for others: one in so many.
+_RESERVED = 8
 
 
 class ServerSettings(Settings):
@@ -20,12 +22,16 @@ class ServerSettings(Settings):
     host: str = "127.0.0.1"
     port: int = pydantic.Field(8000, ge=0, le=65535)
     runs_folder: Path = Path("runs")
-    # Whoever asks must know it; a secret, so that no log and no traceback shows it.
-    token: pydantic.SecretStr | None = None
+    # Whoever asks must know one; secrets, so that no log and no traceback shows them.
+    tokens: tuple[pydantic.SecretStr, ...] = ()
+    # Addresses whose X-Forwarded-For is believed.
+    trusted_proxies: tuple[str, ...] = ()
 
-    # Texts being written at once, and texts that may wait for a row to become free.
+    # Texts being written at once, texts that may wait for a row to become free, and how many of the
+    # rows one client may hold.
     max_rows: int = pydantic.Field(64, ge=1, le=10_000)
     max_queue: int = pydantic.Field(256, ge=0, le=10**6)
+    max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
 
     # What one request may ask for.
     max_new_tokens: int = pydantic.Field(4096, ge=1, le=10**9)
@@ -37,21 +43,33 @@ class ServerSettings(Settings):
     request_seconds: float = pydantic.Field(20, gt=0, le=1e6)
     stalled_write_seconds: float = pydantic.Field(30, gt=0, le=1e6)
 
+    # From the signal to the end of the process, whatever runs.
+    drain_seconds: float = pydantic.Field(30, gt=0, le=1e6)
 
-def read_token(file: Path | None) -> pydantic.SecretStr | None:
-    """The bearer token of a file, or else of the environment variable; None where there is none."""
+    @property
+    def client_rows(self) -> int:
+        """Rows that one client may hold: if not said, an eighth of them is left for others."""
+        return self.max_client_rows or self.max_rows - self.max_rows // _RESERVED
+
+    @property
+    def client_places(self) -> int:
+        """Texts that one client may have in work or waiting."""
+        return min(self.client_rows, self.max_rows) + self.max_queue - self.max_queue // _RESERVED
+
+
+def read_tokens(file: Path | None) -> tuple[pydantic.SecretStr, ...]:
+    """The bearer tokens of a file, one a line, or else of the environment variable."""
     if file is not None:
         place = str(file)
-        token = file.read_text(encoding="utf-8", errors="replace").strip()
+        tokens = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
     else:
         place = TOKEN_VARIABLE
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        if not token:
-            return None
-    if not re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token):
+        tokens = os.environ.get(TOKEN_VARIABLE, "").strip().splitlines()
+    tokens = [token.strip() for token in tokens]
+    if not all(re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token) for token in tokens):
         raise ConfigError(
-            f"the token in {place} cannot be used: it must be {_SHORTEST_TOKEN} or more ASCII "
-            f"letters, digits and signs without a space; make one with "
+            f"a token in {place} cannot be used: it must be {_SHORTEST_TOKEN} or more ASCII "
+            f"letters, digits and signs without a space, on a line of its own; make one with "
             f"python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
-    return pydantic.SecretStr(token)
+    return tuple(map(pydantic.SecretStr, tokens))

@@ -61,6 +61,7 @@ class RowEvent(NamedTuple):
 class Ticket:
     """The rows of one request and what has happened to them. Belongs to one event loop."""
 
+    client: str = ""
     rows: list[Row] = field(default_factory=list)
     submitted: float = field(default_factory=time.perf_counter)
 

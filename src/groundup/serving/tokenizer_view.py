@@ -14,12 +14,14 @@ from groundup.serving.api_errors import ApiError, answers
 from groundup.serving.bodies import JsonRoute
 from groundup.serving.protocol import Body
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.inspection import PreToken, explain
+from groundup.tokenizer.inspection import PreToken, follow_merges
 from groundup.tokenizer.reference import split_special_tokens
 
 MAX_CHARACTERS = 20_000
-# The steps of one pre-token take room that grows with the square of its length.
+# The steps of one pre-token show each about half of its bytes as symbols, so that their room grows
+# with the square of its length.
 MAX_PRE_TOKEN_BYTES = 128
+MAX_SYMBOLS = 100_000
 
 
 class TokenizeRequest(Body):
@@ -46,7 +48,7 @@ class MergeView(BaseModel):
 
 
 class PreTokenView(BaseModel):
-    """One pre-token from character `start` to `end`; of a very long one no merges are told."""
+    """One pre-token from character `start` to `end`; where it is too long no merges are told."""
 
     text: str
     start: int
@@ -113,18 +115,19 @@ def describe_tokenization(tokenizer: Tokenizer, text: str) -> Tokenization:
 def _explain_within_limits(tokenizer: Tokenizer, text: str) -> Iterator[tuple[PreToken, bool]]:
     """The pre-tokens in order, each with whether it was too long for its steps to be followed."""
     definition = tokenizer.definition
-    stretch: list[str] = []
+    follow = follow_merges(definition)
+    num_left = MAX_SYMBOLS
     for piece, is_special in split_special_tokens(text, definition.special_tokens):
         for part in [piece] if is_special else definition.pattern.split(piece):
-            if is_special or len(part.encode()) <= MAX_PRE_TOKEN_BYTES:
-                stretch.append(part)
+            num_bytes = len(part.encode())
+            num_symbols = 0 if is_special else num_bytes**2 // 2
+            if is_special or (num_bytes <= MAX_PRE_TOKEN_BYTES and num_symbols <= num_left):
+                num_left -= num_symbols
+                yield follow(part, is_special), False
                 continue
-            yield from ((known, False) for known in explain(tokenizer, "".join(stretch)).pre_tokens)
-            stretch.clear()
             ids = tuple(tokenizer.encode(part))
             tokens = tuple(tokenizer.vocab[id] for id in ids)
             yield PreToken(part, tokens, (), tokens, ids), True
-    yield from ((known, False) for known in explain(tokenizer, "".join(stretch)).pre_tokens)
 
 
 def _view(tokenizer: Tokenizer, pre_token: PreToken, start: int, is_too_long: bool) -> PreTokenView:

@@ -25,8 +25,11 @@ _LONGEST_RETRY_SECONDS = 60
 class Writing:
     """The choices of a plan. `close` it whatever happens: rows nobody reads are given free."""
 
-    def __init__(self, plan: Plan, scheduler: Scheduler, language_model: LanguageModel) -> None:
+    def __init__(
+        self, plan: Plan, scheduler: Scheduler, language_model: LanguageModel, client: str
+    ) -> None:
         self.plan = plan
+        self._client = client
         self._scheduler = scheduler
         self._model = language_model.model
         self._tokenizer = language_model.tokenizer
@@ -40,7 +43,7 @@ class Writing:
             for index in range(len(plan.requests))
         ]
         try:
-            self._ticket = scheduler.submit(plan.requests) if plan.max_tokens else None
+            self._ticket = scheduler.submit(plan.requests, client) if plan.max_tokens else None
         except Exception as error:
             raise as_api_error(error) from error
         if self._ticket is None:
@@ -92,7 +95,7 @@ class Writing:
             return score_prompt(self._model, self._tokenizer, ids, self.plan.num_alternatives)
 
         try:
-            return await self._scheduler.between_steps(score)
+            return await self._scheduler.between_steps(score, self._client)
         except (QueueFullError, NotTakingRequestsError) as error:
             raise as_api_error(error) from error
 

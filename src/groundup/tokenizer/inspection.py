@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -110,18 +110,28 @@ def explain(tokenizer: Tokenizer, text: str) -> Explanation:
 
 def explain_definition(definition: TokenizerDefinition, text: str) -> Explanation:
     """As `explain`, for a definition from which no tokenizer was made."""
+    follow = follow_merges(definition)
+    pre_tokens = [
+        follow(pre_token, is_special)
+        for piece, is_special in split_special_tokens(text, definition.special_tokens)
+        for pre_token in ([piece] if is_special else definition.pattern.split(piece))
+    ]
+    return Explanation(text, tuple(map(describe_code_point, text)), tuple(pre_tokens))
+
+
+def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreToken]:
+    """What explains one pre-token, or a special token, after the other."""
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids_by_token = definition.ids_by_token()
-    pre_tokens: list[PreToken] = []
-    for piece, is_special in split_special_tokens(text, definition.special_tokens):
+
+    def follow(pre_token: str, is_special: bool) -> PreToken:
         if is_special:
-            token, ids = (piece.encode(),), (definition.special_tokens[piece],)
-            pre_tokens.append(PreToken(piece, token, (), token, ids, is_special=True))
-            continue
-        for pre_token in definition.pattern.split(piece):
-            whole = definition.whole_words and pre_token.encode() in ids_by_token
-            pre_tokens.append(_explain_pre_token(pre_token, ranks, ids_by_token, whole))
-    return Explanation(text, tuple(map(describe_code_point, text)), tuple(pre_tokens))
+            token, ids = (pre_token.encode(),), (definition.special_tokens[pre_token],)
+            return PreToken(pre_token, token, (), token, ids, is_special=True)
+        whole = definition.whole_words and pre_token.encode() in ids_by_token
+        return _explain_pre_token(pre_token, ranks, ids_by_token, whole)
+
+    return follow
 
 
 def describe_code_point(character: str) -> CodePoint:
