@@ -44,6 +44,12 @@ def ask(running: Any, body: Any) -> httpx.Response:
         ({"max_tokens": "7"}, "max_tokens", "valid integer"),
         ({"prompt": "a" * 64}, "prompt", "shorten the prompt"),
         ({"prompt": "ab" * 300, "max_tokens": 0}, "prompt", "context is 64"),
+        ({"prompt": "a" * 100_001, "past_context": "slide"}, "prompt", "reads at most 100000"),
+        (
+            {"prompt": "a" * 70_000, "past_context": "slide", "n": 16, "echo": True},
+            "echo",
+            "repeat 1120000 characters",
+        ),
         ({"prompt": [1, 304]}, "prompt", "id 304 is not in the vocabulary (ids 0 to 289)"),
         ({"prompt": [1, -1]}, "prompt", "id -1 is not in the vocabulary"),
         ({"prompt": [10**40]}, "prompt", "is not in the vocabulary"),

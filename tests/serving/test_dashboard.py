@@ -257,6 +257,17 @@ def test_whatever_a_line_holds_the_answer_is_plain_json(client: Client, runs_fol
     assert client.get("/api/runs").json()["runs"][0]["loss"] == 2.5
 
 
+def test_numbers_beyond_floats_are_absent(client: Client, runs_folder: Path) -> None:
+    folder = make_run(runs_folder)
+    checkpoint = folder.checkpoints / "step_000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text('{"metric": 1%s}' % ("0" * 400), "utf-8")
+    folder.config_file.write_text("num_steps: 0x" + "f" * 9000, "utf-8")
+    found = details(client)
+    assert found["health"]["checkpoints"][0]["validation_loss"] is None
+    assert found["settings"] == {"num_steps": None}
+
+
 ODD_NAMES = [
     "a b", "grün 🙂", "100%", "%2e%2e", "a#b?c&d=e", "<img src=x onerror=alert(1)>", "back\\slash",
     "two\nlines", "quote'\"", "dots..", "-rf", "a;b|c", "C:", "x" * 200,

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,74 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     assert len(stderr.splitlines()) == 1
     idle.close()
     slow.close()
+
+
+def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Process]) -> None:
+    server = launch("--max-rows", "4", "--drain-seconds", "6")
+    answers: list[httpx.Response] = []
+
+    def ask(stream: bool) -> None:
+        body = {**LONG, "max_tokens": 4096, "n": 16, "stream": stream}
+        answers.append(post(f"{server.url}/v1/completions", json=body))
+
+    threads = [threading.Thread(target=ask, args=(number == 0,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    wait_for_load(server.url, 160)
+    server.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    status, stderr = server.end()
+    assert status == 0, stderr
+    assert "160 texts have 6 s" in stderr and "were not done in time" in stderr
+    # One stream had begun and ends in an error of its own; the others never got a status.
+    assert sorted(answer.status_code for answer in answers)[1:] == [503] * 9
+    assert all("the server stopped" in answer.text for answer in answers)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+def test_hostile_bodies_hold_nobody_up_and_take_little_memory(
+    launch: Callable[..., Process],
+) -> None:
+    server = launch()
+    folder = Path(f"/proc/{server.process.pid}")
+
+    def memory(name: str) -> int:
+        lines = (folder / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+    def send(path: str, body: bytes) -> None:
+        headers = {"content-type": "application/json"}
+        answer = post(f"{server.url}{path}", content=body, headers=headers)
+        assert answer.status_code == 400 and len(answer.content) < 500
+
+    send("/v1/completions", b'{"prompt": 1}')
+    before = memory("VmRSS")
+    (folder / "clear_refs").write_text("5")
+    bodies = [
+        b'{"prompt": ["a", %s1]}' % (b"1, " * 330_000),
+        b'{"prompt": ["a", %s1]}' % (b"1, " * 99_000),
+        b'{"prompt": [%s[]]}' % (b"[]," * 330_000),
+        b'{"prompt": [%s]}' % b", ".join([b"9" * 4000] * 240),
+        b"{%s}" % b",".join(b'"%d":1' % number for number in range(95_000)),
+        b'{"text": [%s1]}' % (b"{}," * 330_000),
+    ]
+    waits: list[float] = []
+    with ThreadPoolExecutor(10) as pool, httpx.Client(verify=False) as client:
+        sent = [
+            pool.submit(send, path, body)
+            for body in bodies
+            for path in ("/v1/completions", "/api/tokenize")
+        ]
+        while not all(one.done() for one in sent):
+            begin = time.monotonic()
+            assert client.get(f"{server.url}/health", timeout=PATIENCE_SECONDS).status_code == 200
+            waits.append(time.monotonic() - begin)
+    for one in sent:
+        one.result()
+    assert memory("VmHWM") - before < 20 * 2 * sum(map(len, bodies))
+    # It was 20 s for a single one of them.
+    assert max(waits) < 5
 
 
 def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:

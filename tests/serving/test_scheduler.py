@@ -207,6 +207,41 @@ def test_a_full_queue_refuses_all_of_a_request() -> None:
     play(scene, max_rows=2, max_queue=4)
 
 
+def test_clients_take_turns_however_much_one_asks_for() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        many = scheduler.submit([ask(1, 2) for _ in range(8)], "greedy")
+        await until(lambda: scheduler.num_running == 2)
+        few = scheduler.submit([ask(2, 2), ask(3, 2)], "modest")
+        other = scheduler.submit([ask(4, 2)], "third")
+        engine.allow(100)
+        await asyncio.gather(*map(read, (many, few, other)))
+        # Two steps a text: whoever holds less comes first, then whose turn is longest ago.
+        assert [sorted(seeds) for seeds in engine.history[::2]] == [
+            [1, 1], [1, 2], [1, 4], [1, 3], [1, 1], [1],
+        ]  # fmt: skip
+
+    play(scene, max_rows=2, max_queue=16)
+
+
+def test_one_client_holds_no_more_than_its_rows_and_places() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        tickets = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
+        await until(lambda: scheduler.num_running == 3)
+        scheduler.submit([ask(1, 2) for _ in range(2)], "greedy")
+        with pytest.raises(QueueFullError):
+            scheduler.submit([ask(1, 2)], "greedy")
+        with pytest.raises(QueueFullError):
+            await scheduler.between_steps(lambda: None, "greedy")
+        ticket = scheduler.submit([ask(2, 1)], "modest")
+        engine.allow(2)
+        assert await read(ticket) == [[1]]
+        assert [seeds.count(1) for seeds in engine.history] == [3, 3]
+        engine.allow(100)
+        await asyncio.gather(*map(read, tickets))
+
+    play(scene, max_rows=4, max_queue=8, max_client_rows=3)
+
+
 def test_no_queue_means_as_many_as_there_are_rows() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
         two = scheduler.submit([ask(1), ask(2)])
@@ -306,6 +341,23 @@ def test_after_refuse_new_what_is_there_comes_to_its_end() -> None:
         await scheduler.wait_until_idle()
         for ticket in tickets:
             assert await read(ticket) == [[1, 2, 3]]
+
+    play(scene)
+
+
+def test_giving_up_fails_calls_without_making_them() -> None:
+    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+        ticket = scheduler.submit([ask(1, 100)])
+        await until(lambda: scheduler.num_running == 1)
+        made: list[int] = []
+        calls = [asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))]
+        await until(lambda: scheduler.num_waiting == 1)
+        scheduler.give_up()
+        engine.allow(1)
+        for waiting in (read(ticket), *calls):
+            with pytest.raises(NotTakingRequestsError):
+                await waiting
+        assert not made
 
     play(scene)
 

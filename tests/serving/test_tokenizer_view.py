@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from groundup.generation import LanguageModel
-from groundup.serving.tokenizer_view import MAX_PRE_TOKEN_BYTES, describe_tokenization
+from groundup.serving.tokenizer_view import MAX_PRE_TOKEN_BYTES, MAX_SYMBOLS, describe_tokenization
 
 TEXTS = [
     "",
@@ -67,6 +67,15 @@ def test_a_pre_token_too_long_to_follow_keeps_its_tokens(language_model: Languag
     assert first.tokens and not first.merges
     longest = describe_tokenization(language_model.tokenizer, "m" * MAX_PRE_TOKEN_BYTES)
     assert not longest.pre_tokens[0].is_too_long
+
+
+def test_many_long_pre_tokens_show_no_more_steps_than_fit(language_model: LanguageModel) -> None:
+    text = ("thecatsatonthemat" * 7 + " ") * 160
+    shown = describe_tokenization(language_model.tokenizer, text).pre_tokens
+    assert sum(len(step.symbols) for one in shown for step in one.merges) <= MAX_SYMBOLS
+    assert shown[0].merges and not shown[0].is_too_long
+    assert shown[-2].is_too_long and shown[-2].tokens
+    assert "".join(one.text for one in shown) == text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 
@@ -71,11 +72,11 @@ def _count_parts(body: bytes) -> tuple[int, int]:
     counts = _count_marks(body)
     if counts[0] <= MAX_ELEMENTS and counts[1] <= MAX_STRUCTURES:
         return counts
-    # Most marks may be in the strings of a long text, which lie between two bare quotes.
+    # Most marks may be in the strings of a long text: where an odd number of quotes has come.
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if bare.count(b'"') > 2 * (MAX_ELEMENTS + MAX_STRUCTURES):
-        return MAX_ELEMENTS + 1, 0
-    return _count_marks(b"".join(bare.split(b'"')[::2]))
+    characters = np.frombuffer(bare, np.uint8)
+    num_quotes = np.cumsum(characters == ord('"'), dtype=np.uint8)
+    return _count_marks(characters[num_quotes % 2 == 0].tobytes())
 
 
 def _count_marks(text: bytes) -> tuple[int, int]:

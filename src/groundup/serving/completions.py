@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import Piece, TokenSpelling, finite
 from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import Choice, Completion, CompletionRequest, Logprobs, Usage
+from groundup.serving.protocol import Choice, CompletionRequest, Logprobs, Usage
 from groundup.serving.writing import Writing
 
 if TYPE_CHECKING:
@@ -73,19 +73,24 @@ class Completions:
         except BaseException:
             writing.close()
             raise
+        # With likelihoods an answer may have megabytes.
+        content = await asyncio.to_thread(self._render, writing, frame, parts)
+        return Response(content, media_type="application/json")
+
+    def _render(self, writing: Writing, frame: dict[str, Any], parts: list[list[Piece]]) -> bytes:
+        """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""
         choices = [
             Choice(
                 index=index,
                 text="".join(piece.text for piece in pieces),
-                logprobs=self._logprobs(plan, pieces),
+                logprobs=self._logprobs(writing.plan, pieces),
                 finish_reason=writing.writers[index].finish_reason,
-            )
+            ).model_dump_json()
             for index, pieces in enumerate(parts)
         ]
-        answer = Completion.model_validate(
-            {**frame, "choices": choices, "usage": _usage(writing), "seed": plan.seed}
-        )
-        return JSONResponse(answer.model_dump())
+        rest = {"usage": _usage(writing).model_dump(), "seed": writing.plan.seed}
+        head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
+        return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
 
     async def _collect(self, writing: Writing, begin: list[list[Piece]]) -> list[list[Piece]]:
         parts = [list(pieces) for pieces in begin]
@@ -106,7 +111,7 @@ class Completions:
         frame_text = _to_json(frame)[:-1]
         try:
             first = [
-                self._chunk(frame_text, writing.plan, index, pieces, None)
+                await asyncio.to_thread(self._chunk, frame_text, writing.plan, index, pieces, None)
                 for index, pieces in enumerate(begin)
                 if pieces
             ]
