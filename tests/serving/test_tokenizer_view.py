@@ -6,7 +6,13 @@ import httpx
 import pytest
 
 from groundup.generation import LanguageModel
-from groundup.serving.tokenizer_view import MAX_PRE_TOKEN_BYTES, MAX_SYMBOLS, describe_tokenization
+from groundup.serving.tokenizer_view import (
+    MAX_PRE_TOKEN_BYTES,
+    MAX_SYMBOLS,
+    Tokenization,
+    describe_tokenization,
+)
+from groundup.tokenizer import Tokenizer
 
 TEXTS = [
     "",
@@ -17,10 +23,14 @@ TEXTS = [
 ]
 
 
+def describe(tokenizer: Tokenizer, text: str) -> Tokenization:
+    return Tokenization.model_validate_json(describe_tokenization(tokenizer, text), strict=True)
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: str) -> None:
     tokenizer = language_model.tokenizer
-    answer = describe_tokenization(tokenizer, text)
+    answer = describe(tokenizer, text)
     tokens = [token for pre_token in answer.pre_tokens for token in pre_token.tokens]
     assert [token.id for token in tokens] == tokenizer.encode(text)
     assert all(bytes(token.bytes) == tokenizer.vocab[token.id] for token in tokens)
@@ -31,7 +41,7 @@ def test_tokens_are_those_of_the_tokenizer(language_model: LanguageModel, text: 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_pre_tokens_cover_the_text_in_order(language_model: LanguageModel, text: str) -> None:
-    pre_tokens = describe_tokenization(language_model.tokenizer, text).pre_tokens
+    pre_tokens = describe(language_model.tokenizer, text).pre_tokens
     assert "".join(pre_token.text for pre_token in pre_tokens) == text
     place = 0
     for pre_token in pre_tokens:
@@ -42,7 +52,7 @@ def test_pre_tokens_cover_the_text_in_order(language_model: LanguageModel, text:
 def test_each_merge_joins_two_neighbours_and_the_last_leaves_the_tokens(
     language_model: LanguageModel,
 ) -> None:
-    for pre_token in describe_tokenization(language_model.tokenizer, TEXTS[2]).pre_tokens:
+    for pre_token in describe(language_model.tokenizer, TEXTS[2]).pre_tokens:
         symbols = [[byte] for token in pre_token.tokens for byte in token.bytes]
         for merge in pre_token.merges:
             places = [
@@ -62,16 +72,16 @@ def test_each_merge_joins_two_neighbours_and_the_last_leaves_the_tokens(
 
 
 def test_a_pre_token_too_long_to_follow_keeps_its_tokens(language_model: LanguageModel) -> None:
-    first, *_, last = describe_tokenization(language_model.tokenizer, TEXTS[-1]).pre_tokens
+    first, *_, last = describe(language_model.tokenizer, TEXTS[-1]).pre_tokens
     assert first.is_too_long and last.is_too_long
     assert first.tokens and not first.merges
-    longest = describe_tokenization(language_model.tokenizer, "m" * MAX_PRE_TOKEN_BYTES)
+    longest = describe(language_model.tokenizer, "m" * MAX_PRE_TOKEN_BYTES)
     assert not longest.pre_tokens[0].is_too_long
 
 
 def test_many_long_pre_tokens_show_no_more_steps_than_fit(language_model: LanguageModel) -> None:
     text = ("thecatsatonthemat" * 7 + " ") * 160
-    shown = describe_tokenization(language_model.tokenizer, text).pre_tokens
+    shown = describe(language_model.tokenizer, text).pre_tokens
     assert sum(len(step.symbols) for one in shown for step in one.merges) <= MAX_SYMBOLS
     assert shown[0].merges and not shown[0].is_too_long
     assert shown[-2].is_too_long and shown[-2].tokens
@@ -106,7 +116,7 @@ def test_a_story_is_shown_as_chips_with_ids_bytes_and_merges(
     box = browser.find("#tokenizer-text")
     box.clear()
     box.send_keys(text)
-    expected = describe_tokenization(language_model.tokenizer, text)
+    expected = describe(language_model.tokenizer, text)
     tokens = [token for pre_token in expected.pre_tokens for token in pre_token.tokens]
     ids = [str(token.id) for token in tokens]
     browser.wait(lambda: _texts(browser, ".chip-id") == ids)

@@ -21,8 +21,7 @@ from groundup.serving.guards import SECURITY_HEADERS
 if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
-_MAX_TARGET_BYTES = 16_384
-_MAX_INCOMPLETE_BYTES = 65_536
+_MAX_HEAD_BYTES = 16_384
 # Chunks of a byte take a thousand times as long to read as the same bytes in one.
 _MIN_BYTES_A_PIECE = 64
 _SMALL_PIECES = 256
@@ -55,7 +54,7 @@ class _GuardedProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.conn = _Connection(h11.SERVER, _MAX_INCOMPLETE_BYTES)
+        self.conn = _Connection(h11.SERVER, _MAX_HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -173,19 +172,22 @@ class _GuardedProtocol(H11Protocol):
 
 
 class _Connection(h11.Connection):
-    """h11's rules of HTTP, and three of ours: a known version, a short target, no crumbs."""
+    """h11's rules of HTTP, and three of ours: a known version, a short head, no crumbs."""
 
     _num_pieces = 0
     _num_bytes = 0
 
     def next_event(self) -> Any:
+        # h11 counts what comes later alone, not what comes at once.
+        if self.their_state is h11.IDLE and len(data := self.trailing_data[0]) > _MAX_HEAD_BYTES:
+            head = data[:_MAX_HEAD_BYTES]
+            if b"\n\r\n" not in head and b"\n\n" not in head:
+                raise h11.RemoteProtocolError("the head is too long")
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._num_pieces = self._num_bytes = 0
             if event.http_version not in (b"1.0", b"1.1"):
                 raise h11.RemoteProtocolError("unknown version of HTTP")
-            if len(event.target) > _MAX_TARGET_BYTES:
-                raise h11.RemoteProtocolError("the target is too long")
         elif isinstance(event, h11.Data):
             self._num_pieces += 1
             self._num_bytes += len(event.data)

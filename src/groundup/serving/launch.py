@@ -7,6 +7,7 @@ refused, for a limited time; the second ends the process at once.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -48,7 +49,11 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
     sys.set_int_max_str_digits(_MAX_DIGITS)
-    make_server(language_model, settings, on_start).run(sockets=[listener])
+    server = make_server(language_model, settings, on_start)
+    # What is here stays: looking through it again for garbage would hold everyone up.
+    gc.collect()
+    gc.freeze()
+    server.run(sockets=[listener])
 
 
 def make_server(
