@@ -220,6 +220,8 @@ def _make_run(folder: Path, shape: Shape) -> None:
 
 def _start_server(run: Path, device: str) -> tuple[subprocess.Popen[str], str]:
     command = [sys.executable, "-m", "groundup", "serve", str(run), "--port", "0"]
+    # All clients have one address.
+    command += ["--max-client-rows", "64"]
     server = subprocess.Popen(
         [*command, "--device", device], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )

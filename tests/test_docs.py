@@ -77,6 +77,20 @@ def flags_of(verb: Verb) -> list[str]:
     return known_flags(arguments_type, f"groundup {verb.name}")
 
 
+def test_the_deployment_files_name_what_there_is() -> None:
+    folder = REPOSITORY / "docs" / "deployment"
+    container = (folder / "Containerfile").read_text("utf-8").replace("\\\n", " ")
+    copied = [line.split()[1:-1] for line in container.splitlines() if line.startswith("COPY ")]
+    sources = [word for words in copied for word in words if "--from=build" not in words]
+    assert {"native", "src"} <= set(sources)
+    assert all((REPOSITORY / source).exists() for source in sources)
+    unit = (folder / "groundup.service").read_text("utf-8")
+    (start,) = re.findall(r"^ExecStart=\S+/groundup serve (.*)$", unit, re.MULTILINE)
+    (default,) = re.findall(r"^CMD (.*)$", container, re.MULTILINE)
+    flags = re.findall(r"--[a-z-]+", start + default)
+    assert {"--token-file", "--drain-seconds"} <= set(flags) <= set(flags_of(VERBS["serve"]))
+
+
 def test_the_readme_names_the_two_commands() -> None:
     assert commands(REPOSITORY / "README.md")[:2] == [["make", "quickstart"], ["make", "test"]]
 
