@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
+# Encoding less than this takes no longer than to hand it to a thread.
+_LONG_BYTES = 2_000
 # What servers log of a client that left; nobody is there to read it.
 _CLIENT_LEFT = 499
 
@@ -49,8 +51,7 @@ class Completions:
         self._spelling = TokenSpelling(language_model.tokenizer)
 
     async def answer(self, request: Request, body: CompletionRequest) -> Response:
-        # Prompts are encoded, which takes a thread longer than the event loop should wait.
-        plan = await asyncio.to_thread(make_plan, body, self._language_model, self._settings)
+        plan = await self._plan(request, body)
         client = request.scope["client_name"]
         writing = Writing(plan, self._scheduler, self._language_model, client)
         frame = {
@@ -73,9 +74,21 @@ class Completions:
         except BaseException:
             writing.close()
             raise
+
+        def render() -> bytes:
+            return self._render(writing, frame, parts)
+
         # With likelihoods an answer may have megabytes.
-        content = await asyncio.to_thread(self._render, writing, frame, parts)
+        is_long = plan.echo or plan.num_alternatives >= 0
+        content = await asyncio.to_thread(render) if is_long else render()
         return Response(content, media_type="application/json")
+
+    async def _plan(self, request: Request, body: CompletionRequest) -> Plan:
+        def make() -> Plan:
+            return make_plan(body, self._language_model, self._settings)
+
+        length = int(request.headers.get("content-length", _LONG_BYTES))
+        return await asyncio.to_thread(make) if length >= _LONG_BYTES else make()
 
     def _render(self, writing: Writing, frame: dict[str, Any], parts: list[list[Piece]]) -> bytes:
         """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""

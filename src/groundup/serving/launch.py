@@ -112,7 +112,7 @@ class Server(uvicorn.Server):
         count = self.scheduler.num_running + self.scheduler.num_waiting
         if count:
             _log.warning(
-                "%s: %d texts have %g s to come to their end; once more ends at once",
+                "%s: texts in work: %d, to be done in %g s; once more ends at once",
                 name,
                 count,
                 self._drain_seconds,
@@ -127,6 +127,6 @@ class Server(uvicorn.Server):
                 await self.scheduler.wait_until_idle()
         except TimeoutError:
             count = self.scheduler.num_running + self.scheduler.num_waiting
-            _log.warning("%d texts were not done in time and are given up", count)
+            _log.warning("texts given up because they were not done in time: %d", count)
             self.scheduler.give_up()
         self.should_exit = True
