@@ -53,6 +53,31 @@ public:
         }
     }
 
+    // Encodes the pre-tokens of `text` from `begin` on that end at or before `end`. No special tokens.
+    void encode_until(Span text, size_t begin, size_t end, IdBuffer& out) {
+        while (begin < end) {
+            const size_t count = encoder_.scan_({text.data + begin, text.size - begin}, ends_.data());
+            size_t taken = 0;
+            while (taken < count && begin + ends_[taken] <= end) taken++;
+            if (!taken) return;
+            encode_words(text.data + begin, taken, text.data + text.size, out);
+            begin += ends_[taken - 1];
+        }
+    }
+
+    // Encodes what holds of the beginning of a long pre-token, whatever follows it; returns its bytes.
+    size_t encode_settled(Span word, IdBuffer& out) {
+        const size_t window = encoder_.merges_.window_bytes();
+        size_t done = 0;
+        while (word.size - done > window) {
+            Id* const to = reinterpret_cast<Id*>(out.room(window));
+            size_t used;
+            out.count += encode_window(word.data + done, to, used);
+            done += used;
+        }
+        return done;
+    }
+
 private:
     using Cache = WordCache<Id>;
     using Entry = typename Cache::Entry;
@@ -134,6 +159,8 @@ private:
             std::memcpy(out, ids, count * sizeof(Id));
             return count;
         }
+        const size_t window = encoder_.merges_.window_bytes();
+        if (__builtin_expect(size > window, 0)) return encode_windows(word, size, window, out);
         if (ids_.size() < size) ids_.resize(size);
         if (!encoder_.unreachable_.empty()) {
             const auto found = encoder_.unreachable_.find(
@@ -143,6 +170,23 @@ private:
         if (!count) count = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
         for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
         cache_.insert(hash, key, word, size, ids_.data(), count);
+        return count;
+    }
+
+    // A word too long to take space for every byte of it. No vocabulary has it whole.
+    size_t encode_windows(const Byte* word, size_t size, size_t window, Id* out) {
+        size_t count = 0, used;
+        for (; size > window; word += used, size -= used) count += encode_window(word, out + count, used);
+        const size_t last = encoder_.merges_.encode(word, size, ids_.data(), long_words_);
+        for (size_t i = 0; i < last; i++) out[count + i] = static_cast<Id>(ids_[i]);
+        return count + last;
+    }
+
+    size_t encode_window(const Byte* word, Id* out, size_t& used) {
+        const MergeTable& merges = encoder_.merges_;
+        if (ids_.size() < merges.window_bytes()) ids_.resize(merges.window_bytes());
+        const size_t count = merges.encode_settled(word, ids_.data(), used, long_words_);
+        for (size_t i = 0; i < count; i++) out[i] = static_cast<Id>(ids_[i]);
         return count;
     }
 
@@ -173,7 +217,10 @@ Encoder::Encoder(Vocabulary vocabulary, const Pattern* pattern)
     : tokens_(std::move(vocabulary.tokens)),
       merges_(tokens_, vocabulary.present, vocabulary.merges),
       special_tokens_(vocabulary.special_tokens) {
-    if (pattern) scan_ = scanner_for(*pattern);
+    if (pattern) {
+        scan_ = scanner_for(*pattern);
+        case_ends_words_ = *pattern == Pattern::kO200k;
+    }
     offsets_.reserve(2 * tokens_.size());
     for (size_t id = 0; id < tokens_.size(); id++) {
         offsets_.push_back(static_cast<uint32_t>(blob_.size()));
@@ -264,7 +311,7 @@ bool ends_in_space(Span text) {
 
 }  // namespace
 
-size_t Encoder::stream_cut(Span text) const {
+size_t Encoder::stream_cut(Span text, Bounds& last_word) const {
     // A special token that is still arriving may begin anywhere in the last max_size - 1 bytes.
     const size_t held = special_tokens_.empty() ? 0 : special_tokens_.max_size() - 1;
     if (text.size <= held) return 0;
@@ -290,6 +337,8 @@ size_t Encoder::stream_cut(Span text) const {
     size_t last[4] = {at, at, at, at};
     for (size_t begin = at; begin < visible;) {
         const size_t count = scan_({text.data + begin, text.size - begin}, ends.data());
+        const size_t last_begin = begin + (count > 1 ? ends[count - 2] : 0);
+        last_word = {static_cast<int64_t>(last_begin), static_cast<int64_t>(begin + ends[count - 1])};
         for (size_t i = 0; i < count; i++) {
             if (begin + ends[i] > visible) break;
             if (ends_in_space({text.data, begin + ends[i]})) continue;
@@ -301,6 +350,77 @@ size_t Encoder::stream_cut(Span text) const {
         begin += ends[count - 1];
     }
     return last[0];
+}
+
+// Whether the pre-token that begins here begins here whatever follows. Those before it look no
+// further than its first characters, except in white space, and in words up to where their capitals
+// end: a letter without case may end one before them.
+bool Encoder::begins_for_good(Span text, size_t begin) const {
+    if (!begin) return true;
+    const Byte* const end = text.data + text.size;
+    const Byte before = text.data[begin - 1];
+    if (before >= 0x80) return false;
+    const Char first = decode_char(text.data + begin, end);
+    const Char second = decode_char(text.data + begin + first.size, end);
+    return kAsciiClass[before] != kSpace || first.cls != kSpace || second.cls != kSpace;
+}
+
+// Whether a scanner that begins inside of a long pre-token takes exactly the rest of it, whatever
+// follows: in a run of letters, numbers, white space or other characters, away from both ends.
+bool Encoder::may_resume(Span text, const Bounds& word, size_t at) const {
+    constexpr size_t kEdge = 16;
+    const size_t begin = static_cast<size_t>(word.begin);
+    if (at < begin + kEdge || at + kEdge > static_cast<size_t>(word.end)) return false;
+    const Byte* const end = text.data + text.size;
+    const Byte* const p = text.data + at;
+    if (is_continuation(*p)) return false;
+    const Byte* q = p - 1;
+    for (int k = 0; k < 3 && is_continuation(*q); k++) q--;
+    const Char before = decode_char(q, end), here = decode_char(p, end);
+    if (is_letter(here.cls) && is_letter(before.cls))
+        return !case_ends_words_ || (here.cls == before.cls && here.cls != kLetter);
+    if (here.cls != before.cls) return false;
+    if (here.cls == kNumber) return true;
+    // Behind other characters a pattern may take slashes and newlines; an apostrophe may begin a
+    // contraction, and a single character may go with the letters behind it.
+    if (here.cls == kOther)
+        return *p != '\'' && *p != '/' && decode_char(p + here.size, end).cls == kOther;
+    if (here.cls != kSpace) return false;
+    // White space up to its last newline may be one pre-token: there has to be none, or one behind.
+    const Char first = decode_char(text.data + begin, end);
+    if (first.cls != kSpace || decode_char(text.data + begin + first.size, end).cls != kSpace) return false;
+    const auto is_newline = [](Byte b) { return b == '\n' || b == '\r'; };
+    return is_newline(*p) || std::none_of(text.data + begin, p, is_newline);
+}
+
+size_t Encoder::encode_stream(Span text, IdBuffer& out) const {
+    Bounds last{0, 0};
+    const size_t cut = stream_cut(text, last);
+    if (cut) {
+        out.reserve(cut / 4 + 32);
+        encode({text.data, cut}, out);
+        return cut;
+    }
+    // Nowhere between pre-tokens: perhaps inside of a long one.
+    const size_t held = special_tokens_.empty() ? 0 : special_tokens_.max_size() - 1;
+    const size_t begin = static_cast<size_t>(last.begin);
+    if (text.size < held + begin + 2 * merges_.window_bytes() || !begins_for_good(text, begin)) return 0;
+    const Span word{text.data + begin, text.size - held - begin};
+    Borrowed workspace(*this);
+    const auto encode_both = [&](auto& space) {
+        space.encode_until(text, 0, begin, out);
+        return begin + space.encode_settled(word, out);
+    };
+    size_t done = id_bytes() == 2 ? encode_both(static_cast<WorkspaceOf<uint16_t>&>(*workspace))
+                                  : encode_both(static_cast<WorkspaceOf<uint32_t>&>(*workspace));
+    while (done > begin && !may_resume(text, last, done)) {
+        uint32_t id = 0;
+        std::memcpy(&id, out.data() + --out.count * out.id_bytes(), out.id_bytes());
+        done -= offsets_[2 * size_t{id} + 1];
+    }
+    if (done > begin) return done;
+    out.count = 0;
+    return 0;
 }
 
 size_t Encoder::decoded_size(const uint32_t* ids, size_t count) const {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "documents.h"
 #include "memory.h"
 #include "merges.h"
 #include "pretokenizer.h"
@@ -70,9 +71,8 @@ public:
     // Text cut into pre-tokens elsewhere: ends[i] is where pre-token i ends. No special tokens.
     void encode_pieces(Span text, const uint64_t* ends, size_t count, IdBuffer& out) const;
 
-    // Where a stream may be cut so that what comes later cannot change the ids before it; 0 when
-    // nowhere yet.
-    size_t stream_cut(Span text) const;
+    // The ids that what comes later in a stream cannot change; returns how many bytes they stand for.
+    size_t encode_stream(Span text, IdBuffer& out) const;
 
     // A place at or after `from` to cut one long text for several threads.
     size_t parallel_cut(Span text, size_t from) const;
@@ -90,6 +90,12 @@ private:
     template <class Id>
     friend class WorkspaceOf;
 
+    // Where a stream may be cut between pre-tokens, 0 when nowhere yet. Then `last` is the last
+    // pre-token there is, if it could be looked for.
+    size_t stream_cut(Span text, Bounds& last) const;
+    bool begins_for_good(Span text, size_t begin) const;
+    bool may_resume(Span text, const Bounds& word, size_t at) const;
+
     std::vector<std::string> tokens_;
     std::vector<uint32_t> offsets_;  // begin and size in blob_ of every id
     std::vector<Byte> blob_;
@@ -98,6 +104,7 @@ private:
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
     ScanFunction scan_ = nullptr;
+    bool case_ends_words_ = false;
 
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Workspace>> free_;

@@ -173,6 +173,7 @@ MergeTable::MergeTable(const std::vector<std::string>& tokens, const std::vector
         // A side that no merge makes never stands in a word.
         if (symbols[0] != kNone && symbols[1] != kNone)
             insert(symbols[0], symbols[1], static_cast<uint32_t>(rank));
+        reach_ += sides[0]->size() + sides[1]->size() - 1;
     }
 }
 
@@ -190,7 +191,8 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
 // A queue of places for every rank, and bits saying which queues hold something. A new pair always
 // ranks after the merge that made it, so the ranks are walked once upwards: linear time. Queues
 // stay in order of place because all places of one pair arise during one merge, left to right.
-size_t MergeTable::encode_long(const Byte* text, size_t size, uint32_t* out,
+// Gives the ids that end at or before `settled`; they stand for `used` bytes.
+size_t MergeTable::encode_long(const Byte* text, size_t size, size_t settled, uint32_t* out, size_t& used,
                                LongWordSpace& s) const {
     if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
     s.make_room(num_merges(), size);
@@ -255,8 +257,18 @@ size_t MergeTable::encode_long(const Byte* text, size_t size, uint32_t* out,
         }
     }
     size_t count = 0;
-    for (uint32_t i = 0; i < n; i = s.next[i]) out[count++] = id_of_[s.symbols[i]];
+    used = 0;
+    for (uint32_t i = 0; i < n && s.next[i] <= settled; used = i = s.next[i]) out[count++] = id_of_[s.symbols[i]];
     return count;
+}
+
+size_t MergeTable::encode_settled(const Byte* text, uint32_t* out, size_t& used, LongWordSpace& space) const {
+    if (!ordered_)
+        throw InputError("a pre-token is longer than " + std::to_string(kMostUnordered) +
+                         " bytes, which needs merges of which none uses what a later one makes; put white "
+                         "space or another break into the text");
+    const size_t window = window_bytes();
+    return encode_long(text, window, window - reach_, out, used, space);
 }
 
 // For merge lists in which a merge uses a token made later: ranks do not only rise then, so a heap

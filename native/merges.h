@@ -4,6 +4,7 @@
 // symbols is the order of merges; `id_of` gives the vocabulary's own numbers.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ using Symbol = uint32_t;
 
 constexpr uint32_t kMaxSymbols = 1u << 21;  // three symbols share a word of the pair table
 constexpr size_t kShortWord = 64;           // symbols that fit one machine word of "alive" bits
+constexpr size_t kLeastWindow = size_t{1} << 16;
 
 // Space for words longer than kShortWord, kept between words.
 struct LongWordSpace {
@@ -77,13 +79,32 @@ public:
     uint32_t id_of(Symbol symbol) const { return id_of_[symbol]; }
 
     // Merges text[0..size) and writes the vocabulary's ids; returns how many. `out` has room for
-    // `size` of them.
+    // `size` of them. Takes space for every byte: more than window_bytes() come by encode_settled.
     size_t encode(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
 
+    // A longer word is merged window by window. What stands behind a window changes no boundary that
+    // lies further from its end than reach_bytes(), and nothing merges across a boundary, so the
+    // next window begins at the last one that holds.
+    //
+    // Why it holds: compare two texts with a common beginning, merge by merge. Before the first merge
+    // they agree on all boundaries in that beginning. Let them agree up to m before some merge. It is
+    // made from left to right, so inside of m it goes alike, except where it takes the last token that
+    // ends before m together with one that passes m. That removes one boundary, which lies less than
+    // the new token's size before m. So each merge costs its token's size less one, once.
+    //
+    // Where a merge uses a token that a later one makes, this does not hold: then there is one window.
+    size_t window_bytes() const { return ordered_ ? std::max(kLeastWindow, 2 * reach_) : kMostUnordered; }
+    size_t reach_bytes() const { return reach_; }
+    // The ids of text[0..used) that hold whatever follows text[0..window_bytes()).
+    size_t encode_settled(const Byte* text, uint32_t* out, size_t& used, LongWordSpace& space) const;
+
 private:
+    static constexpr size_t kMostUnordered = size_t{1} << 24;
+
     uint32_t rank_of(Symbol left, Symbol right) const;
     void insert(Symbol left, Symbol right, uint32_t rank);
-    size_t encode_long(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
+    size_t encode_long(const Byte* text, size_t size, size_t settled, uint32_t* out, size_t& used,
+                       LongWordSpace& space) const;
     size_t encode_unordered(const Byte* text, size_t size, uint32_t* out, LongWordSpace& space) const;
 
     std::vector<uint32_t> id_of_;
@@ -93,6 +114,7 @@ private:
     PairRanks ranks_;  // what stands in the four above
     size_t (*encode_short_)(const PairRanks&, const Byte*, size_t, uint32_t*);
     bool ordered_ = true;  // no merge uses a token that a later merge makes
+    size_t reach_ = 0;
 };
 
 inline uint32_t MergeTable::rank_of(Symbol left, Symbol right) const {
@@ -106,7 +128,8 @@ inline size_t MergeTable::encode(const Byte* text, size_t size, uint32_t* out,
         return 1;
     }
     if (size <= kShortWord) return encode_short_(ranks_, text, size, out);
-    return ordered_ ? encode_long(text, size, out, space)
+    size_t used;
+    return ordered_ ? encode_long(text, size, size, out, used, space)
                     : encode_unordered(text, size, out, space);
 }
 

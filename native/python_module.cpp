@@ -309,6 +309,9 @@ PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
     return ids.id_bytes() == 2 ? list_of<uint16_t>(self, ids) : list_of<uint32_t>(self, ids);
 }
 
+// Letting go of the interpreter costs more than encoding a few words does.
+constexpr size_t kFewBytes = 256;
+
 IdBuffer encode_text(const Encoder& encoder, Span text) {
     if (!encoder.has_scanner()) throw InputError("this encoder has no native pattern");
     IdBuffer ids(encoder.id_bytes());
@@ -316,8 +319,7 @@ IdBuffer encode_text(const Encoder& encoder, Span text) {
         ids.reserve(text.size / 4 + 32);
         encoder.encode(text, ids);
     };
-    // Letting go of the interpreter costs more than encoding a few words does.
-    if (text.size < 256) {
+    if (text.size < kFewBytes) {
         work();
     } else {
         const GilReleased released;
@@ -341,13 +343,36 @@ PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
     });
 }
 
+// The ids of a text's beginning that what follows it cannot change.
+IdBuffer encode_beginning(const Encoder& encoder, PyObject* text, size_t& used) {
+    if (!encoder.has_scanner()) throw InputError("this encoder has no native pattern");
+    const Text input(text);
+    IdBuffer ids(encoder.id_bytes());
+    const auto work = [&] { used = encoder.encode_stream(input.span(), ids); };
+    if (input.span().size < kFewBytes) {
+        work();
+    } else {
+        const GilReleased released;
+        work();
+    }
+    return ids;
+}
+
 PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
     return guarded([&] {
-        const Text input(text);
-        Span span = input.span();
-        span.size = self->encoder->stream_cut(span);
-        const Owned list(list_of(self, encode_text(*self->encoder, span)));
-        return checked(Py_BuildValue("On", list.get(), static_cast<Py_ssize_t>(span.size)));
+        size_t used;
+        const IdBuffer ids = encode_beginning(*self->encoder, text, used);
+        const Owned list(list_of(self, ids));
+        return checked(Py_BuildValue("On", list.get(), static_cast<Py_ssize_t>(used)));
+    });
+}
+
+PyObject* encoder_encode_part(EncoderObject* self, PyObject* text) {
+    return guarded([&] {
+        size_t used;
+        IdBuffer ids = encode_beginning(*self->encoder, text, used);
+        const Owned buffer(to_buffer(ids));
+        return checked(Py_BuildValue("On", buffer.get(), static_cast<Py_ssize_t>(used)));
     });
 }
 
@@ -592,6 +617,8 @@ PyMethodDef encoder_methods[] = {
     {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
     {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_stream), METH_O,
      "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
+    {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_part), METH_O,
+     "the same, ids as a Buffer"},
     {"encode_pieces", reinterpret_cast<PyCFunction>(encoder_encode_pieces), METH_VARARGS,
      "(text, uint64 ends of pre-tokens) -> Buffer of ids"},
     {"encode_batch", reinterpret_cast<PyCFunction>(encoder_encode_batch), METH_VARARGS,
