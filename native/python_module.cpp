@@ -894,6 +894,24 @@ PyObject* py_hash_documents(PyObject*, PyObject* args) {
     });
 }
 
+PyObject* py_hash_parts(PyObject*, PyObject* args) {
+    PyObject* parts;
+    unsigned long long size;
+    if (!PyArg_ParseTuple(args, "OK", &parts, &size)) return nullptr;
+    return guarded([&] {
+        DocumentHash hash(size);
+        const Owned iterator(PyObject_GetIter(parts));
+        while (PyObject* item = PyIter_Next(iterator.get())) {
+            const Owned part(item);
+            const Text text(item);
+            const GilReleased released;
+            hash.add(text.span());
+        }
+        if (PyErr_Occurred()) throw PythonError();
+        return checked(PyLong_FromUnsignedLongLong(hash.value()));
+    });
+}
+
 PyObject* py_split(PyObject*, PyObject* args) {
     PyObject* data;
     const char* name;
@@ -1148,6 +1166,8 @@ PyMethodDef functions[] = {
      "(file, int64 offsets, count, size, out) -> how many ranges the file had in full"},
     {"watch_mapping", py_watch_mapping, METH_VARARGS,
      "(mapping, message): a bus error there prints the message and ends the process"},
+    {"hash_parts", py_hash_parts, METH_VARARGS,
+     "(parts of a document, all but the last multiples of 32 bytes, its size) -> its hash"},
     {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
     {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
     {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,9 @@ from groundup.data.output_folder import claim_folder, open_journal, stamp
 from groundup.data.pipeline import WriteBehind, read_ahead
 from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex
 from groundup.data.source_reader import SourceBatch, read_sources
-from groundup.errors import ConfigError, TokenizerError
+from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
+from groundup.text_files.opening import release_pages
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -36,6 +37,8 @@ _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
 # A document of more batches than this is encoded in parts.
 _LONG_BATCHES = 4
+# Regular expressions make an object of every pre-token.
+_LONGEST_BY_REGEX = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,8 @@ class _Preparing:
                         continue
                     for documents in self._encode(item):
                         behind.put(documents)
+                    # Reading ahead, nobody else knows when.
+                    release_pages(item.data)
                     if progress is not None:
                         progress(item.done, total)
             behind.finish()
@@ -180,15 +185,37 @@ class _Preparing:
         self, text: memoryview, hashes: npt.NDArray[np.uint64]
     ) -> Iterator[EncodedDocuments]:
         """A document too long to be held twice, in parts cut where no token can cross."""
-        while text:
-            cut = self._find_cut(text)
-            end_id = self._end_id if cut == len(text) else None
-            bounds = np.array([[0, cut]], np.int64)
-            ids, offsets = self._tokenizer.encode_documents(text, bounds, self._threads, end_id)
-            yield EncodedDocuments(
-                ids, offsets, hashes, _lengths(bounds), is_whole=cut == len(text)
+        if not self._tokenizer.pattern.native and len(text) > _LONGEST_BY_REGEX:
+            raise DataError(
+                f"a document of {len(text):,} bytes is too long for the split pattern "
+                f"{self._tokenizer.pattern.name}, which takes documents whole, of at most "
+                f"{_LONGEST_BY_REGEX:,} bytes; put separators into it"
             )
-            text = text[cut:]
+        window = _LONG_BATCHES * self._batch_bytes
+        while text:
+            ids, used = self._encode_beginning(text[:window], is_whole=len(text) <= window)
+            if not used:
+                window *= 2
+                continue
+            is_whole = used == len(text)
+            offsets = np.array([0, len(ids)], np.int64)
+            lengths = np.array([used], np.int64)
+            yield EncodedDocuments(ids, offsets, hashes, lengths, is_whole=is_whole)
+            release_pages(text[:used])
+            text, window = text[used:], _LONG_BATCHES * self._batch_bytes
+
+    def _encode_beginning(
+        self, text: memoryview, *, is_whole: bool
+    ) -> tuple[npt.NDArray[Any], int]:
+        """The ids of a beginning of `text` that holds whatever follows, and its length."""
+        cut = self._find_cut(text)
+        if cut == len(text) and not is_whole:
+            # One pre-token, or almost: then it is cut inside.
+            return self._tokenizer.encode_beginning(text)
+        end_id = self._end_id if cut == len(text) else None
+        bounds = np.array([[0, cut]], np.int64)
+        ids, _ = self._tokenizer.encode_documents(text, bounds, self._threads, end_id)
+        return ids, cut
 
     def _find_cut(self, text: memoryview) -> int:
         if len(text) < 2 * self._batch_bytes or not self._tokenizer.pattern.native:

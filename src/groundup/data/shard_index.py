@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pydantic
 from pydantic_core import to_json
 
-from groundup._native import hash_documents
+from groundup._native import hash_documents, hash_parts
 from groundup.errors import DataError
 from groundup.files import parse_json, write_bytes_atomic
+from groundup.text_files.opening import parts_released
 
 FORMAT = "groundup-shards"
 VERSION = 1
@@ -27,6 +28,8 @@ Split = Literal["train", "validation"]
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 HASH_BLOCK_BYTES = 1 << 16
+
+_LONG_DOCUMENT_BYTES = 16 << 20
 
 RecordType = TypeVar("RecordType", bound="Record")
 
@@ -147,7 +150,16 @@ class HashTree:
 
 def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """The native hash of every document of a buffer."""
-    return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
+    is_long = np.diff(bounds)[:, 0] > _LONG_DOCUMENT_BYTES
+    if not is_long.any():
+        return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
+    # The pages of a long document are given back behind the hash.
+    hashes = np.empty(len(bounds), np.uint64)
+    hashes[~is_long] = hash_each(data, np.ascontiguousarray(bounds[~is_long]))
+    for row in np.flatnonzero(is_long).tolist():
+        text = memoryview(data)[bounds[row, 0] : bounds[row, 1]]
+        hashes[row] = hash_parts(parts_released(text, _LONG_DOCUMENT_BYTES), len(text))
+    return hashes
 
 
 def write_index(folder: Path, index: ShardIndex) -> None:

@@ -22,6 +22,8 @@ from groundup.text_files.inputs import STDIN, Compression, Source
 _ZSTD_CHUNK_BYTES = 1 << 16
 # Only a single document can be longer; it may be longer than memory.
 _LONGEST_READ_BYTES = 64 << 20
+# Four bytes can stand for a block of 128 kB: unpacked at once, this much gives 64 MB at most.
+_ZSTD_STEP_BYTES = 1 << 11
 
 
 class OpenSource(NamedTuple):
@@ -86,6 +88,24 @@ def _map_window(file: int, begin: int, end: int, source: Source) -> memoryview:
     return memoryview(mapped)[begin - aligned :]
 
 
+def release_pages(data: bytes | memoryview) -> None:
+    """Give the pages of a mapped file back to the system: looked at again, they are read again."""
+    mapped = data.obj if isinstance(data, memoryview) else None
+    if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and data:
+        begin, end = (np.frombuffer(part, np.uint8).ctypes.data for part in (mapped, data))
+        begin = end - begin
+        aligned = begin - begin % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, aligned, begin - aligned + len(data))
+
+
+def parts_released(data: memoryview, part_bytes: int) -> Iterator[memoryview]:
+    """Yield `data` in parts, the pages of each given back when the next is asked for."""
+    for begin in range(0, len(data), part_bytes):
+        part = data[begin : begin + part_bytes]
+        yield part
+        release_pages(part)
+
+
 def size_of(source: Source) -> int | None:
     """How many bytes the file has, or None where that is not known beforehand."""
     if source == STDIN:
@@ -105,6 +125,8 @@ def explained_errors(source: Source) -> Iterator[None]:
         ) from error
     except _Shrunk as error:
         raise DataError(_shrunk(source)) from error
+    except NoRoomOnDiskError as error:
+        raise DataError(f"{source} {error}") from error
     except OSError as error:
         raise UnreadableError(f"{source} cannot be read: {error.strerror or error}") from error
 
@@ -124,6 +146,10 @@ class _Shrunk(Exception):
     pass
 
 
+class NoRoomOnDiskError(Exception):
+    """What is read has to go to disk on the way, and there is no room."""
+
+
 class _ZstdDamage(Exception):
     pass
 
@@ -140,7 +166,7 @@ class _ZstdReader(io.RawIOBase):
         self._new_frame = zstandard.ZstdDecompressor().decompressobj
         self._damage = zstandard.ZstdError
         self._frame: Any = None
-        self._packed = b""
+        self._packed = memoryview(b"")
         self._ready = memoryview(b"")
 
     def readable(self) -> bool:
@@ -157,17 +183,18 @@ class _ZstdReader(io.RawIOBase):
         return count
 
     def _unpack_more(self) -> bool:
-        self._packed = self._packed or self._raw.read(_ZSTD_CHUNK_BYTES)
+        self._packed = self._packed or memoryview(self._raw.read(_ZSTD_CHUNK_BYTES))
         if not self._packed:
             if self._frame is not None:
                 raise _ZstdDamage("the last frame is incomplete")
             return False
         self._frame = self._frame or self._new_frame()
         try:
-            self._ready = memoryview(self._frame.decompress(self._packed))
+            step = self._packed[:_ZSTD_STEP_BYTES]
+            self._ready = memoryview(self._frame.decompress(step))
         except self._damage as error:
             raise _ZstdDamage(error) from error
-        self._packed = self._frame.unused_data
+        self._packed = self._packed[len(step) - len(self._frame.unused_data) :]
         if self._frame.eof:
             self._frame = None
         return True

@@ -11,9 +11,12 @@ import numpy.typing as npt
 
 from groundup.errors import DataError
 from groundup.text_files.inputs import Source
+from groundup.text_files.opening import release_pages
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
+
+_STEP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +49,8 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, unit: Literal["byte
 
     `unit` is what the piece's offset counts, and so what the error does.
     """
-    from groundup._native import find_invalid_utf8
-
     view = memoryview(piece.data)
-    position = find_invalid_utf8(view)
+    position = _find_invalid_utf8(view)
     if position < 0:
         return piece
     mended: dict[int, bytes] = {}
@@ -59,13 +60,35 @@ def check_utf8(piece: Piece, errors: Errors, source: Source, unit: Literal["byte
             place = piece.offset + (position if unit == "byte" else row)
             raise not_utf8(f"{source}, {unit} {place}")
         begin, end = piece.bounds[row].tolist()
-        document = bytes(view[begin:end])
-        mended[row] = b"" if errors == "skip" else document.decode(errors="replace").encode()
+        mended[row] = b"" if errors == "skip" else _replace_bad_bytes(view[begin:end])
         # Documents are parted by whole characters, so the search can start afresh at an end.
-        position = find_invalid_utf8(view[end:])
+        position = _find_invalid_utf8(view[end:])
         position += end if position >= 0 else 0
     num_skipped = len(mended) if errors == "skip" else 0
     return _put_in(piece, mended)._replace(num_skipped=num_skipped)
+
+
+def _find_invalid_utf8(view: memoryview) -> int:
+    """The offset of the first bad byte, or -1; a long text is let go of behind the search."""
+    from groundup._native import find_invalid_utf8
+
+    begin = 0
+    while begin < len(view):
+        end = min(begin + _STEP_BYTES, len(view))
+        # Not inside of a character; bad bytes may go on and on.
+        while end < len(view) and end > begin + _STEP_BYTES - 4 and view[end] & 0xC0 == 0x80:
+            end -= 1
+        position = find_invalid_utf8(view[begin:end])
+        if position >= 0:
+            return begin + position
+        if len(view) > _STEP_BYTES:
+            release_pages(view[begin:end])
+        begin = end
+    return -1
+
+
+def _replace_bad_bytes(view: memoryview) -> bytes:
+    return str(view, "utf-8", "replace").encode()
 
 
 def drop_empty(piece: Piece) -> Piece:

@@ -1,24 +1,51 @@
-"""Plain text cut into pieces of whole documents, from a regular file or from a stream."""
+"""Plain text cut into pieces of whole documents, from a regular file or from a stream.
 
+A document longer than a few pieces is not held in memory: it stays in its mapped file, or goes from
+a stream to a file without a name, and whoever passes over it gives its pages back behind him.
+"""
+
+import mmap
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 import numpy as np
 
 from groundup.text_files.inputs import Source
-from groundup.text_files.opening import check_length, read_window
+from groundup.text_files.opening import (
+    NoRoomOnDiskError,
+    check_length,
+    read_window,
+    release_pages,
+)
 from groundup.text_files.pieces import Bounds, Piece
+
+# Where the text of a document may be cut so that nothing changes by it; 0 where nowhere yet.
+FindCut = Callable[[memoryview], int]
+
+# A stream's document of more pieces than this goes to disk.
+_HELD_PIECES = 4
 
 
 def cut_file(
-    file: int, num_bytes: int, separators: Sequence[bytes], piece_bytes: int, source: Source
+    file: int,
+    num_bytes: int,
+    separators: Sequence[bytes],
+    piece_bytes: int,
+    source: Source,
+    find_cut: FindCut | None = None,
 ) -> Iterator[Piece]:
-    """Yield the first `num_bytes` of a regular file, which is open as `file`."""
+    """Yield the first `num_bytes` of a regular file, which is open as `file`.
+
+    With `find_cut`, documents need not stay whole.
+    """
+    search = _Search(separators, find_cut)
     begin, window = 0, piece_bytes
     while begin < num_bytes:
         end = min(begin + window, num_bytes)
         data = read_window(file, begin, end, source)
-        found = _find_cut(data, separators, at_end=end == num_bytes)
+        found = search.find_cut(data, at_end=end == num_bytes)
+        release_pages(data)
         if found is None:
             window *= 2
             continue
@@ -29,46 +56,106 @@ def cut_file(
 
 
 def cut_stream(
-    stream: IO[bytes], separators: Sequence[bytes], piece_bytes: int, tell: Callable[[], int]
+    stream: IO[bytes],
+    separators: Sequence[bytes],
+    piece_bytes: int,
+    tell: Callable[[], int],
+    find_cut: FindCut | None = None,
 ) -> Iterator[Piece]:
     """Yield what a stream gives; `tell` says how far the file behind it has been read."""
+    search = _Search(separators, find_cut)
     offset, rest, wanted = 0, b"", piece_bytes
     while True:
         missing = wanted - len(rest)
         fresh = _read_fully(stream, missing)
         at_end = len(fresh) < missing
         rest += fresh
-        found = _find_cut(rest, separators, at_end=at_end) if rest else None
+        data = memoryview(rest)
+        found = search.find_cut(data, at_end=at_end) if rest else None
+        if found is None and not at_end and len(rest) >= _HELD_PIECES * piece_bytes:
+            data, found, at_end = _put_on_disk(stream, rest, search, piece_bytes)
         if found is not None:
             cut, bounds = found
-            yield Piece(memoryview(rest)[:cut], bounds, offset, tell())
-            offset, rest, wanted = offset + cut, rest[cut:], piece_bytes
+            yield Piece(data[:cut], bounds, offset, tell())
+            offset, rest, wanted = offset + cut, bytes(data[cut:]), piece_bytes
         if at_end:
             return
         if found is None or len(rest) >= wanted:
-            # Doubling keeps the work linear in the length of a long document.
-            wanted = 2 * max(wanted, len(rest))
+            wanted = search.widen(max(wanted, len(rest)), piece_bytes)
 
 
-def _find_cut(
-    data: bytes | memoryview, separators: Sequence[bytes], *, at_end: bool
-) -> tuple[int, Bounds] | None:
-    """Where the first document begins that may go on behind `data`, and the bounds before it.
+def _put_on_disk(
+    stream: IO[bytes], beginning: bytes, search: "_Search", piece_bytes: int
+) -> tuple[memoryview, tuple[int, Bounds] | None, bool]:
+    """Go on with a document in a file until there is a cut: the file's view, the cut, at the end."""
+    with tempfile.TemporaryFile() as file:
+        fresh, view = beginning, memoryview(b"")
+        while True:
+            try:
+                file.write(fresh)
+                file.flush()
+            except OSError as error:
+                raise NoRoomOnDiskError(
+                    f"holds a document of more than {len(view):,} bytes, which does not fit into "
+                    f"{tempfile.gettempdir()} ({error.strerror}); point TMPDIR to a larger disk, "
+                    f"or put separators between documents"
+                ) from error
+            view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            at_end = len(fresh) < piece_bytes
+            found = search.find_cut(view, at_end=at_end)
+            release_pages(view)
+            if found is not None or at_end:
+                return view, found, at_end
+            fresh = _read_fully(stream, piece_bytes)
 
-    None: there is no place to cut yet. A separator in the last bytes could be the beginning of a
-    longer one, so a cut needs room behind it.
-    """
-    from groundup._native import find_documents
 
-    found = memoryview(find_documents(data, list(separators)))
-    bounds = np.frombuffer(found, np.int64).reshape(-1, 2)
-    if at_end:
-        return len(data), bounds
-    room = len(data) - max(map(len, separators), default=0)
-    row = int(np.searchsorted(bounds[:, 0], room, side="right")) - 1
-    if row < 0 or bounds[row, 0] == 0:
-        return None
-    return int(bounds[row, 0]), bounds[:row]
+class _Search:
+    """Looks for the end of documents in text that grows at its end; nothing is looked at twice."""
+
+    def __init__(self, separators: Sequence[bytes], find_cut: FindCut | None) -> None:
+        self._separators = list(separators)
+        self._longest = max(map(len, separators), default=0)
+        self._find_cut = find_cut
+        self._searched = 0
+
+    def find_cut(self, data: memoryview, *, at_end: bool) -> tuple[int, Bounds] | None:
+        """Where the first document begins that may go on behind `data`, and the bounds before it.
+
+        None: there is no place to cut yet, and the next `data` begins with this one. A separator in
+        the last bytes could be the beginning of a longer one, so a cut needs room behind it.
+        """
+        bounds = self._find_documents(data)
+        cut: tuple[int, Bounds] | None = None
+        room = len(data) - self._longest
+        row = int(np.searchsorted(bounds[:, 0], room, side="right")) - 1
+        if at_end:
+            cut = len(data), bounds
+        elif row >= 0 and bounds[row, 0] != 0:
+            cut = int(bounds[row, 0]), bounds[:row]
+        elif len(bounds) == 1 and bounds[0].tolist() == [0, len(data)]:
+            # No separator: one that begins from here on may not be complete yet.
+            self._searched = min(max(0, room + 1), len(data))
+            place = self._find_cut(data[: self._searched]) if self._find_cut else 0
+            cut = (place, np.array([[0, place]], np.int64)) if place else None
+        if cut is not None:
+            self._searched = 0
+        return cut
+
+    def widen(self, window: int, step: int) -> int:
+        """How much to look at next: more by a step, or twice as much if all is looked at again."""
+        return window + step if self._searched else 2 * window
+
+    def _find_documents(self, data: memoryview) -> Bounds:
+        from groundup._native import find_documents
+
+        begin = self._searched
+        found = memoryview(find_documents(data[begin:], self._separators))
+        bounds = np.frombuffer(found, np.int64).reshape(-1, 2) + begin
+        if begin and len(bounds) and bounds[0, 0] == begin:
+            bounds[0, 0] = 0
+        elif begin:
+            bounds = np.concatenate([np.array([[0, begin]], np.int64), bounds])
+        return bounds
 
 
 def _read_fully(stream: IO[bytes], count: int) -> bytes:

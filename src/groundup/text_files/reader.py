@@ -25,7 +25,7 @@ from groundup.text_files.pieces import (
     drop_empty,
     join_documents,
 )
-from groundup.text_files.plain_text import cut_file, cut_stream
+from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
 from groundup.text_files.small_files import bounds_of, read_small_files
 
 END_OF_TEXT = "<|endoftext|>"
@@ -73,15 +73,19 @@ def read_text_blocks(
     on_error: OnError = "stop",
     block_bytes: int | None = None,
     progress: Progress | None = None,
+    find_cut: FindCut | None = None,
 ) -> Iterator[bytes | memoryview]:
     """Yield the text itself in large blocks that end where documents end, separators included.
 
     Records have no separators: each is a block of its own, unless `joiner` names a special token to
     put between them, which makes large blocks of them. With `on_error` "skip", files that cannot be
-    read, or no further, are left there and named in a warning.
+    read, or no further, are left there and named in a warning. With `find_cut`, a document longer
+    than a block may be cut where that finds a place.
     """
     piece_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
-    reading = _Reading(separators, field, column, errors, piece_bytes, on_error)
+    # Of a document to be left out, nothing may have been given before.
+    cuts = find_cut if errors != "skip" else None
+    reading = _Reading(separators, field, column, errors, piece_bytes, on_error, cuts)
     for source, piece in reading.pieces(expand_inputs(inputs, on_error), progress):
         if classify(source)[0] == "text":
             yield piece.data
@@ -103,6 +107,7 @@ class _Reading:
         errors: Errors,
         piece_bytes: int,
         on_error: OnError = "stop",
+        find_cut: FindCut | None = None,
     ) -> None:
         self._separators = [separator.encode() for separator in separators]
         self._field = field
@@ -110,6 +115,7 @@ class _Reading:
         self._errors: Errors = errors
         self._piece_bytes = piece_bytes
         self._on_error: OnError = on_error
+        self._find_cut = find_cut
 
     def pieces(
         self, sources: Sequence[Source], progress: Progress | None
@@ -179,7 +185,12 @@ class _Reading:
         with open_source(source, compression) as (stream, raw):
             if num_bytes is not None and kind == "text" and compression is None:
                 pieces = cut_file(
-                    raw.fileno(), num_bytes, self._separators, self._piece_bytes, source
+                    raw.fileno(),
+                    num_bytes,
+                    self._separators,
+                    self._piece_bytes,
+                    source,
+                    self._find_cut,
                 )
                 yield from (check_utf8(piece, self._errors, source, "byte") for piece in pieces)
                 return
@@ -195,7 +206,8 @@ class _Reading:
                 stream, self._field, self._errors, source, self._piece_bytes, tell
             )
             return
-        for piece in cut_stream(stream, self._separators, self._piece_bytes, tell):
+        pieces = cut_stream(stream, self._separators, self._piece_bytes, tell, self._find_cut)
+        for piece in pieces:
             yield check_utf8(piece, self._errors, source, "byte")
 
 

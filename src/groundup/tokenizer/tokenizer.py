@@ -211,7 +211,10 @@ class Tokenizer:
             return self._join(parts)
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
-        ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
+        try:
+            ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
+        except ValueError as error:
+            raise TokenizerError(str(error)) from None
         return as_array(ids, self._id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
@@ -240,6 +243,19 @@ class Tokenizer:
             searched = 0 if used else len(pending)
             pending = pending[used:]
         yield from self._encoder.encode(pending + _to_utf8(half))
+
+    def encode_beginning(self, data: Buffer) -> tuple[npt.NDArray[Any], int]:
+        """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
+
+        It is empty where the text is too short to say. A long pre-token may be cut inside.
+        """
+        if not self._is_native:
+            return np.empty(0, self._id_type), 0
+        try:
+            ids, used = self._encoder.encode_part(data)
+        except ValueError as error:
+            raise TokenizerError(str(error)) from None
+        return as_array(ids, self._id_type), used
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
         """The ids, and for each the characters it stands for: an array of (begin, end).
