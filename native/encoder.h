@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "documents.h"
 #include "memory.h"
 #include "merges.h"
 #include "pretokenizer.h"
@@ -90,12 +89,6 @@ private:
     template <class Id>
     friend class WorkspaceOf;
 
-    // Where a stream may be cut between pre-tokens, 0 when nowhere yet. Then `last` is the last
-    // pre-token there is, if it could be looked for.
-    size_t stream_cut(Span text, Bounds& last) const;
-    bool begins_for_good(Span text, size_t begin) const;
-    bool may_resume(Span text, const Bounds& word, size_t at) const;
-
     std::vector<std::string> tokens_;
     std::vector<uint32_t> offsets_;  // begin and size in blob_ of every id
     std::vector<Byte> blob_;
@@ -104,7 +97,7 @@ private:
     std::vector<uint32_t> ready_words_;  // tokens that words are, put into the cache beforehand
     std::unordered_map<std::string, uint32_t> unreachable_;  // whole words that merges do not make
     ScanFunction scan_ = nullptr;
-    bool case_ends_words_ = false;
+    bool case_ends_words_ = false;  // as may_resume asks
 
     mutable std::mutex mutex_;
     mutable std::vector<std::unique_ptr<Workspace>> free_;

@@ -16,7 +16,7 @@ using Symbol = uint32_t;
 
 constexpr uint32_t kMaxSymbols = 1u << 21;  // three symbols share a word of the pair table
 constexpr size_t kShortWord = 64;           // symbols that fit one machine word of "alive" bits
-constexpr size_t kLeastWindow = size_t{1} << 16;
+constexpr size_t kLeastWindow = size_t{1} << 19;
 
 // Space for words longer than kShortWord, kept between words.
 struct LongWordSpace {
@@ -93,7 +93,7 @@ public:
     // the new token's size before m. So each merge costs its token's size less one, once.
     //
     // Where a merge uses a token that a later one makes, this does not hold: then there is one window.
-    size_t window_bytes() const { return ordered_ ? std::max(kLeastWindow, 2 * reach_) : kMostUnordered; }
+    size_t window_bytes() const { return ordered_ ? reach_ + std::max(reach_, kLeastWindow) : kMostUnordered; }
     size_t reach_bytes() const { return reach_; }
     // The ids of text[0..used) that hold whatever follows text[0..window_bytes()).
     size_t encode_settled(const Byte* text, uint32_t* out, size_t& used, LongWordSpace& space) const;

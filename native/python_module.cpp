@@ -11,6 +11,7 @@
 #include "files.h"
 #include "float_rows.h"
 #include "parallel.h"
+#include "stream_cut.h"
 #include "trainer.h"
 #include "unicode.h"
 
@@ -655,8 +656,8 @@ struct WordCounterObject {
 
 PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
     PyObject *pattern_name, *special_tokens;
-    Py_ssize_t num_threads;
-    if (!PyArg_ParseTuple(args, "OOn", &pattern_name, &special_tokens, &num_threads)) return nullptr;
+    Py_ssize_t num_threads, longest = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "OOn|n", &pattern_name, &special_tokens, &num_threads, &longest)) return nullptr;
     return guarded([&] {
         ScanFunction scan = nullptr;
         if (pattern_name != Py_None) {
@@ -666,7 +667,8 @@ PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
         }
         auto specials = std::make_unique<SpecialTokens>(special_tokens_from(special_tokens));
         auto tables = std::make_unique<std::vector<WordCounts>>();
-        for (Py_ssize_t i = 0; i < std::max<Py_ssize_t>(num_threads, 1); i++) tables->emplace_back();
+        for (Py_ssize_t i = 0; i < std::max<Py_ssize_t>(num_threads, 1); i++)
+            tables->emplace_back(static_cast<size_t>(std::max<Py_ssize_t>(longest, 1)));
         WordCounterObject* self = new_object<WordCounterObject>(type);
         self->scan = scan;
         self->special_tokens = specials.release();
@@ -724,6 +726,21 @@ PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     });
 }
 
+// The last place found where text that goes on may be cut; 0 when there is none yet.
+PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
+    return guarded([&] {
+        if (!self->scan) throw InputError("this counter has no native pattern");
+        const Text text(data);
+        size_t cut;
+        {
+            const GilReleased released;
+            Bounds last;
+            cut = find_stream_cut(text.span(), self->scan, *self->special_tokens, last);
+        }
+        return checked(PyLong_FromSize_t(cut));
+    });
+}
+
 PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
     return guarded([&] {
         const char* name = PyUnicode_AsUTF8AndSize(prefix, nullptr);
@@ -746,39 +763,26 @@ PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
 
 PyObject* counter_items(WordCounterObject* self, PyObject*) {
     return guarded([&] {
-        const WordList words = join(*self->tables);
+        join(*self->tables);
         const Owned dict(PyDict_New());
-        const Byte* word = words.bytes.data();
-        for (size_t i = 0; i < words.sizes.size(); i++) {
-            const Owned key(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(word), words.sizes[i]));
-            const Owned count(PyLong_FromUnsignedLongLong(words.counts[i]));
+        self->tables->front().for_each([&](const Byte* word, size_t size, uint64_t number) {
+            const Owned key(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(word), static_cast<Py_ssize_t>(size)));
+            const Owned count(PyLong_FromUnsignedLongLong(number));
             if (PyDict_SetItem(dict.get(), key.get(), count.get()) != 0) throw PythonError();
-            word += words.sizes[i];
-        }
+        });
         Py_INCREF(dict.get());
         return dict.get();
     });
 }
 
-// What merging takes for each byte of the distinct words, at most: symbols, places, pairs.
-constexpr uint64_t kMergingBytes = 40;
-
-void check_memory(const WordList& words, uint64_t max_memory) {
-    const uint64_t needed = kMergingBytes * (words.bytes.size() + words.sizes.size());
-    if (max_memory && needed > max_memory)
-        throw InputError("merging the " + std::to_string(words.sizes.size()) +
-                         " distinct pre-tokens of this text takes about " +
-                         std::to_string(needed / 1000000) + " MB, more than the " +
-                         std::to_string(max_memory / 1000000) + " MB allowed; raise --max-memory");
-}
-
-// (num_merges, spilled runs, progress or None, most bytes of memory or 0) -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
+// (num_merges, spilled runs, progress or None, bytes of memory that may be taken or 0 for any, bytes held besides)
+// -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
 // The counter is empty afterwards.
 PyObject* counter_train(WordCounterObject* self, PyObject* args) {
     Py_ssize_t num_merges;
     PyObject *run_list, *callback;
-    unsigned long long max_memory;
-    if (!PyArg_ParseTuple(args, "nOOK", &num_merges, &run_list, &callback, &max_memory)) return nullptr;
+    unsigned long long max_memory, held = 0;
+    if (!PyArg_ParseTuple(args, "nOOK|K", &num_merges, &run_list, &callback, &max_memory, &held)) return nullptr;
     return guarded([&] {
         std::vector<std::string> runs;
         each_item(run_list, [&](PyObject* item) {
@@ -798,20 +802,29 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             if (!ok) throw PythonError();
         };
         Training training;
-        size_t num_words = 0;
         {
             const GilReleased released;
-            WordList words = runs.empty() ? join(*self->tables) : merge_runs(runs);
-            for (WordCounts& table : *self->tables) table.clear();
-            num_words = words.sizes.size();
-            check_memory(words, max_memory);
-            training = train(std::move(words), static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)),
-                             progress);
+            std::vector<WordCounts>& tables = *self->tables;
+            WordSource words;
+            words.forget = [&] {
+                for (WordCounts& table : tables) table.clear();
+            };
+            if (runs.empty()) {
+                join(tables);
+                words.visit = [&](const VisitWord& visit) { tables[0].for_each(visit); };
+            } else {
+                words.forget();
+                runs = merge_runs(runs);
+                words.visit = [&](const VisitWord& visit) { visit_runs(runs, visit); };
+            }
+            MemoryLimit limit;
+            if (max_memory) limit = {max_memory, held};
+            training = train(words, static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)), limit, progress);
         }
         const Owned merges(to_buffer(training.merges));
         return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
                                      static_cast<unsigned long long>(training.num_symbols),
-                                     static_cast<Py_ssize_t>(num_words)));
+                                     static_cast<Py_ssize_t>(training.num_words)));
     });
 }
 
@@ -826,6 +839,8 @@ PyMethodDef counter_methods[] = {
     {"add_words", reinterpret_cast<PyCFunction>(counter_add_words), METH_VARARGS, "(words, counts)"},
     {"find_cut", reinterpret_cast<PyCFunction>(counter_find_cut), METH_VARARGS,
      "(data, from) -> where data may be cut without changing its pre-tokens"},
+    {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
+     "text so far -> the last place found where it may be cut, 0 for none yet"},
     {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
     {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,

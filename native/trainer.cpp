@@ -7,10 +7,11 @@
 #include "trainer.h"
 
 #include <algorithm>
-#include <numeric>
+#include <map>
 #include <queue>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 namespace groundup {
 
@@ -63,6 +64,54 @@ private:
     size_t used_ = 0;
 };
 
+// Places of pairs, one list behind another; grows without being copied.
+template <class Place>
+class PlaceArena {
+public:
+    uint64_t size() const { return size_; }
+    Place& operator[](uint64_t i) { return reinterpret_cast<Place*>(block_.data())[i]; }
+    void resize(uint64_t size) {
+        if (size < size_) {
+            block_.resize(size * sizeof(Place));
+        } else {
+            block_.reserve(size * sizeof(Place));
+        }
+        size_ = size;
+    }
+
+private:
+    GrowingBlock block_;
+    uint64_t size_ = 0;
+};
+
+// What there is to lay out: how many bytes the words of each count have, with a mark behind each.
+struct Totals {
+    uint64_t num_words = 0;
+    uint64_t num_bytes = 0;   // of the text
+    uint64_t size = 1;        // of the words that have a pair, with their marks
+    uint64_t num_places = 0;  // of pairs
+    std::map<uint64_t, uint64_t, std::greater<>> size_by_count;
+};
+
+Totals add_up(const WordSource& words) {
+    Totals totals;
+    uint64_t last_count = 0;
+    uint64_t* size_of_count = nullptr;
+    words.visit([&](const Byte*, size_t size, uint64_t count) {
+        totals.num_words++;
+        totals.num_bytes += count * size;
+        if (size < 2) return;
+        if (count != last_count) {
+            size_of_count = &totals.size_by_count[count];
+            last_count = count;
+        }
+        *size_of_count += size + 1;
+        totals.size += size + 1;
+        totals.num_places += size - 1;
+    });
+    return totals;
+}
+
 // How often the word at a place occurs: words of equal counts stand together.
 class Weights {
 public:
@@ -72,9 +121,11 @@ public:
             counts_.push_back(count);
         }
     }
+    size_t memory_bytes() const { return 16 * begins_.capacity() + 4 * run_at_.capacity(); }
     void finish(uint64_t size) {
         if (begins_.empty()) return;  // no word has a pair, so nobody will ask
         begins_.push_back(UINT64_MAX);
+        run_at_.reserve(size / kStep + 1);
         size_t run = 0;
         for (uint64_t place = 0; place <= size; place += kStep) {
             while (begins_[run + 1] <= place) run++;
@@ -97,7 +148,11 @@ private:
 template <class Symbol, class Place>
 class Trainer {
 public:
-    Trainer(WordList words, size_t num_merges) : num_merges_(num_merges) { lay_out(words); }
+    Trainer(const WordSource& words, const Totals& totals, size_t num_merges, const MemoryLimit& limit)
+        : num_merges_(num_merges), limit_(limit), num_words_(totals.num_words), num_symbols_(totals.num_bytes) {
+        claim(totals.size * sizeof(Symbol) + totals.size / 4 + totals.num_places * sizeof(Place));
+        lay_out(words, totals);
+    }
 
     Training run(const std::function<void(size_t)>& progress) {
         for (int b = 0; b < 256; b++) tokens_.emplace_back(1, static_cast<char>(b));
@@ -106,6 +161,7 @@ public:
         right_group_.assign(256 + num_merges_, kNone);
         index_byte_pairs();
         Training training;
+        training.num_words = num_words_;
         training.num_bytes = num_symbols_;
         while (training.merges.size() < num_merges_ && !heap_.empty()) {
             const Ranked top = heap_.top();
@@ -157,30 +213,81 @@ private:
         Place place;
     };
 
-    void lay_out(const WordList& words) {
-        std::vector<uint32_t> order(words.sizes.size());
-        std::vector<uint64_t> begins(words.sizes.size());
-        uint64_t begin = 0, size = 1;
-        for (size_t i = 0; i < order.size(); i++) {
-            order[i] = static_cast<uint32_t>(i);
-            begins[i] = begin;
-            begin += words.sizes[i];
-            num_symbols_ += words.counts[i] * words.sizes[i];
-            if (words.sizes[i] > 1) size += words.sizes[i] + 1;
-        }
-        std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-            return words.counts[a] > words.counts[b];
-        });
-        symbols_.reserve(size);
-        symbols_.push_back(kMark);
-        for (const uint32_t i : order) {
-            if (words.sizes[i] < 2) continue;
-            weights_.add(symbols_.size(), words.counts[i]);
-            for (uint32_t k = 0; k < words.sizes[i]; k++)
-                symbols_.push_back(words.bytes[begins[i] + k]);
-            symbols_.push_back(kMark);
+    void lay_out(const WordSource& words, const Totals& totals) {
+        symbols_.assign(totals.size, kMark);
+        std::unordered_map<uint64_t, uint64_t> next_of_count;
+        uint64_t begin = 1;
+        for (const auto& [count, size] : totals.size_by_count) {
+            weights_.add(begin, count);
+            next_of_count[count] = begin;
+            begin += size;
         }
         weights_.finish(symbols_.size());
+        uint64_t last_count = 0;
+        uint64_t* next = nullptr;
+        words.visit([&](const Byte* word, size_t size, uint64_t count) {
+            if (size < 2) return;
+            if (count != last_count) {
+                next = &next_of_count[count];
+                last_count = count;
+            }
+            for (size_t k = 0; k < size; k++) symbols_[*next + k] = word[k];
+            *next += size + 1;
+        });
+        words.forget();
+    }
+
+    // What the parts that grow with the text hold. A pair stands in three tables that double.
+    uint64_t memory_bytes() const {
+        constexpr uint64_t kPairBytes = 160;
+        return symbols_.capacity() * sizeof(Symbol) + weights_.memory_bytes() + arena_.size() * sizeof(Place) +
+               found_.capacity() * sizeof(Found) + pairs_.size() * kPairBytes;
+    }
+
+    bool has_room(uint64_t more) const { return memory_bytes() + more <= limit_.most; }
+
+    void claim(uint64_t more) const {
+        if (!has_room(more)) refuse(more);
+    }
+
+    // A merge finds two new pairs at each place.
+    void make_room_to_find(uint32_t num_places) {
+        const uint64_t most = 2 * uint64_t{num_places};
+        if (most <= found_.capacity()) return;
+        found_ = {};
+        if (!has_room(most * sizeof(Found))) drop_places();
+        claim(most * sizeof(Found));
+        found_.reserve(most);
+    }
+
+    [[noreturn]] void refuse(uint64_t more) const {
+        // What is still to come can only be guessed: pairs above all, the more the earlier it is.
+        const uint64_t needed = (memory_bytes() + more) * (pairs_.empty() ? 3 : 2) + limit_.besides;
+        throw InputError("merging the " + std::to_string(num_words_) +
+                         " distinct pre-tokens of this text takes about " +
+                         std::to_string(needed / 1000000 + 1) + " MB in all, more than the " +
+                         std::to_string((limit_.most + limit_.besides) / 1000000) +
+                         " MB allowed; raise --max-memory, or train on less text");
+    }
+
+    // Drops the places of merged pairs, and those that another merge has taken; false where that
+    // helps little.
+    bool drop_places() {
+        const uint64_t before = arena_.size();
+        uint64_t end = 0;
+        for (Pair& pair : pairs_) {
+            const uint32_t left_size = sizes_[pair.left];
+            uint32_t kept = 0;
+            for (uint32_t i = 0; i < pair.num_places && pair.count; i++) {
+                const Place at = arena_[pair.first + i];
+                if (symbols_[at] == pair.left && symbols_[at + left_size] == pair.right) arena_[end + kept++] = at;
+            }
+            pair.first = end;
+            pair.num_places = kept;
+            end += kept;
+        }
+        arena_.resize(end);
+        return end < before - before / 16;
     }
 
     void index_byte_pairs() {
@@ -206,6 +313,7 @@ private:
             next[key] = total;
             total += places[key];
         }
+        claim(total * sizeof(Place));
         arena_.resize(total);
         each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Place>(i); });
         for (size_t i = 0; i < pairs_.size(); i++) heap_.push(rank(static_cast<uint32_t>(i)));
@@ -238,6 +346,7 @@ private:
     }
 
     void merge(uint32_t number) {
+        make_room_to_find(pairs_[number].num_places);
         const Pair pair = pairs_[number];
         const uint32_t made = static_cast<uint32_t>(tokens_.size());
         const uint32_t left_size = sizes_[pair.left], size = left_size + sizes_[pair.right];
@@ -246,7 +355,6 @@ private:
         pairs_[number].count = 0;
         groups_.clear();
         found_.clear();
-
         Symbol* const symbols = symbols_.data();
         constexpr uint32_t kAhead = 8;
         for (uint32_t i = 0; i < pair.num_places; i++) {
@@ -280,6 +388,11 @@ private:
 
     // Takes from the old pairs what they lost and files the new ones.
     void settle(const Pair& merged, uint32_t made) {
+        const uint64_t more = found_.size() * sizeof(Place);
+        if (!has_room(more)) {
+            if (!drop_places()) refuse(more);
+            claim(more);
+        }
         uint64_t end = arena_.size();
         for (Group& group : groups_) {
             (group.other_is_left ? left_group_ : right_group_)[group.other] = kNone;
@@ -309,14 +422,16 @@ private:
     }
 
     size_t num_merges_;
+    MemoryLimit limit_;
     std::vector<Symbol> symbols_;
     Weights weights_;
-    uint64_t num_symbols_ = 0;
+    uint64_t num_words_;
+    uint64_t num_symbols_;
     std::vector<std::string> tokens_;
     std::vector<uint32_t> sizes_;
     std::vector<Pair> pairs_;
     PairIndex index_;
-    std::vector<Place> arena_;
+    PlaceArena<Place> arena_;
     std::priority_queue<Ranked, std::vector<Ranked>, Later> heap_{Later{this}};
     std::vector<uint32_t> left_group_, right_group_;  // by symbol; kNone outside a merge
     std::vector<Group> groups_;
@@ -325,18 +440,17 @@ private:
 
 }  // namespace
 
-Training train(WordList words, size_t num_merges, const std::function<void(size_t)>& progress) {
-    if (words.sizes.size() >= kNone) throw InputError("more than four billion distinct words");
-    uint64_t size = 1;
-    for (const uint32_t word : words.sizes) size += word + 1;
+Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
+               const std::function<void(size_t)>& progress) {
+    const Totals totals = add_up(words);
     // A merge takes away one symbol at least: however many are asked for, there are no more.
-    num_merges = std::min<uint64_t>(num_merges, size);
+    num_merges = std::min<uint64_t>(num_merges, totals.size);
     const bool narrow = num_merges + 256 < 65534;
-    if (size < UINT32_MAX) {
-        if (narrow) return Trainer<uint16_t, uint32_t>(std::move(words), num_merges).run(progress);
-        return Trainer<uint32_t, uint32_t>(std::move(words), num_merges).run(progress);
+    if (totals.size < UINT32_MAX) {
+        if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges, limit).run(progress);
+        return Trainer<uint32_t, uint32_t>(words, totals, num_merges, limit).run(progress);
     }
-    return Trainer<uint32_t, uint64_t>(std::move(words), num_merges).run(progress);
+    return Trainer<uint32_t, uint64_t>(words, totals, num_merges, limit).run(progress);
 }
 
 }  // namespace groundup

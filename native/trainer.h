@@ -11,11 +11,25 @@ namespace groundup {
 
 struct Training {
     std::vector<std::pair<uint32_t, uint32_t>> merges;  // symbols: bytes, then 256 + merge number
+    uint64_t num_words = 0;
     uint64_t num_bytes = 0;    // of the whole text
     uint64_t num_symbols = 0;  // of the whole text after the last merge
 };
 
-// Stops early when no pair is left. `progress` is called now and then with the merges made.
-Training train(WordList words, size_t num_merges, const std::function<void(size_t)>& progress);
+// Bytes that merging may take, and what the process holds besides, for the error's sake.
+struct MemoryLimit {
+    uint64_t most = UINT64_MAX;
+    uint64_t besides = 0;
+};
+
+struct WordSource {
+    std::function<void(const VisitWord&)> visit;  // gives the same words each time
+    std::function<void()> forget;                 // called when they are not needed any more
+};
+
+// Stops early when no pair is left; an InputError says so before more memory is taken than allowed.
+// `progress` is called now and then with the merges made.
+Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
+               const std::function<void(size_t)>& progress);
 
 }  // namespace groundup

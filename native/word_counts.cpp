@@ -15,8 +15,10 @@ constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr size_t kBatch = 64;
 }  // namespace
 
-WordCounts::WordCounts()
-    : table_(std::make_unique<ZeroedBlock>(kFirstCapacity * sizeof(Entry))), mask_(kFirstCapacity - 1) {}
+WordCounts::WordCounts(size_t longest)
+    : table_(std::make_unique<ZeroedBlock>(kFirstCapacity * sizeof(Entry))),
+      mask_(kFirstCapacity - 1),
+      longest_(std::min<size_t>(longest, UINT32_MAX)) {}
 
 const Byte* WordCounts::word_of(const Entry& entry) const {
     return entry.high >> 56 ? reinterpret_cast<const Byte*>(&entry) : arena_.data() + entry.place + 4;
@@ -40,9 +42,11 @@ void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, si
             return;
         }
         if (entry.count) continue;
+        if (size > longest_)
+            throw InputError("a pre-token of " + std::to_string(size) + " bytes is longer than the " +
+                             std::to_string(longest_) + " that the memory allowed is enough for");
         entry = {key.low, key.high, count, 0};
         if (size > kInlineWord) {
-            if (size > UINT32_MAX) throw InputError("a single pre-token is larger than 4 GB");
             const uint32_t stored = static_cast<uint32_t>(size);
             entry.place = arena_.size();
             const Byte* stored_bytes = reinterpret_cast<const Byte*>(&stored);
@@ -132,14 +136,6 @@ void WordCounts::add_all(const WordCounts& other) {
     });
 }
 
-WordList WordCounts::list() const {
-    WordList words;
-    words.sizes.reserve(used_);
-    words.counts.reserve(used_);
-    for_each([&](const Byte* word, size_t size, uint64_t count) { words.add(word, size, count); });
-    return words;
-}
-
 namespace {
 
 // A position in a run file.
@@ -208,9 +204,9 @@ private:
     bool ok_ = true;
 };
 
-// Calls visit(word, size, count) for the words of all runs, in byte order, each once.
-template <class Visit>
-void visit_merged(const std::vector<std::string>& paths, Visit visit) {
+}  // namespace
+
+void visit_runs(const std::vector<std::string>& paths, const VisitWord& visit) {
     std::vector<std::unique_ptr<RunReader>> runs;
     for (const std::string& path : paths) {
         runs.push_back(std::make_unique<RunReader>(path));
@@ -240,8 +236,6 @@ void visit_merged(const std::vector<std::string>& paths, Visit visit) {
     flush();
 }
 
-}  // namespace
-
 void WordCounts::spill(const std::string& path) {
     struct Item {
         const Byte* word;
@@ -261,8 +255,7 @@ void WordCounts::spill(const std::string& path) {
     clear();
 }
 
-WordList merge_runs(std::vector<std::string> paths) {
-    // Many runs are first merged into fewer: only so many files can be open at once.
+std::vector<std::string> merge_runs(std::vector<std::string> paths) {
     constexpr size_t kOpenAtOnce = 64;
     for (size_t round = 0; paths.size() > kOpenAtOnce; round++) {
         std::vector<std::string> merged;
@@ -272,7 +265,7 @@ WordList merge_runs(std::vector<std::string> paths) {
                                                             std::min(i + kOpenAtOnce, paths.size())));
             merged.push_back(group[0] + ".merged" + std::to_string(round));
             RunWriter writer(merged.back());
-            visit_merged(group, [&](const Byte* word, size_t size, uint64_t count) {
+            visit_runs(group, [&](const Byte* word, size_t size, uint64_t count) {
                 writer.add(word, size, count);
             });
             writer.close();
@@ -280,9 +273,7 @@ WordList merge_runs(std::vector<std::string> paths) {
         }
         paths = std::move(merged);
     }
-    WordList words;
-    visit_merged(paths, [&](const Byte* word, size_t size, uint64_t count) { words.add(word, size, count); });
-    return words;
+    return paths;
 }
 
 void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
@@ -313,12 +304,11 @@ void count_words(Span text, ScanFunction scan, const SpecialTokens& special_toke
     });
 }
 
-WordList join(std::vector<WordCounts>& tables) {
+void join(std::vector<WordCounts>& tables) {
     for (size_t i = 1; i < tables.size(); i++) {
         tables[0].add_all(tables[i]);
         tables[i].clear();
     }
-    return tables[0].list();
 }
 
 }  // namespace groundup

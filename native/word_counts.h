@@ -1,6 +1,7 @@
 // Counts pre-tokens. What the trainer works on is never the text, only its distinct words.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,23 +13,13 @@
 
 namespace groundup {
 
-// Distinct words and how often each occurs, in no particular order.
-struct WordList {
-    std::vector<Byte> bytes;
-    std::vector<uint32_t> sizes;
-    std::vector<uint64_t> counts;
-
-    void add(const Byte* word, size_t size, uint64_t count) {
-        bytes.insert(bytes.end(), word, word + size);
-        sizes.push_back(static_cast<uint32_t>(size));
-        counts.push_back(count);
-    }
-};
+using VisitWord = std::function<void(const Byte* word, size_t size, uint64_t count)>;
 
 // A hash table of words; not shared between threads.
 class WordCounts {
 public:
-    WordCounts();
+    // A longer word than `longest` is an InputError.
+    explicit WordCounts(size_t longest);
 
     size_t size() const { return used_; }
     size_t memory_bytes() const { return table_bytes() + arena_.capacity(); }
@@ -47,8 +38,6 @@ public:
             visit(word, size_of(entry), entry.count);
         }
     }
-
-    WordList list() const;
 
     // Writes the words in byte order, for merge_runs, and forgets them.
     void spill(const std::string& path);
@@ -71,6 +60,7 @@ private:
 
     std::unique_ptr<ZeroedBlock> table_;
     size_t mask_;
+    size_t longest_;
     size_t used_ = 0;
     std::vector<Byte> arena_;
 };
@@ -79,10 +69,13 @@ private:
 void count_words(Span text, ScanFunction scan, const SpecialTokens& special_tokens,
                  std::vector<WordCounts>& tables);
 
-// The words of all tables together.
-WordList join(std::vector<WordCounts>& tables);
+// Puts the words of all tables into the first.
+void join(std::vector<WordCounts>& tables);
 
-// The words of spilled runs together. The files are read in order, and removed where there are many.
-WordList merge_runs(std::vector<std::string> paths);
+// Spilled runs as fewer of them, so that all can be open at once; those that were merged are removed.
+std::vector<std::string> merge_runs(std::vector<std::string> paths);
+
+// The words of runs together, in byte order, each once.
+void visit_runs(const std::vector<std::string>& paths, const VisitWord& visit);
 
 }  // namespace groundup

@@ -645,3 +645,40 @@ def test_a_named_pipe_is_a_source_that_cannot_be_read_again(
     assert [(entry.size, entry.num_documents) for entry in index.sources] == [(None, 2)]
     with pytest.raises(DataError, match=rf"{pipe} has changed since, or cannot be read again"):
         prepare([pipe], tokenizer, out, validation_fraction=0)
+
+
+def test_a_document_of_one_pre_token_is_encoded_in_parts(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    text = "a" * 5_000_000 + " b"
+    path = tmp_path / "letters.txt.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    prepare([path], tokenizer, tmp_path / "out", validation_fraction=0, batch_bytes=1 << 18)
+    ids = np.fromfile(next((tmp_path / "out").glob("train_*.bin")), tokenizer.id_type)
+    assert ids[:-1].tolist() == tokenizer.encode(text)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_memory_does_not_follow_the_length_of_a_pre_token(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    path = tmp_path / "zeros.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(32):
+            file.write(bytes(1 << 20))
+    script = """
+import sys
+from groundup.data.prepare import prepare
+from groundup.runtime import peak_memory_bytes
+from groundup.tokenizer import Tokenizer
+folder = sys.argv[1]
+tokenizer = Tokenizer.load(f"{folder}/tokenizer.json")
+before = peak_memory_bytes()
+prepare([f"{folder}/zeros.txt.gz"], tokenizer, f"{folder}/out", batch_bytes=1 << 20)
+print(peak_memory_bytes() - before)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert int(done.stdout) < 128 << 20

@@ -1,7 +1,9 @@
 """Plain text: documents cut exactly where they end, bad bytes, streams, and flat memory."""
 
+import contextlib
 import gzip
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -323,3 +325,67 @@ def test_files_that_cannot_be_read_are_skipped_by_wish(
     (tmp_path / "e.txt").write_bytes(b"\xff")
     with pytest.raises(DataError, match=r"e\.txt, byte 0: not UTF-8"):
         list(read_text_blocks([tmp_path], on_error="skip"))
+
+
+def pack_zeros(path: Path, num_bytes: int) -> Path:
+    """A file of a few kilobytes that unpacks to `num_bytes` of zeros."""
+    with contextlib.ExitStack() as stack:
+        file: Any = stack.enter_context(path.open("wb"))
+        if path.suffix == ".gz":
+            file = stack.enter_context(gzip.open(file, "wb", compresslevel=1))
+        else:
+            file = stack.enter_context(zstandard.ZstdCompressor().stream_writer(file))
+        for _ in range(num_bytes >> 20):
+            file.write(bytes(1 << 20))
+    return path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_a_long_document_of_a_packed_file_is_not_held(tmp_path: Path, packing: str) -> None:
+    path = pack_zeros(tmp_path / f"zeros.txt{packing}", 192 << 20)
+    script = """
+import sys
+from groundup.runtime import peak_memory_bytes
+from groundup.text_files import read_document_batches
+before = peak_memory_bytes()
+[batch] = read_document_batches([sys.argv[1]], batch_bytes=1 << 20)
+assert batch.bounds.tolist() == [[0, 192 << 20]] == [[0, len(batch.data)]]
+print(peak_memory_bytes() - before)
+"""
+    done = run_script(script, path)
+    assert done.stderr == b""
+    # A step of zstd gives up to 64 MB, and what is read of it is there a second time.
+    assert int(done.stdout) < 160 << 20
+
+
+def test_the_document_behind_a_long_one_of_a_stream_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt.gz"
+    texts = [b"one", b"x" * 1000, b"two", b"y" * 999 + b"<|endoftext", b"z"]
+    path.write_bytes(gzip.compress(SEPARATOR.encode().join(texts)))
+    for batch_bytes in (1, 10, 100):
+        assert read(path, batch_bytes=batch_bytes) == texts
+
+
+def test_a_long_document_that_the_disk_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    path = pack_zeros(tmp_path / "zeros.txt.gz", 4 << 20)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(DataError, match=r"zeros.txt.gz holds a document .* TMPDIR"):
+            read(path, batch_bytes=1 << 16)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_text_blocks_may_be_cut_where_the_caller_finds_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(PLAIN)
+
+    def after_space(text: memoryview) -> int:
+        return bytes(text).rfind(b" ") + 1
+
+    options: dict[str, Any] = {"separators": (), "block_bytes": 16, "find_cut": after_space}
+    blocks = [bytes(block) for block in read_text_blocks([path], **options)]
+    assert b"".join(blocks) == PLAIN
+    assert blocks[0] == b"One day, it "

@@ -2,6 +2,8 @@
 
 import random
 import resource
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer import training
 from groundup.tokenizer.patterns import GPT2, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
-from groundup.tokenizer.training import train_tokenizer
+from groundup.tokenizer.training import train_from_files, train_tokenizer
 
 END = "<|end|>"
 
@@ -68,6 +70,7 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
 ) -> None:
     texts = [random_words(2_500, seed % 3) for seed in range(12)]
     monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
+    monkeypatch.setattr(training._Memory, "table_bytes", 1 << 10)
     spilled: list[str] = []
     spill = WordCounter.spill
 
@@ -87,7 +90,7 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
 
     expected = train(texts, 300)
     monkeypatch.setattr(training, "WordCounter", Watched)
-    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=4_200_000 * num_threads)
+    bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=32_000_000)
     assert bounded == expected
     assert len(spilled) == len(set(spilled)) > num_threads
     assert not any(Path(run).exists() for run in spilled)
@@ -95,7 +98,7 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
 
 def test_a_small_bound_on_memory_does_not_make_a_run_of_every_block() -> None:
     texts = [f"document {number}" for number in range(2000)]
-    assert train(texts, 50, num_threads=2, max_memory_bytes=1_000_000) == train(texts, 50)
+    assert train(texts, 50, num_threads=2, max_memory_bytes=14_000_000) == train(texts, 50)
 
 
 def test_a_pattern_without_a_scanner_is_cut_at_blocks_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,11 +115,12 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
+    monkeypatch.setattr(training._Memory, "table_bytes", 1 << 10)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
         with pytest.raises(TokenizerError, match=r"cannot write the run .* is the disk full"):
-            train([random_words(5_000, 1)], 300, num_threads=1, max_memory_bytes=1_000_000)
+            train([random_words(5_000, 1)], 300, num_threads=1, max_memory_bytes=32_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
@@ -137,7 +141,7 @@ def test_a_failing_source_or_progress_leaves_nothing_behind(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(["abc"], 3, progress=fail, max_memory_bytes=1_000)
+        train(["abc"], 3, progress=fail, max_memory_bytes=14_000_000)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -156,5 +160,42 @@ def test_more_runs_than_may_be_open_at_once_are_merged_in_rounds(tmp_path: Path)
 
 
 def test_words_that_cannot_be_merged_in_the_memory_allowed_are_refused() -> None:
-    with pytest.raises(TokenizerError, match=r"4 distinct pre-tokens .* raise --max-memory"):
+    with pytest.raises(TokenizerError, match=r"\d+ distinct pre-tokens .* raise --max-memory"):
+        train([random_words(200_000, 1)], 10, num_threads=1, max_memory_bytes=14_000_000)
+    with pytest.raises(TokenizerError, match=r"before any text is read, .* raise --max-memory"):
         train(["Once upon a time"], 10, max_memory_bytes=100)
+
+
+def test_a_word_that_takes_too_much_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "letters.txt"
+    path.write_bytes(b"a word, then " + b"a" * 3_000_000)
+    with pytest.raises(TokenizerError, match=r"a pre-token has more than .* with --max-memory"):
+        train_from_files([path], 300, [], max_memory_bytes=20_000_000)
+    with pytest.raises(TokenizerError, match=r"a pre-token of 3000000 bytes .* raise --max-memory"):
+        train(["a" * 3_000_000], 3, max_memory_bytes=20_000_000)
+    assert train_from_files([path], 258, [])[0].merges[:2] == [(b"a", b"a"), (b"aa", b"aa")]
+
+
+def test_a_bound_on_memory_is_kept(tmp_path: Path) -> None:
+    """Most of the places of pairs have to be dropped on the way."""
+    path = tmp_path / "words.txt"
+    path.write_text(random_words(100_000, 1) + " " + "ab" * 100_000)
+    script = f"""
+import sys
+from groundup.errors import TokenizerError
+from groundup.runtime import peak_memory_bytes
+from groundup.tokenizer.training import train_from_files
+for allowed in 15, 25, 60:
+    before = peak_memory_bytes()
+    try:
+        train_from_files([{str(path)!r}], 1256, [], max_memory_bytes=allowed * 1_000_000)
+        print("done", end=" ")
+    except TokenizerError as error:
+        assert "raise --max-memory" in str(error) or "with --max-memory" in str(error), error
+        print("refused", end=" ")
+    assert peak_memory_bytes() - before <= allowed * 1_000_000, allowed
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.split()[0] == "refused"
+    assert done.stdout.split()[-1] == "done"

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy
+
+_IDS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def run(arguments: Arguments) -> None:
     text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)
     if arguments.out is None:
-        sys.stdout.write(_as_text(ids))
+        sys.stdout.writelines(_as_text(ids))
     else:
         _write(ids, arguments.out)
 
@@ -77,8 +80,12 @@ def _read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is a folder; name a file to encode") from None
 
 
-def _as_text(ids: "numpy.ndarray") -> str:
-    return " ".join(map(str, ids.tolist())) + "\n"
+def _as_text(ids: "numpy.ndarray") -> Iterator[str]:
+    """In parts: as objects, ids take many times their space."""
+    for begin in range(0, len(ids), _IDS_AT_ONCE):
+        yield " " if begin else ""
+        yield " ".join(map(str, ids[begin : begin + _IDS_AT_ONCE].tolist()))
+    yield "\n"
 
 
 def _write(ids: "numpy.ndarray", path: Path) -> None:
@@ -93,4 +100,4 @@ def _write(ids: "numpy.ndarray", path: Path) -> None:
     elif path.suffix == ".bin":
         write_bytes_atomic(path, ids.astype(ids.dtype.newbyteorder("<"), copy=False).tobytes())
     else:
-        write_bytes_atomic(path, _as_text(ids).encode())
+        write_bytes_atomic(path, "".join(_as_text(ids)).encode())

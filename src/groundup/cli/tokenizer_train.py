@@ -34,7 +34,8 @@ class Arguments:
     """The split into pre-tokens: gpt2, cl100k, o200k, llama3, qwen2, deepseek or any regex."""
 
     max_memory: str | None = None
-    """Bound on memory, such as 2GB; counts beyond it go to disk. The result is the same."""
+    """Bound on all memory, such as 2GB; counts beyond it go to disk, the result is the same, and
+    what cannot be done within it is refused."""
 
     num_threads: int | None = None
     """Threads; all cores if not given. The result is the same."""
@@ -55,6 +56,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.cli.progress import progress_bar
+    from groundup.runtime import peak_memory_bytes
     from groundup.tokenizer.training import train_from_files
 
     if not arguments.files:
@@ -62,7 +64,10 @@ def run(arguments: Arguments) -> None:
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
-    max_memory_bytes = parse_memory(arguments.max_memory) if arguments.max_memory else None
+    max_memory_bytes = None
+    if arguments.max_memory:
+        # The program itself counts too.
+        max_memory_bytes = parse_memory(arguments.max_memory) - peak_memory_bytes()
     with progress_bar("learning the vocabulary") as progress:
         tokenizer, summary = train_from_files(
             arguments.files,

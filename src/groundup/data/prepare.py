@@ -176,9 +176,7 @@ class _Preparing:
     def _encode_rows(
         self, batch: SourceBatch, lengths: npt.NDArray[np.int64], begin: int, end: int
     ) -> EncodedDocuments:
-        ids, offsets = self._tokenizer.encode_documents(
-            batch.data, batch.bounds[begin:end], self._threads, self._end_id
-        )
+        ids, offsets = self._encode_documents(batch.data, batch.bounds[begin:end], self._end_id)
         return EncodedDocuments(ids, offsets, batch.hashes[begin:end], lengths[begin:end])
 
     def _encode_long(
@@ -214,8 +212,17 @@ class _Preparing:
             return self._tokenizer.encode_beginning(text)
         end_id = self._end_id if cut == len(text) else None
         bounds = np.array([[0, cut]], np.int64)
-        ids, _ = self._tokenizer.encode_documents(text, bounds, self._threads, end_id)
+        ids, _ = self._encode_documents(text, bounds, end_id)
         return ids, cut
+
+    def _encode_documents(
+        self, data: bytes | memoryview, bounds: npt.NDArray[np.int64], end_id: int | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        try:
+            return self._tokenizer.encode_documents(data, bounds, self._threads, end_id)
+        except ValueError as error:
+            # A pre-token that these merges cannot take in parts.
+            raise TokenizerError(str(error)) from None
 
     def _find_cut(self, text: memoryview) -> int:
         if len(text) < 2 * self._batch_bytes or not self._tokenizer.pattern.native:

@@ -10,6 +10,9 @@ from groundup.errors import DataError
 from groundup.text_files.inputs import Source
 from groundup.text_files.pieces import Errors, Piece, not_utf8
 
+# A record is held several times over while it is taken apart.
+_LONGEST_LINE_BYTES = 256 << 20
+
 
 class _BadLine(Exception):
     pass
@@ -26,9 +29,12 @@ def read_json_lines(
     """Yield the texts of `field`, each UTF-8 by the user's wish; blank lines count for nothing."""
     texts: list[bytes | None] = []
     size = begin = position = 0
-    for number, line in enumerate(stream, start=1):
+    lines = iter(lambda: stream.readline(_LONGEST_LINE_BYTES + 1), b"")
+    for number, line in enumerate(lines, start=1):
         if not line.isspace():
             try:
+                if len(line) > _LONGEST_LINE_BYTES:
+                    raise _BadLine(f"is longer than {_LONGEST_LINE_BYTES:,} bytes; divide it")
                 text = _text_of_line(line, field, errors)
             except _BadLine as error:
                 raise DataError(f"{source} line {number} {error}") from None

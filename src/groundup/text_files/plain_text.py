@@ -87,7 +87,7 @@ def cut_stream(
 def _put_on_disk(
     stream: IO[bytes], beginning: bytes, search: "_Search", piece_bytes: int
 ) -> tuple[memoryview, tuple[int, Bounds] | None, bool]:
-    """Go on with a document in a file until there is a cut: the file's view, the cut, at the end."""
+    """Go on with a document in a file until there is a cut: its view, the cut, if at the end."""
     with tempfile.TemporaryFile() as file:
         fresh, view = beginning, memoryview(b"")
         while True:
@@ -116,7 +116,7 @@ class _Search:
         self._separators = list(separators)
         self._longest = max(map(len, separators), default=0)
         self._find_cut = find_cut
-        self._searched = 0
+        self._searched = self._tried = 0
 
     def find_cut(self, data: memoryview, *, at_end: bool) -> tuple[int, Bounds] | None:
         """Where the first document begins that may go on behind `data`, and the bounds before it.
@@ -135,10 +135,13 @@ class _Search:
         elif len(bounds) == 1 and bounds[0].tolist() == [0, len(data)]:
             # No separator: one that begins from here on may not be complete yet.
             self._searched = min(max(0, room + 1), len(data))
-            place = self._find_cut(data[: self._searched]) if self._find_cut else 0
-            cut = (place, np.array([[0, place]], np.int64)) if place else None
+            # The other search begins from the front: linear in all if the text doubles between.
+            if self._find_cut and self._searched >= 2 * self._tried:
+                self._tried = self._searched
+                place = self._find_cut(data[: self._searched])
+                cut = (place, np.array([[0, place]], np.int64)) if place else None
         if cut is not None:
-            self._searched = 0
+            self._searched = self._tried = 0
         return cut
 
     def widen(self, window: int, step: int) -> int:

@@ -211,10 +211,7 @@ class Tokenizer:
             return self._join(parts)
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
-        try:
-            ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
-        except ValueError as error:
-            raise TokenizerError(str(error)) from None
+        ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
         return as_array(ids, self._id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
