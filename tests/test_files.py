@@ -205,6 +205,14 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     assert listing(tmp_path) == [".someone.tmp", "report.groundup-1.tmp"]
 
 
+def test_the_next_write_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    target = tmp_path / "a[1].txt"
+    for name in (".a[1].txt.groundup-0123456789ab.tmp", ".b.txt.groundup-0123456789ab.tmp"):
+        (tmp_path / name).write_text("half")
+    files.write_text_atomic(target, "whole")
+    assert listing(tmp_path) == [".b.txt.groundup-0123456789ab.tmp", target.name]
+
+
 json_objects = st.dictionaries(
     st.text(),
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -7,6 +7,7 @@ leaves the old content or the new, never half of one. What the content means is 
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -173,13 +174,15 @@ def sync_to_disk(path: Path) -> None:
         os.close(file)
 
 
-def remove_stale_temporaries(folder: str | os.PathLike[str]) -> list[Path]:
+def remove_stale_temporaries(folder: str | os.PathLike[str], stem: str = "") -> list[Path]:
     """Delete what killed writers left directly in `folder`; return the paths removed.
 
-    A writer holds a lock on its temporary while it lives, so files being written are kept.
+    A writer holds a lock on its temporary while it lives, so files being written are kept. `stem`
+    leaves it at those of one destination.
     """
     removed = []
-    for temporary in sorted(Path(folder).glob(f".*{_TEMPORARY_MARK}*{_TEMPORARY_SUFFIX}")):
+    pattern = f".{glob.escape(stem) or '*'}{_TEMPORARY_MARK}*{_TEMPORARY_SUFFIX}"
+    for temporary in sorted(Path(folder).glob(pattern)):
         with contextlib.suppress(FileNotFoundError), locked(temporary) as is_stale:
             if is_stale:
                 temporary.unlink(missing_ok=True)
@@ -191,9 +194,12 @@ def _create_temporary(destination: Path) -> tuple[Path, int]:
     """Create and lock a sibling; errors name the destination, which is what the user knows."""
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
+        # Names may be 255 bytes long; the mark and the random part need room.
+        stem = os.fsdecode(os.fsencode(destination.name)[:200])
+        # Another user's leftovers are not ours to remove.
+        with contextlib.suppress(OSError):
+            remove_stale_temporaries(destination.parent, stem)
         while True:
-            # Names may be 255 bytes long; the mark and the random part need room.
-            stem = os.fsdecode(os.fsencode(destination.name)[:200])
             name = f".{stem}{_TEMPORARY_MARK}{secrets.token_hex(6)}{_TEMPORARY_SUFFIX}"
             temporary = destination.with_name(name)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
