@@ -420,6 +420,7 @@ def test_a_broken_entry_of_our_file_is_named(
         (b'{"a": 1}', "a vocabulary without merges"),
         (b"[" * 5, "neither JSON"),
         (b'{"a":' * 100_000, "nested too deeply"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "thousands of digits"),
         (b"QQ== 0\nQg== x\n", "line 2 of the ranks file .* is b'Qg== x'"),
         (b"QQ== 0\nQ*== 1\n", "line 2 of the ranks file"),
         (b"QQ== 0\nQg*== 1\n", "line 2 of the ranks file"),

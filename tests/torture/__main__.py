@@ -43,7 +43,7 @@ def find_kinds(only: set[str]) -> list[Kind]:
     kinds = []
     if not only or only - {"native"}:
         # What the package warns of is what this is about.
-        logging.lastResort = None
+        logging.lastResort = logging.NullHandler()
         # Threads are not forked along, so none may have been started before.
         os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
         for module in PRELOADED:
@@ -59,13 +59,13 @@ def find_kinds(only: set[str]) -> list[Kind]:
             Kind("full", disks.fill, 0.16, 6),
             Kind("read-only", disks.freeze, 0.08, 3),
             Kind("damage", damage.damage, 0.14, 60),
-            Kind("fuzz", fuzz.fuzz, 0.14, 600),
+            Kind("fuzz", fuzz.fuzz, 0.14, 600, patience_seconds=60),
             Kind("clients", clients.attack, 0.10, 1, in_parallel=False),
         ]
     if not only or "native" in only:
         import native
 
-        kinds.append(Kind("native", native.fuzz, 0.06, 300))
+        kinds.append(Kind("native", native.fuzz, 0.06, 300, patience_seconds=60))
     return [kind for kind in kinds if not only or kind.name in only]
 
 
@@ -112,8 +112,8 @@ def main() -> int:
                 )
         table = render(results, given.seed, time.monotonic() - begin)
         print(table)
-        for loss in results.losses[:100]:
-            print(f"LOST {loss}")
+        for loss, again in results.losses.items():
+            print(f"LOST {loss}\n    {len(again)} times; to see it again: {again[0]}")
         if given.guide:
             before, _, rest = GUIDE.read_text("utf-8").partition(BEGIN)
             GUIDE.write_text(f"{before}{BEGIN}\n{table}{END}{rest.partition(END)[2]}", "utf-8")

@@ -18,12 +18,11 @@ _ROOMY = "size=64m"
 
 def fill(case: Case) -> None:
     """A disk with room for some of the output, or for none of it."""
-    names = verbs_of(case)
-    name = names[case.number // 2 % len(names)]
+    name = case.pick(verbs_of(case))
     _, _, size = undisturbed(case, name)
     room = int(size * case.random.uniform(0.0, 1.0))
     words = VERBS[name].words(Artefacts(case.work))
-    if case.number % 2:
+    if case.random.random() < 0.5:
         case.row = f"file size limited: {name}"
         # The limit of one file is met like a full disk; it needs no rights.
         room = max(1, room // 4)

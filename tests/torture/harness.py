@@ -8,6 +8,7 @@ may hang or crash, and so that torch is imported once for all of them.
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -67,7 +68,8 @@ class Case:
 
     def pick(self, names: Sequence[str]) -> str:
         """Each in its turn, so that a short run too has some of all."""
-        return names[self.number % len(names)]
+        # Lanes take every n-th case: the shift lets all of them come to all names.
+        return names[(self.number + self.number // len(names)) % len(names)]
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Kind:
     num_quick: int
     """Cases in the run of a minute."""
     in_parallel: bool = True
+    patience_seconds: float = 2 * CHILD_SECONDS
+    """A case that takes longer hangs."""
 
 
 @dataclass
@@ -96,7 +100,8 @@ class Results:
     """What became of all faults."""
 
     rows: dict[str, Row] = field(default_factory=dict)
-    losses: list[str] = field(default_factory=list)
+    losses: dict[str, list[str]] = field(default_factory=dict)
+    """By what was lost: the commands that show it again."""
     impossible: dict[str, str] = field(default_factory=dict)
 
     def add(self, case: Case, outcome: dict[str, Any]) -> None:
@@ -110,8 +115,8 @@ class Results:
             row.notes[note] = max(value, row.notes.get(note, 0.0))
         if reason := outcome.get("lost"):
             row.lost += 1
-            again = f"--seed {case.seed} --case {case.kind}/{case.number}"
-            self.losses.append(f"{name}: {reason}\n    python tests/torture {again}")
+            again = f"python tests/torture --seed {case.seed} --case {case.kind}/{case.number}"
+            self.losses.setdefault(f"{name}: {reason}", []).append(again)
 
 
 def run_kind(
@@ -169,7 +174,7 @@ class _Lane:
         self._is_stuck = False
 
     def _run(self, first: int, writer: int) -> NoReturn:
-        limit_address_space()
+        limit_address_space(ADDRESS_SPACE_BYTES)
         for number in itertools.count(first, self._step):
             is_over = time.monotonic() > self._deadline
             if is_over or (self._num_cases is not None and number >= self._num_cases):
@@ -203,7 +208,7 @@ class _Lane:
         self._begin(number + self._step)
 
     def end_if_stuck(self) -> None:
-        if time.monotonic() - self._changed > 2 * CHILD_SECONDS and not self._is_stuck:
+        if time.monotonic() - self._changed > self._kind.patience_seconds and not self._is_stuck:
             self._is_stuck = True
             os.killpg(self._pid, signal.SIGKILL)
 
@@ -218,18 +223,26 @@ def run_case(kind: Kind, case: Case) -> dict[str, Any]:
         outcome["lost"] = str(lost)
     except Impossible as impossible:
         outcome["impossible"] = str(impossible)
-    except BaseException:
-        outcome["lost"] = traceback.format_exc()[-1500:]
+    except BaseException as error:
+        outcome["lost"] = explain(error)
     finally:
         shutil.rmtree(case.place, ignore_errors=True)
     return {**outcome, "row": case.row, "num_faults": case.num_faults, "notes": case.notes}
 
 
-def limit_address_space(num_bytes: int = ADDRESS_SPACE_BYTES) -> None:
-    """Nothing here may take the machine with it."""
+def explain(error: BaseException) -> str:
+    """An exception that nobody expected: where in the package it was raised, and what it says."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
+    ours = [frame for frame in frames if "/groundup/" in frame.filename] or frames
+    place = f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "no place"
+    return f"{type(error).__name__} in {place}: {str(error)[:200]}"
+
+
+def limit_address_space(num_bytes: int | None) -> None:
+    """Nothing here may take the machine with it; None lifts the limit again."""
     if not IS_SANITIZED:
-        limit = own_memory("VmSize") + num_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        limit = own_memory("VmSize") + num_bytes if num_bytes else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
 def own_memory(name: str, pid: int | str = "self") -> int:
@@ -250,6 +263,10 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
     try:
         yield
     except MemoryError:
+        # Without more of it not even this can be told.
+        limit_address_space(None)
+        gc.collect()
+        limit_address_space(ADDRESS_SPACE_BYTES)
         raise Lost("it asked for more memory than there is") from None
     seconds = time.process_time() - begin
     growth = own_memory("VmHWM") - before

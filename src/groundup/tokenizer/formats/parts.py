@@ -54,6 +54,12 @@ def parse_json(data: bytes, path: Path) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise TokenizerError(f"the JSON of {path} is nested too deeply for a tokenizer") from None
+    except ValueError:
+        # Python reads no integer of more than a few thousand digits.
+        raise TokenizerError(
+            f"the tokenizer file {path} has a number of thousands of digits; it is damaged, make "
+            f"it or fetch it again"
+        ) from None
     except _DuplicateKeyError as error:
         raise TokenizerError(
             f"the tokenizer file {path} has {error.key!r} twice in one object; each may stand once"
