@@ -1,6 +1,7 @@
-# make install · setup · quickstart · test · check · bench · sanitize · docs · clean
+# make install · setup · quickstart · test · check · bench · sanitize · fuzz · torture · docs · clean
 # make install has what running needs, make setup also what tests and checks need.
-# PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process.
+# PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process;
+# SEED=2 make torture injects other faults.
 
 PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
@@ -16,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 DEV_INSTALLED := $(VENV)/.dev-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
 
-.PHONY: install setup quickstart test check bench sanitize docs clean
+.PHONY: install setup quickstart test check bench sanitized sanitize fuzz torture docs clean
 .DEFAULT_GOAL := setup
 
 install: $(INSTALLED)
@@ -79,15 +80,30 @@ SANITIZE_CXXFLAGS = -std=c++17 -O1 -g -fPIC -fno-omit-frame-pointer -fvisibility
 	-I$(shell $(RUN) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 SANITIZE_PRELOAD = $(shell $(CXX) -print-file-name=libasan.so):$(shell $(CXX) -print-file-name=libstdc++.so)
 
-sanitize: setup
+SANITIZED = LD_PRELOAD=$(SANITIZE_PRELOAD) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	PYTHONPATH=$(CURDIR)/$(SANITIZE) PYTHONMALLOC=malloc $(RUN)
+
+sanitized: setup
 	mkdir -p $(SANITIZE)
 	rm -rf $(SANITIZE)/groundup
 	cp -R src/groundup $(SANITIZE)/groundup
 	rm -f $(SANITIZE)/groundup/*.so
 	$(MAKE) --jobs $(JOBS) $(SANITIZE)/groundup/_native.abi3.so
-	LD_PRELOAD=$(SANITIZE_PRELOAD) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
-	PYTHONPATH=$(CURDIR)/$(SANITIZE) PYTHONMALLOC=malloc \
-	$(RUN) -m pytest -q --capture=sys -p no:xdist -p no:cacheprovider $(wildcard $(SANITIZE_TESTS))
+
+sanitize: sanitized
+	$(SANITIZED) -m pytest -q --capture=sys -p no:xdist -p no:cacheprovider $(wildcard $(SANITIZE_TESTS))
+
+# Faults by the thousand: the native core under the sanitizers, and everything else as it is. The
+# second writes its table into docs/guides/reliability.md.
+SEED ?= 1
+FUZZ_MINUTES ?= 10
+TORTURE_MINUTES ?= 10
+
+fuzz: sanitized
+	$(SANITIZED) tests/torture --only native --seed $(SEED) --minutes $(FUZZ_MINUTES)
+
+torture: setup
+	$(RUN) tests/torture --seed $(SEED) --minutes $(TORTURE_MINUTES) --guide
 
 $(SANITIZE)/groundup/_native.abi3.so: $(SANITIZE_OBJECTS)
 	$(CXX) -shared $(SANITIZE_FLAGS) -pthread -o $@ $^

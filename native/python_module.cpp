@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 
 #include "batch.h"
@@ -982,17 +983,26 @@ PyObject* py_class_of(PyObject*, PyObject* code_point) {
 
 // ---- Rows of float32.
 
+// How many values an array of these dimensions has; what cannot be is no overflow but an error.
+size_t product(std::initializer_list<Py_ssize_t> dimensions) {
+    Py_ssize_t size = 1;
+    for (const Py_ssize_t dimension : dimensions)
+        if (dimension < 0 || __builtin_mul_overflow(size, dimension, &size))
+            throw InputError("no array has these dimensions");
+    return static_cast<size_t>(size);
+}
+
 // A contiguous array of an exact number of values, valid while it lives; None is no array.
 template <class Value>
 class Array {
 public:
-    Array(PyObject* object, size_t size, bool writable = false) {
-        if (object == Py_None) return;
+    Array(PyObject* object, size_t size, bool writable = false, bool optional = false) {
+        if (optional && object == Py_None) return;
         if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
         held_ = true;
-        if (static_cast<size_t>(view_.len) != size * sizeof(Value))
-            throw InputError("an array has " + std::to_string(view_.len) + " bytes, not " +
-                             std::to_string(size * sizeof(Value)));
+        if (view_.len % sizeof(Value) || static_cast<size_t>(view_.len) / sizeof(Value) != size)
+            throw InputError("an array has " + std::to_string(view_.len) + " bytes, not " + std::to_string(size) +
+                             " values of " + std::to_string(sizeof(Value)));
     }
     ~Array() {
         if (held_) PyBuffer_Release(&view_);
@@ -1059,9 +1069,9 @@ PyObject* py_norm_rows(PyObject*, PyObject* args) {
                           &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t num_rows = static_cast<size_t>(rows), size = num_rows * static_cast<size_t>(width);
-        const FloatArray x_(x, size), addend_(addend, size), gain_(gain, static_cast<size_t>(width));
-        const FloatArray total_(total, size, true), out_(out, size, true), scale_(scale, num_rows, true);
+        const size_t num_rows = product({rows}), size = product({rows, width});
+        const FloatArray x_(x, size), addend_(addend, size, false, true), gain_(gain, product({width}));
+        const FloatArray total_(total, size, true, true), out_(out, size, true), scale_(scale, num_rows, true);
         return run_without_gil(NormRows{x_.data(), addend_.data(), gain_.data(), total_.data(), out_.data(),
                                         scale_.data(), num_rows, static_cast<size_t>(width), eps},
                                num_threads);
@@ -1075,9 +1085,8 @@ PyObject* py_norm_gradient_rows(PyObject*, PyObject* args) {
                           &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
-        const size_t size = num_rows * width;
-        const FloatArray d_out_(d_out, size), d_total_(d_total, size), x_(x, size), gain_(gain, width);
+        const size_t num_rows = product({rows}), width = product({columns}), size = product({rows, columns});
+        const FloatArray d_out_(d_out, size), d_total_(d_total, size, false, true), x_(x, size), gain_(gain, width);
         const FloatArray scale_(scale, num_rows), d_x_(d_x, size, true), d_gain_(d_gain, width, true);
         return run_without_gil(NormGradientRows{d_out_.data(), d_total_.data(), x_.data(), gain_.data(),
                                                 scale_.data(), d_x_.data(), d_gain_.data(), num_rows, width},
@@ -1090,8 +1099,8 @@ PyObject* py_gate_rows(PyObject*, PyObject* args) {
     Py_ssize_t rows, columns, num_threads;
     if (!PyArg_ParseTuple(args, "OOnnn", &packed, &out, &rows, &columns, &num_threads)) return nullptr;
     return guarded([&] {
-        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
-        const FloatArray packed_(packed, 2 * num_rows * width), out_(out, num_rows * width, true);
+        const size_t num_rows = product({rows}), width = product({columns});
+        const FloatArray packed_(packed, product({2, rows, columns})), out_(out, product({rows, columns}), true);
         return run_without_gil(GateRows{packed_.data(), out_.data(), num_rows, width}, num_threads);
     });
 }
@@ -1101,9 +1110,8 @@ PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
     Py_ssize_t rows, columns, num_threads;
     if (!PyArg_ParseTuple(args, "OOOnnn", &packed, &d_out, &d_packed, &rows, &columns, &num_threads)) return nullptr;
     return guarded([&] {
-        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
-        const FloatArray packed_(packed, 2 * num_rows * width), d_out_(d_out, num_rows * width);
-        const FloatArray d_packed_(d_packed, 2 * num_rows * width, true);
+        const size_t num_rows = product({rows}), width = product({columns}), size = product({2, rows, columns});
+        const FloatArray packed_(packed, size), d_out_(d_out, product({rows, columns})), d_packed_(d_packed, size, true);
         return run_without_gil(GateGradientRows{packed_.data(), d_out_.data(), d_packed_.data(), num_rows, width},
                                num_threads);
     });
@@ -1116,11 +1124,11 @@ PyObject* py_turn_packed(PyObject*, PyObject* args) {
                           &head_size, &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t seq = static_cast<size_t>(positions), num_rows = static_cast<size_t>(batch) * seq;
-        const size_t num_heads = static_cast<size_t>(heads), d_head = static_cast<size_t>(head_size);
-        const size_t width = num_heads * d_head;
-        const FloatArray packed_(packed, 3 * num_rows * width), cos_(cos, seq * d_head / 2), sin_(sin, seq * d_head / 2);
-        const FloatArray query_(query, num_rows * width, true), key_(key, num_rows * width, true);
+        const size_t seq = product({positions}), num_rows = product({batch, positions});
+        const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
+        const size_t size = product({batch, positions, heads, head_size}), turns = product({positions, head_size}) / 2;
+        const FloatArray packed_(packed, product({3, batch, positions, heads, head_size}));
+        const FloatArray cos_(cos, turns), sin_(sin, turns), query_(query, size, true), key_(key, size, true);
         return run_without_gil(TurnRows{{packed_.data(), packed_.data() + width}, nullptr, cos_.data(), sin_.data(),
                                         {query_.data(), key_.data()}, nullptr,
                                         num_rows, 3 * width, width, seq, num_heads, d_head, false},
@@ -1135,11 +1143,12 @@ PyObject* py_turn_back(PyObject*, PyObject* args) {
                           &heads, &head_size, &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t seq = static_cast<size_t>(positions), num_rows = static_cast<size_t>(batch) * seq;
-        const size_t num_heads = static_cast<size_t>(heads), d_head = static_cast<size_t>(head_size);
-        const size_t width = num_heads * d_head, size = num_rows * width;
+        const size_t seq = product({positions}), num_rows = product({batch, positions});
+        const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
+        const size_t size = product({batch, positions, heads, head_size}), turns = product({positions, head_size}) / 2;
         const FloatArray d_query_(d_query, size), d_key_(d_key, size), d_value_(d_value, size);
-        const FloatArray cos_(cos, seq * d_head / 2), sin_(sin, seq * d_head / 2), d_packed_(d_packed, 3 * size, true);
+        const FloatArray cos_(cos, turns), sin_(sin, turns);
+        const FloatArray d_packed_(d_packed, product({3, batch, positions, heads, head_size}), true);
         float* const to = d_packed_.data();
         return run_without_gil(TurnRows{{d_query_.data(), d_key_.data()}, d_value_.data(), cos_.data(), sin_.data(),
                                         {to, to + width}, to + 2 * width,
@@ -1155,8 +1164,8 @@ PyObject* py_loss_rows(PyObject*, PyObject* args) {
     if (!PyArg_ParseTuple(args, "OOOnnfn", &logits, &targets, &losses, &rows, &columns, &z_loss, &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t num_rows = static_cast<size_t>(rows), width = static_cast<size_t>(columns);
-        const FloatArray logits_(logits, num_rows * width, true), losses_(losses, num_rows, true);
+        const size_t num_rows = product({rows}), width = product({columns});
+        const FloatArray logits_(logits, product({rows, columns}), true), losses_(losses, num_rows, true);
         const Array<int64_t> targets_(targets, num_rows);
         for (size_t row = 0; row < num_rows; row++)
             if (targets_.data()[row] < 0 || static_cast<size_t>(targets_.data()[row]) >= width)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <memory>
 #include <queue>
 
 #include "parallel.h"
@@ -141,24 +142,24 @@ namespace {
 // A position in a run file.
 class RunReader {
 public:
-    explicit RunReader(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "rb")) {
+    explicit RunReader(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "rb"), &std::fclose) {
         if (!file_) throw InputError("cannot read the spilled run " + path);
+        std::fseek(file_.get(), 0, SEEK_END);
+        file_bytes_ = std::ftell(file_.get());
+        std::rewind(file_.get());
         advance();
     }
-    ~RunReader() {
-        if (file_) std::fclose(file_);
-    }
-    RunReader(const RunReader&) = delete;
-    RunReader& operator=(const RunReader&) = delete;
 
     void advance() {
         uint32_t size;
-        if (std::fread(&size, 4, 1, file_) != 1) {
+        if (std::fread(&size, 4, 1, file_.get()) != 1) {
             done = true;
             return;
         }
+        // A damaged size must not decide over memory.
+        if (static_cast<long>(size) > file_bytes_) throw InputError("the spilled run " + path_ + " is damaged");
         word.resize(size);
-        if (std::fread(&count, 8, 1, file_) != 1 || std::fread(word.data(), 1, size, file_) != size)
+        if (std::fread(&count, 8, 1, file_.get()) != 1 || std::fread(word.data(), 1, size, file_.get()) != size)
             throw InputError("the spilled run " + path_ + " is cut short");
     }
 
@@ -168,7 +169,8 @@ public:
 
 private:
     std::string path_;
-    std::FILE* file_;
+    std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+    long file_bytes_ = 0;
 };
 
 }  // namespace

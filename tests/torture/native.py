@@ -1,1 +1,294 @@
-def fuzz(case): ...
+"""The native core, through every entry point: the reference's results, or a clean error.
+
+`make fuzz` runs it on a copy that is compiled under the sanitizers, where a read beyond an end is a
+crash and not a matter of luck.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from harness import Case, Lost, bounded
+
+from groundup import _native
+from groundup.errors import GroundupError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2
+from groundup.tokenizer.reference import (
+    decode_reference,
+    encode_reference,
+    recover_merges_reference,
+    split_special_tokens,
+    train_bpe_reference,
+)
+from groundup.tokenizer.training import train_tokenizer
+
+PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2)
+PIECES = (
+    *"a b A Z s ' 's 'LL 're 1 22 333 ! ... é É ß ǅ ʰ 雨 字 🙂 ٣ ½ Ⅷ _ - / \\ < > | ".split(" "),
+    *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u200d", "\u0301", "\0", "\x85"),
+    *("\ufeff", "\U0001f469\u200d\U0001f680", "\u0e33", "\uac01", "\U0010ffff", "ſ", "K", "İ"),
+    *("the cat", " sat on", " the mat", "<|endoftext|>", "<|end", "|>", "<|a|><|a|>", "ab" * 70),
+)
+# What a wrong call may raise; anything else, and above all a signal, is a loss.
+CLEAN = (GroundupError, TypeError, ValueError, OverflowError, LookupError, BufferError, OSError)
+
+
+def fuzz(case: Case) -> None:
+    """One entry point with inputs of the case's own."""
+    name = case.pick(list(TARGETS))
+    case.row = f"native core: {name}"
+    with bounded(case, 256 * 2**20, 20):
+        TARGETS[name](case)
+
+
+def make_text(rng: random.Random, most: int = 60) -> str:
+    """Pieces on which scanners have gone wrong, and any code points."""
+    parts = [
+        rng.choice(PIECES) if rng.random() < 0.85 else _any_character(rng)
+        for _ in range(rng.randrange(most))
+    ]
+    # The reference takes the square of a pre-token's length.
+    return "".join(part * rng.choice((1, 1, 1, 2, 3, 40 // len(part) + 1)) for part in parts)
+
+
+def _any_character(rng: random.Random) -> str:
+    code = rng.randrange(rng.choice((0x80, 0x800, 0x3000, 0x110000)))
+    return chr(code) if not 0xD800 <= code < 0xE000 else "?"
+
+
+def make_bytes(rng: random.Random) -> bytes:
+    """Text, most often with something in it that is none."""
+    data = make_text(rng).encode()
+    for _ in range(rng.randrange(4)):
+        place = rng.randrange(len(data) + 1)
+        odd = rng.choice((b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"))
+        data = data[:place] + rng.choice((odd, b"")) + data[place + rng.randrange(2) :]
+    return data
+
+
+@cache
+def _tokenizer(number: int) -> Tokenizer:
+    """One of a few dozen, of all patterns, with special tokens that begin alike."""
+    rng = random.Random(f"tokenizer {number}")
+    specials = rng.sample(["<|endoftext|>", "<|end", "<|a|>", "<|a|><|a|>", " ", "a", "雨"], number % 4)
+    text = "".join(make_text(rng) for _ in range(20))
+    size = 256 + len(specials) + rng.choice((0, 5, 60))
+    pattern = PATTERNS[number % len(PATTERNS)]
+    vocab, merges = train_bpe_reference(text, size, specials, pattern)
+    given = {token: id for id, token in vocab.items()}
+    ids = {special: given[special.encode()] for special in specials}
+    whole_words = rng.random() < 0.3
+    return Tokenizer.from_definition(
+        TokenizerDefinition(vocab, merges, ids, pattern, whole_words=whole_words)
+    )
+
+
+def _encode(case: Case) -> None:
+    rng = case.random
+    tokenizer, text = _tokenizer(rng.randrange(40)), make_text(rng)
+    expected = encode_reference(tokenizer.definition, text)
+    cuts = sorted(rng.randrange(len(text) + 1) for _ in range(4))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    found = {
+        "encode": tokenizer.encode(text),
+        "encode_to_numpy": tokenizer.encode_to_numpy(text).tolist(),
+        "encode_iterable": list(tokenizer.encode_iterable(pieces)),
+    }
+    ids, offsets = tokenizer.encode_batch([text, "", text], rng.choice((1, 2, 3)))
+    for i in (0, 2):
+        found[f"encode_batch {i}"] = ids[offsets[i] : offsets[i + 1]].tolist()
+    for name, given in found.items():
+        if given != expected:
+            raise Lost(f"{name} differs from the reference for {text!r:.200}")
+    if tokenizer.decode(expected) != decode_reference(tokenizer.definition, expected):
+        raise Lost(f"decode differs from the reference for {text!r:.200}")
+
+
+def _encode_bytes(case: Case) -> None:
+    encoder = _tokenizer(case.random.randrange(40))._encoder
+    data = make_bytes(case.random)
+    is_text = _first_bad_byte(data) < 0
+    for encode in (encoder.encode, encoder.encode_array, encoder.encode_stream):
+        _call(encode, data)
+    bounds = _bounds(case.random, len(data))
+    _call(encoder.encode_documents, data, bounds, case.random.choice((1, 2, 0, -1)), 5)
+    _call(encoder.encode_pieces, data, bounds.ravel())
+    _call(_native.hash_documents, data, bounds)
+    if is_text and encoder.decode_bytes(encoder.encode(data)) != data:
+        raise Lost(f"the ids of {data!r:.200} do not give it back")
+
+
+def _bounds(rng: random.Random, size: int) -> np.ndarray:
+    places = sorted(rng.randrange(size + 1) for _ in range(2 * rng.randrange(4)))
+    bounds = np.array(places, np.int64).reshape(-1, 2)
+    if len(bounds) and rng.random() < 0.4:
+        odd = rng.choice((-1, size + 1, 2**31, 2**62, -(2**63), 2**63 - 1))
+        bounds[rng.randrange(len(bounds)), rng.randrange(2)] = odd
+    return bounds if rng.random() < 0.9 else bounds[:, ::-1]
+
+
+def _decode(case: Case) -> None:
+    tokenizer = _tokenizer(case.random.randrange(40))
+    ids = [case.random.randrange(tokenizer.vocab_size) for _ in range(30)]
+    if tokenizer.decode(ids) != decode_reference(tokenizer.definition, ids):
+        raise Lost(f"decode differs from the reference for {ids}")
+    odd = case.random.choice((-1, tokenizer.vocab_size, 2**31, 2**32, 2**64, None, "a", 0.5))
+    for given in ([*ids, odd], np.array(ids, np.int64)[::-2], np.array([2**31, 2**63 - 1])):
+        _call(tokenizer.decode, given)
+        _call(tokenizer._encoder.decode_bytes, given)
+
+
+def _make_encoder(case: Case) -> None:
+    rng = case.random
+    definition = _tokenizer(rng.randrange(40)).definition
+    tokens: list[object] = [definition.vocab.get(id) for id in range(definition.vocab_size)]
+    merges: list[object] = list(definition.merges)
+    specials: list[object] = [(text.encode(), id) for text, id in definition.special_tokens.items()]
+    for _ in range(rng.randrange(1, 4)):
+        odd: object = rng.choice((None, b"", b"aa", "a", 7, (b"a", b"b"), (b"zz", b"q"), (b"x", -1)))
+        values = rng.choice((tokens, merges, specials))
+        values.insert(rng.randrange(len(values) + 1), odd)
+        if values is tokens and rng.random() < 0.5:
+            del tokens[rng.randrange(len(tokens))]
+    pattern = rng.choice(("gpt2", "o200k", None, "", "no such", "gpt2\0", 5))
+    encoder = _call(_native.Encoder, tokens, merges, specials, pattern, rng.random() < 0.5)
+    if encoder is not None:
+        ids = _call(encoder.encode, make_text(rng))
+        if ids is not None:
+            encoder.decode_bytes(ids)
+
+
+def _train(case: Case) -> None:
+    rng = case.random
+    specials = rng.sample(["<|endoftext|>", "<|a|>", "b"], rng.randrange(3))
+    texts = [make_text(rng) for _ in range(rng.randrange(1, 4))]
+    size = 256 + len(specials) + rng.randrange(30)
+    pattern = rng.choice(PATTERNS)
+    expected = train_bpe_reference(texts, size, specials, pattern)
+    blocks = [text.encode() for text in texts]
+    memory = rng.choice((None, None, 64 << 20))
+    options = {"pattern": pattern, "num_threads": rng.choice((1, 2)), "max_memory_bytes": memory}
+    tokenizer, _ = train_tokenizer(blocks, size, specials, **options)
+    if (tokenizer.vocab, list(tokenizer.merges)) != expected:
+        raise Lost(f"training differs from the reference for {texts!r:.300}")
+
+
+def _spilled(case: Case) -> None:
+    """Counts that went to disk and came back damaged."""
+    rng = case.random
+    counter = _native.WordCounter("gpt2", [], rng.choice((1, 2)))
+    counter.add_text(make_text(rng).encode())
+    runs = counter.spill(str(case.place / "run"))
+    with open(rng.choice(runs), "r+b") as file:
+        data = bytearray(file.read())
+        for _ in range(rng.randrange(4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        file.seek(0)
+        file.write(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.5 else data)
+        file.truncate()
+    _call(counter.train, rng.choice((0, 5, 50)), runs, None, rng.choice((0, 1 << 26)))
+
+
+def _split(case: Case) -> None:
+    text, pattern = make_text(case.random), case.random.choice(PATTERNS)
+    parts = pattern.split(text)
+    expected = np.cumsum([len(part.encode()) for part in parts]).tolist()
+    for vectors in ("", *_native.vectors()[1]):
+        if np.frombuffer(_native.split(text, pattern.name, vectors), np.uint64).tolist() != expected:
+            raise Lost(f"{pattern.name} with {vectors or 'any'} vectors cuts {text!r:.200} elsewhere")
+    _call(_native.split, make_bytes(case.random), pattern.name)
+
+
+def _documents(case: Case) -> None:
+    rng = case.random
+    separators = rng.sample(["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"], rng.randrange(1, 4))
+    text = make_text(rng)
+    found = np.frombuffer(_native.find_documents(text, [one.encode() for one in separators]), np.int64)
+    data = text.encode()
+    documents = [data[a:b].decode() for a, b in found.reshape(-1, 2)]
+    if documents != [piece for piece, is_one in split_special_tokens(text, separators) if not is_one]:
+        raise Lost(f"documents differ for {text!r:.200}")
+    data = make_bytes(rng)
+    if _native.find_invalid_utf8(data) != _first_bad_byte(data):
+        raise Lost(f"the first bad byte differs for {data!r:.200}")
+    _call(_native.find_documents, data, rng.choice(([], [b""], ["a"], [b"\xff"], None)))
+
+
+def _first_bad_byte(data: bytes) -> int:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return -1
+
+
+def _recover(case: Case) -> None:
+    rng = case.random
+    tokens = [bytes([byte]) for byte in range(256)]
+    tokens += {bytes(rng.choices(b"abc", k=rng.randrange(2, 6))): None for _ in range(40)}
+    if rng.random() < 0.2:
+        tokens.insert(rng.randrange(len(tokens)), rng.choice((b"", b"a")))
+        _call(_native.recover_merges, tokens)
+        return
+    found = np.frombuffer(_native.recover_merges(tokens), np.int32).reshape(-1, 2).tolist()
+    if found != [list(pair) for pair in recover_merges_reference(tokens)]:
+        raise Lost("recovered merges differ from the reference")
+
+
+def _rows(case: Case) -> None:
+    """Passes over floats with buffers and counts that do not fit each other."""
+    rng = case.random
+    name = rng.choice(list(ROWS))
+    rows, width = rng.randrange(5), rng.choice((0, 1, 2, 8, 16))
+    num_arrays, num_counts, num_floats = ROWS[name]
+    sizes = (rows * width, rows, width, 2 * rows * width, 3 * rows * width, 0)
+    arrays: list[object] = [np.ones(rng.choice(sizes), np.float32) for _ in range(num_arrays)]
+    if name == "loss_rows":
+        arrays[1] = np.array([rng.choice((0, 1, -1, width, 2**40)) for _ in range(rows)], np.int64)
+    if rng.random() < 0.2:
+        odd = (None, b"abc", np.ones(8), np.ones((4, 4), np.float32).T, "x")
+        arrays[rng.randrange(num_arrays)] = rng.choice(odd)
+    counts: list[object] = [rng.choice((rows, width, 1, 2)) for _ in range(num_counts)]
+    if rng.random() < 0.3:
+        odd_counts = (-1, -width, 2**32, 2**62, 2**63 - 1, -(2**63), 2**64)
+        counts[rng.randrange(num_counts)] = rng.choice(odd_counts)
+    _call(getattr(_native, name), *arrays, *counts, *[1e-5] * num_floats, rng.choice((1, 2, 0, -1)))
+
+
+ROWS = {
+    "norm_rows": (6, 2, 1),
+    "norm_gradient_rows": (7, 2, 0),
+    "gate_rows": (2, 2, 0),
+    "gate_gradient_rows": (3, 2, 0),
+    "turn_packed": (5, 4, 0),
+    "turn_back": (6, 4, 0),
+    "loss_rows": (3, 2, 1),
+}
+
+
+def _call(function: Callable[..., object], *arguments: object) -> object | None:
+    """A call that may be refused."""
+    try:
+        return function(*arguments)
+    except CLEAN:
+        return None
+
+
+TARGETS: dict[str, Callable[[Case], None]] = {
+    "encode": _encode,
+    "encode bytes": _encode_bytes,
+    "decode": _decode,
+    "make an encoder": _make_encoder,
+    "train": _train,
+    "counts on disk": _spilled,
+    "split": _split,
+    "find documents": _documents,
+    "recover merges": _recover,
+    "rows of floats": _rows,
+}
