@@ -987,7 +987,7 @@ PyObject* py_class_of(PyObject*, PyObject* code_point) {
 size_t product(std::initializer_list<Py_ssize_t> dimensions) {
     Py_ssize_t size = 1;
     for (const Py_ssize_t dimension : dimensions)
-        if (dimension < 0 || __builtin_mul_overflow(size, dimension, &size))
+        if (dimension < 0 || dimension > INT32_MAX || __builtin_mul_overflow(size, dimension, &size))
             throw InputError("no array has these dimensions");
     return static_cast<size_t>(size);
 }

@@ -124,11 +124,16 @@ def main() -> int:
 
 def render(results: Results, seed: int, seconds: float) -> str:
     """The table, and under which conditions it came about."""
-    lines = ["| fault | injected | survived | lost | at most |", "| --- | ---: | ---: | ---: | --- |"]
+    lines = [
+        "| fault | injected | survived | lost | at most |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
     total = [0, 0]
     for name, row in results.rows.items():
         notes = ", ".join(f"{value:,.2f} {unit}" for unit, value in row.notes.items())
-        lines.append(f"| {name} | {row.faults:,} | {row.faults - row.lost:,} | {row.lost} | {notes} |")
+        lines.append(
+            f"| {name} | {row.faults:,} | {row.faults - row.lost:,} | {row.lost} | {notes} |"
+        )
         total[0] += row.faults
         total[1] += row.lost
     lines.append(f"| **all** | {total[0]:,} | {total[0] - total[1]:,} | {total[1]} | |")

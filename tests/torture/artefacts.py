@@ -1,4 +1,4 @@
-"""The artefacts that faults are injected into: one of each, tiny, made once at the start of a run."""
+"""The artefacts that faults are injected into: one of each, tiny, made once at the start."""
 
 from __future__ import annotations
 

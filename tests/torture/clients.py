@@ -99,7 +99,7 @@ def make_request(rng: random.Random) -> tuple[bytes, bool]:
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
             tail = rng.choice(
                 [
-                    b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\n",
+                    b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1",
                     b"Content-Length: 99999999999999999999\r\n\r\n{}",
                     b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n",
                     b"X: " + b"y" * 100_000 + b"\r\n\r\n",

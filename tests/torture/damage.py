@@ -1,7 +1,7 @@
 """Flipped bits, lost ends and zeroed blocks in every artefact: refused, or of no consequence.
 
 Where a file carries a checksum, or another file carries one of it, damage must be refused. Formats
-of others have none: there a damaged file may be taken for another sound one, but never with a crash.
+of others have none: there a damaged file may be taken for another sound one, without a crash.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def _use_checkpoint(case: Case, artefacts: Artefacts, copy: Path) -> None:
     checkpoint = CheckpointFolder(copy / "whole" / "checkpoints").newest()
     sound = CheckpointFolder(artefacts.run / "checkpoints").load(checkpoint.step)
     mine, other = checkpoint.model_state(), sound.model_state()
-    if not all(torch.equal(mine[name], other[name]) for name in other) or mine.keys() - other.keys():
+    if (
+        not all(torch.equal(mine[name], other[name]) for name in other)
+        or mine.keys() - other.keys()
+    ):
         raise Lost("damaged weights were taken for sound ones")
 
 

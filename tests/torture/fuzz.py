@@ -73,7 +73,7 @@ def _inputs(sources: str, work: Path) -> list[Path]:
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """One or a few changes: of bits, of numbers, of stretches, of the structure where it is JSON."""
+    """A few changes: of bits, of numbers, of stretches, of the structure where it is JSON."""
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
         data = rng.choice(MUTATIONS)(data, rng)
     return data
@@ -179,7 +179,9 @@ def _shard_index(case: Case, name: str, data: bytes) -> None:
 
 def _journal(case: Case, name: str, data: bytes) -> None:
     # Most of it is what an index says as well.
-    (case.place / JOURNAL_NAME).write_bytes(data.replace(b"groundup-shards", b"groundup-unfinished-shards"))
+    (case.place / JOURNAL_NAME).write_bytes(
+        data.replace(b"groundup-shards", b"groundup-unfinished-shards")
+    )
     read_journal(case.place)
 
 

@@ -129,7 +129,9 @@ def run_kind(
 ) -> None:
     """Run cases until their number or the time is used up, several at a time."""
     deadline = time.monotonic() + seconds
-    lanes = [_Lane(kind, make_case, first, num_lanes, num_cases, deadline) for first in range(num_lanes)]
+    lanes = [
+        _Lane(kind, make_case, first, num_lanes, num_cases, deadline) for first in range(num_lanes)
+    ]
     running = list(lanes)
     while running:
         ready, _, _ = select.select([lane.pipe for lane in running], [], [], 1.0)

@@ -29,8 +29,21 @@ from groundup.tokenizer.training import train_tokenizer
 
 PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2)
 PIECES = (
-    *"a b A Z s ' 's 'LL 're 1 22 333 ! ... é É ß ǅ ʰ 雨 字 🙂 ٣ ½ Ⅷ _ - / \\ < > | ".split(" "),
-    *(" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u2028", "\u200d", "\u0301", "\0", "\x85"),
+    *"a b A Z s ' 's 'LL 're 1 22 333 ! ... é É ß ǅ ʰ 雨 字 🙂 ٣ ½ Ⅷ _ - / \\ < > |".split(),
+    *(
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u00a0",
+        "\u3000",
+        "\u2028",
+        "\u200d",
+        "\u0301",
+        "\0",
+        "\x85",
+    ),
     *("\ufeff", "\U0001f469\u200d\U0001f680", "\u0e33", "\uac01", "\U0010ffff", "ſ", "K", "İ"),
     *("the cat", " sat on", " the mat", "<|endoftext|>", "<|end", "|>", "<|a|><|a|>", "ab" * 70),
 )
@@ -75,7 +88,9 @@ def make_bytes(rng: random.Random) -> bytes:
 def _tokenizer(number: int) -> Tokenizer:
     """One of a few dozen, of all patterns, with special tokens that begin alike."""
     rng = random.Random(f"tokenizer {number}")
-    specials = rng.sample(["<|endoftext|>", "<|end", "<|a|>", "<|a|><|a|>", " ", "a", "雨"], number % 4)
+    specials = rng.sample(
+        ["<|endoftext|>", "<|end", "<|a|>", "<|a|><|a|>", " ", "a", "雨"], number % 4
+    )
     text = "".join(make_text(rng) for _ in range(20))
     size = 256 + len(specials) + rng.choice((0, 5, 60))
     pattern = PATTERNS[number % len(PATTERNS)]
@@ -150,7 +165,9 @@ def _make_encoder(case: Case) -> None:
     merges: list[object] = list(definition.merges)
     specials: list[object] = [(text.encode(), id) for text, id in definition.special_tokens.items()]
     for _ in range(rng.randrange(1, 4)):
-        odd: object = rng.choice((None, b"", b"aa", "a", 7, (b"a", b"b"), (b"zz", b"q"), (b"x", -1)))
+        odd: object = rng.choice(
+            (None, b"", b"aa", "a", 7, (b"a", b"b"), (b"zz", b"q"), (b"x", -1))
+        )
         values = rng.choice((tokens, merges, specials))
         values.insert(rng.randrange(len(values) + 1), odd)
         if values is tokens and rng.random() < 0.5:
@@ -200,19 +217,30 @@ def _split(case: Case) -> None:
     parts = pattern.split(text)
     expected = np.cumsum([len(part.encode()) for part in parts]).tolist()
     for vectors in ("", *_native.vectors()[1]):
-        if np.frombuffer(_native.split(text, pattern.name, vectors), np.uint64).tolist() != expected:
-            raise Lost(f"{pattern.name} with {vectors or 'any'} vectors cuts {text!r:.200} elsewhere")
+        if (
+            np.frombuffer(_native.split(text, pattern.name, vectors), np.uint64).tolist()
+            != expected
+        ):
+            raise Lost(
+                f"{pattern.name} with {vectors or 'any'} vectors cuts {text!r:.200} elsewhere"
+            )
     _call(_native.split, make_bytes(case.random), pattern.name)
 
 
 def _documents(case: Case) -> None:
     rng = case.random
-    separators = rng.sample(["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"], rng.randrange(1, 4))
+    separators = rng.sample(
+        ["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"], rng.randrange(1, 4)
+    )
     text = make_text(rng)
-    found = np.frombuffer(_native.find_documents(text, [one.encode() for one in separators]), np.int64)
+    found = np.frombuffer(
+        _native.find_documents(text, [one.encode() for one in separators]), np.int64
+    )
     data = text.encode()
     documents = [data[a:b].decode() for a, b in found.reshape(-1, 2)]
-    if documents != [piece for piece, is_one in split_special_tokens(text, separators) if not is_one]:
+    if documents != [
+        piece for piece, is_one in split_special_tokens(text, separators) if not is_one
+    ]:
         raise Lost(f"documents differ for {text!r:.200}")
     data = make_bytes(rng)
     if _native.find_invalid_utf8(data) != _first_bad_byte(data):
