@@ -55,17 +55,17 @@ def find_kinds(only: set[str]) -> list[Kind]:
         import kills
 
         kinds += [
-            Kind("kill", kills.kill, 0.32, 12),
+            Kind("kill", kills.kill, 0.32, 9),
             Kind("full", disks.fill, 0.16, 6),
             Kind("read-only", disks.freeze, 0.08, 3),
-            Kind("damage", damage.damage, 0.14, 60),
-            Kind("fuzz", fuzz.fuzz, 0.14, 600, patience_seconds=60),
+            Kind("damage", damage.damage, 0.14, 36),
+            Kind("fuzz", fuzz.fuzz, 0.14, 440, patience_seconds=60),
             Kind("clients", clients.attack, 0.10, 1, in_parallel=False),
         ]
     if not only or "native" in only:
         import native
 
-        kinds.append(Kind("native", native.fuzz, 0.06, 300, patience_seconds=60))
+        kinds.append(Kind("native", native.fuzz, 0.06, 200, patience_seconds=60))
     return [kind for kind in kinds if not only or kind.name in only]
 
 
@@ -77,12 +77,13 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="a kind of faults")
     parser.add_argument("--quick", action="store_true", help="a few cases of each kind")
     parser.add_argument("--case", help="one case again, as in kill/7")
+    parser.add_argument("--work", type=Path, help="a folder to work in, which is kept")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--guide", action="store_true", help="write the table into the guide")
     given = parser.parse_args()
     only = {given.case.split("/")[0]} if given.case else set(given.only)
     kinds = find_kinds(only)
-    work = Path(tempfile.mkdtemp(prefix="groundup-torture-"))
+    work = given.work or Path(tempfile.mkdtemp(prefix="groundup-torture-"))
     try:
         results = Results()
         begin = time.monotonic()
@@ -119,7 +120,8 @@ def main() -> int:
             GUIDE.write_text(f"{before}{BEGIN}\n{table}{END}{rest.partition(END)[2]}", "utf-8")
         return 1 if results.losses else 0
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if work != given.work:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def render(results: Results, seed: int, seconds: float) -> str:

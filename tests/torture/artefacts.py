@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import fcntl
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -45,10 +47,13 @@ class Artefacts:
         self.export = self.folder / "export"
 
     def make(self) -> None:
-        if (self.folder / "made").exists():
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        """Once for all processes that work in the same folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / "made.lock") as is_made:
+            if not is_made:
+                self._make()
+
+    def _make(self) -> None:
         text, tokenizer = str(self.text), str(self.tokenizer)
         groundup(self.folder, "data", "sample", "--megabytes", "0.3", "--out", text)
         groundup(self.folder, *f"tokenizer train {text} --vocab-size 300 --out {tokenizer}".split())
@@ -65,7 +70,6 @@ class Artefacts:
         groundup(self.folder, *self.train_words("whole"))
         self._make_half()
         groundup(self.folder, "export", str(self.run), "--to", "huggingface", str(self.export))
-        (self.folder / "made").touch()
 
     def prepare_words(self, out: str) -> list[str]:
         words = f"data prepare {self.text} --tokenizer {self.tokenizer} --out {out}"
@@ -90,3 +94,12 @@ FOREIGN = {
     "gpt2": "vocab.json",
     "tiktoken": "ranks.tiktoken",
 }
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock; tells whether a block like this one has ended well before."""
+    with open(path, "a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield bool(file.tell())
+        file.write("done\n")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from artefacts import Artefacts
+from artefacts import Artefacts, locked
 from harness import Case, Child, Ended, Lost
 
 from groundup.cli.verbs import VERBS as KNOWN
@@ -71,18 +70,17 @@ def undisturbed(case: Case, name: str) -> tuple[dict[str, str], float, int]:
     """What the verb leaves when nothing happens, in how many seconds, and the bytes on disk."""
     place = case.work / "undisturbed" / name.replace(" ", "_")
     place.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        record = Path(f"{place}.json")
-        if not record.exists():
+    record = Path(f"{place}.json")
+    with locked(Path(f"{place}.lock")) as is_known:
+        if not is_known:
             ended = Child(place, VERBS[name].words(Artefacts(case.work))).wait()
             if ended.status:
                 raise Lost(f"undisturbed it ended with {ended.status}: {ended.error[-500:]}")
             output = place / VERBS[name].output
             size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
             record.write_text(json.dumps([contents(output), ended.seconds, size]))
-        files, seconds, size = json.loads(record.read_text())
-        return files, seconds, size
+    files, seconds, size = json.loads(record.read_text())
+    return files, seconds, size
 
 
 def finish(case: Case, name: str) -> Ended:
