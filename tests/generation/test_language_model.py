@@ -40,7 +40,8 @@ def run(tmp_path: Path) -> Path:
     checkpoints = CheckpointFolder(folder / "checkpoints")
     optimizer_state = {"state": {}, "param_groups": []}
     for step, metric in ((10, 3.0), (20, 1.0), (30, 2.0)):
-        checkpoints.save(step, new_model(step).state_dict(), optimizer_state, {}, metric)
+        state = {"settings": settings}
+        checkpoints.save(step, new_model(step).state_dict(), optimizer_state, state, metric)
     return folder
 
 
@@ -238,6 +239,16 @@ def test_settings_that_do_not_fit_are_told(run: Path, d_model: int, complaint: s
     settings = {"model": {**CONFIG.model_dump(mode="json"), "d_model": d_model}}
     (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     with pytest.raises(CheckpointError, match=complaint):
+        LanguageModel.load(run)
+
+
+@pytest.mark.parametrize(("name", "value"), [("rope_theta", 9e4), ("num_heads", 1)])
+def test_settings_that_fit_but_are_not_those_of_the_checkpoint_are_told(
+    run: Path, name: str, value: float
+) -> None:
+    settings = {"model": {**CONFIG.model_dump(mode="json"), name: value}}
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=f"model.{name} is .* was saved with"):
         LanguageModel.load(run)
 
 

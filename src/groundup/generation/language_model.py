@@ -75,6 +75,7 @@ class LanguageModel:
             check_holdable(config, memory_bytes(), num_sequences=1)
         model = TransformerLM.from_config(config, device=device)
         restore_model(model, found.model_state())
+        _check_settings(folder, config, found)
         if dtype is not None:
             model = model.to(dtype)
         return cls(model.eval(), tokenizer, found.step)
@@ -282,6 +283,21 @@ def _read_model_config(folder: Path) -> ModelConfig:
     except pydantic.ValidationError as error:
         complaint = describe_validation_error(error)
         raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
+
+
+def _check_settings(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
+    saved = checkpoint.state.get("settings")
+    values = saved.get("model") if isinstance(saved, dict) else None
+    if not isinstance(values, dict):
+        return
+    for name, value in config.model_dump(mode="json", exclude={"kernels"}).items():
+        if name in values and values[name] != value:
+            raise CheckpointError(
+                f"{folder / 'config.yaml'} says model.{name} is {value!r:.60}, but "
+                f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
+                f"it was"
+            )
 
 
 def _find_checkpoint(folder: Path, which: Literal["newest", "best"] | int) -> Checkpoint:
