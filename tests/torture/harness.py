@@ -262,6 +262,7 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     before, begin = own_memory("VmRSS"), time.process_time()
+    refused: Exception | None = None
     try:
         yield
     except MemoryError:
@@ -270,6 +271,9 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
         gc.collect()
         limit_address_space(ADDRESS_SPACE_BYTES)
         raise Lost("it asked for more memory than there is") from None
+    except Exception as error:
+        # The limits hold for what is refused as well.
+        refused = error
     seconds = time.process_time() - begin
     growth = own_memory("VmHWM") - before
     case.note("seconds", seconds)
@@ -278,6 +282,8 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
         raise Lost(f"it took {seconds:.1f} s")
     if growth > max_growth_bytes and not IS_SANITIZED:
         raise Lost(f"it grew by {growth / 2**20:.0f} MB")
+    if refused is not None:
+        raise refused
 
 
 @dataclass(frozen=True)
