@@ -175,6 +175,20 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     assert "num_steps: 12 -> 14" in folder.log_file.read_text()
 
 
+def test_settings_that_changed_behind_the_checkpoints_back_must_be_allowed(
+    make_config: MakeConfig,
+) -> None:
+    begun = make_config()
+    train(begun, stop_after=4)
+    # As if a digit of the file had flipped: the resume takes its settings from there.
+    file = RunFolder(begun.run_folder).config_file
+    file.write_text(file.read_text().replace("weight_decay: 0.1", "weight_decay: 0.3"))
+    changed = load_settings(RunConfig, file)
+    with pytest.raises(ConfigError, match=r"weight_decay: 0\.3, but .* was saved with 0\.1"):
+        train(changed, resume=True)
+    assert train(changed, resume=True, allow_changes=True).steps == 12
+
+
 def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -> None:
     train(make_config(), stop_after=4)
     changed = make_config("run", {"optimizer.weight_decay": 0.03})

@@ -1,8 +1,10 @@
 """How the settings of a resumed run differ from those it began with, each difference by name."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from groundup.checkpoint import Checkpoint
 from groundup.config import Settings, flatten
 from groundup.errors import ConfigError
 from groundup.training.config import RunConfig
@@ -41,6 +43,22 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
             f"Resume with the settings it began with, or accept the changes with --allow-changes"
         )
     return differences(old, new)
+
+
+def check_saved(file: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Raise ConfigError if a checkpoint was saved with other settings than its run has by now.
+
+    A resume that takes its settings from the run folder finds nothing else to compare them with,
+    and a digit may have flipped there.
+    """
+    saved = checkpoint.state.get("settings")
+    before = dict(flatten(saved)) if isinstance(saved, dict) else {}
+    for key, value in flatten(config.model_dump(mode="json")):
+        if before.get(key, value) != value and not key.startswith(_FREE):
+            raise ConfigError(
+                f"{file} has {key}: {value!r}, but {checkpoint.path} was saved with "
+                f"{before[key]!r}: put it back, or accept the change with --allow-changes"
+            )
 
 
 def _changed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:

@@ -20,7 +20,7 @@ from groundup.training.building import (
     build_state,
     open_data,
 )
-from groundup.training.changes import check_changes
+from groundup.training.changes import check_changes, check_saved
 from groundup.training.config import RunConfig
 from groundup.training.environment import describe_environment, environment_changes
 from groundup.training.evaluation import Evaluator
@@ -82,6 +82,8 @@ def open_run(
     if resume and checkpoints.steps():
         checkpoint = checkpoints.newest()
         check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
+        if not allow_changes:
+            check_saved(folder.config_file, config, checkpoint)
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
     state = build_state(config)
     trackers = open_trackers(config, folder.path)
