@@ -336,6 +336,9 @@ class Child:
                 os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
             if before is not None:
                 before()
+            # The parent's streams remember what kind of file they were opened on.
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
             from groundup.cli.main import main
 
             status = main(argv)

@@ -14,7 +14,7 @@ from groundup.cli.verbs import VERBS as KNOWN
 from groundup.files import hash_bytes, hash_file
 
 # What says when and where a run took place; `comparable_records` leaves the clocks out of metrics.
-_OF_THE_MOMENT = {"metrics.jsonl", "log.txt", "environment.json", "outcome.json", "state.json"}
+_OF_THE_MOMENT = {"log.txt", "environment.json", "outcome.json", "state.json", "trials.jsonl"}
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,6 @@ def contents(folder: Path) -> dict[str, str]:
             from groundup.training.comparison import comparable_records
 
             found[name] = hash_bytes(json.dumps(comparable_records(path)).encode())
-        elif path.name not in _OF_THE_MOMENT:
+        elif path.name not in _OF_THE_MOMENT and path.parent.name != "trials":
             found[name] = hash_file(path)
     return found
