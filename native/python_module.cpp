@@ -1035,8 +1035,8 @@ PyObject* py_read_ranges(PyObject*, PyObject* args) {
     Py_ssize_t count, size;
     if (!PyArg_ParseTuple(args, "iOnnO", &file, &offsets, &count, &size, &out)) return nullptr;
     return guarded([&] {
-        const Array<int64_t> begins(offsets, static_cast<size_t>(count));
-        const Array<Byte> target(out, static_cast<size_t>(count * size), true);
+        const Array<int64_t> begins(offsets, product({count}));
+        const Array<Byte> target(out, product({count, size}), true);
         RangesRead read;
         {
             const GilReleased released;
