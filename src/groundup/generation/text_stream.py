@@ -33,9 +33,12 @@ class TextStream:
         return self._release(piece) if self._stop else piece
 
     def finish(self) -> str:
-        """The ids are at their end: give what was held back; half a character is dropped."""
+        """The ids are at their end: give what was held back, with U+FFFD for half a character."""
+        if self.stopped:
+            return ""
+        text = self._release(self._decoder.decode(b"", final=True))
         held, self._held = self._held, ""
-        return "" if self.stopped else held
+        return text + held
 
     def _release(self, piece: str) -> str:
         text = self._held + piece

@@ -69,7 +69,7 @@ class ChoiceWriter:
             self.finish_reason = "stop"
         elif token.finish_reason == "length":
             self._text += self._stream.finish()
-            self.finish_reason = "length"
+            self.finish_reason = "stop" if self._stream.stopped else "length"
         return self._release()
 
     def _entry(self, token: NewToken) -> Entry:
@@ -88,6 +88,10 @@ class ChoiceWriter:
             text, self._text = self._text[:length], self._text[length:]
             self._num_written += len(text)
             pieces.append(Piece(text, entry))
+        if self.is_done() and self._text:
+            # U+FFFD for half a character at the end, which is no token's.
+            text, self._text = self._text, ""
+            pieces.append(Piece(text))
         return pieces
 
     def _is_certain(self, entry: Entry) -> bool:
