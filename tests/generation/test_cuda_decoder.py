@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from groundup.errors import ConfigError
 from groundup.generation import Engine, GenerationRequest
 from groundup.generation.sampling import NO_ID, Greedy, MinP, Sampler, Temperature, TopK, TopP
 from groundup.model import TransformerLM
@@ -184,6 +185,13 @@ def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(), 2), CudaDecoder)
     assert isinstance(choose_decoder(_model().float(), 2), PackedDecoder)
     assert isinstance(choose_decoder(_model(qk_norm=True), 2), PackedDecoder)
+    assert isinstance(choose_decoder(_model(num_layers=0), 2), PackedDecoder)
+
+
+@needs_cuda
+def test_rows_are_no_longer_than_the_context() -> None:
+    with pytest.raises(ConfigError, match="max_seq_len 161 is more than the model's context"):
+        CudaDecoder(_model(), 2, max_seq_len=161)
 
 
 @needs_cuda

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.errors import ConfigError
 from groundup.generation import ModelDecoder, choose_decoder
+from groundup.generation.decoder import check_max_seq_len, cuda_kernels_know
 from groundup.generation.packed_decoder import PackedDecoder
-from groundup.model import TransformerLM
+from groundup.model import ModelConfig, TransformerLM
 
 NewModel = Callable[..., TransformerLM]
 
@@ -51,7 +53,7 @@ def test_decoded_logits_are_the_models(
             text.append((17 * step + 5 * row) % 50)
         if step == 1:
             # The last text takes the place of the second.
-            rows.move(3, 1)
+            rows.copy(3, 1)
             texts[1] = texts.pop()
         if step == 2:
             rows.copy(0, 3)
@@ -82,3 +84,17 @@ def test_decoding_keeps_the_dtype_of_the_weights(dtype: torch.dtype, new_model: 
 def test_reference_kernels_are_asked_for_by_their_setting(new_model: NewModel) -> None:
     assert type(choose_decoder(new_model(), 2)) is PackedDecoder
     assert type(choose_decoder(new_model(kernels="reference"), 2)) is ModelDecoder
+
+
+def test_cuda_kernels_leave_unusual_models_to_others() -> None:
+    assert cuda_kernels_know(ModelConfig())
+    for settings in SETTINGS:
+        is_usual = not {"norm", "qk_norm", "feed_forward", "num_layers"} & settings.keys()
+        assert cuda_kernels_know(ModelConfig(**settings)) == is_usual, settings
+
+
+def test_rows_are_as_long_as_the_context_or_shorter() -> None:
+    config = ModelConfig(context_length=12)
+    assert [check_max_seq_len(config, length) for length in (None, 4, 12)] == [12, 4, 12]
+    with pytest.raises(ConfigError, match="max_seq_len 13 is more than the model's context of 12"):
+        check_max_seq_len(config, 13)

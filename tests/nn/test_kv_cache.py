@@ -100,12 +100,12 @@ def test_a_view_of_the_first_positions_gives_the_same() -> None:
 
 
 @torch.no_grad()
-def test_moved_and_copied_rows_keep_their_texts() -> None:
+def test_copied_rows_keep_their_text() -> None:
     model = new_model()
     cache = new_cache(model, 3)
     text = torch.randint(40, (7,))
     model(text[None, :-1], torch.arange(6)[None], cache.rows(2, 3))
-    cache.move(2, 0)
+    cache.copy(2, 0)
     cache.copy(0, 1)
     logits = model(text[-1:].expand(2, 1), torch.full((2, 1), 6), cache.rows(0, 2))
     for row in range(2):

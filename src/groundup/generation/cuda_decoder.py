@@ -24,6 +24,7 @@ from groundup.generation.cuda_drawing import (
     DrawSettings,
     draw,
 )
+from groundup.generation.decoder import check_max_seq_len
 from groundup.generation.uniforms import STREAM
 from groundup.generation.writable_ids import WritableIds
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
@@ -87,7 +88,7 @@ class CudaDecoder:
         config = model.config
         weight = model.output_weight
         self.max_rows = max_rows
-        self.max_seq_len = config.context_length if max_seq_len is None else max_seq_len
+        self.max_seq_len = check_max_seq_len(config, max_seq_len)
         self.vocab_size = config.vocab_size
         writable = writable or WritableIds(config.vocab_size)
         self.num_writable = writable.num
@@ -127,14 +128,6 @@ class CudaDecoder:
         self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
 
-    @staticmethod
-    def can_run(model: TransformerLM) -> bool:
-        """Whether its kernels know the model; they leave unusual settings to `PackedDecoder`."""
-        config = model.config
-        weight = model.output_weight
-        is_usual = config.norm == "pre" and config.feed_forward == "swiglu" and not config.qk_norm
-        return is_usual and weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
-
     @torch.inference_mode()
     def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
         x = self.prefill_many([(row, ids)])
@@ -166,9 +159,6 @@ class CudaDecoder:
         self._whole[:n, POSITION] = positions.to(self.device)
         self._replay(n, draws=False)
         return self._logits[:n, : self._end]
-
-    def move(self, source: int, target: int) -> None:
-        self.cache.move(source, target)
 
     def copy(self, source: int, target: int) -> None:
         self.cache.copy(source, target)

@@ -18,7 +18,7 @@ from groundup.nn import KVCache
 from groundup.nn.kernels import HAS_TRITON
 
 if TYPE_CHECKING:
-    from groundup.model import TransformerLM
+    from groundup.model import ModelConfig, TransformerLM
 
 
 # Enough to keep a device busy; more at once would only take memory.
@@ -65,10 +65,6 @@ class Decoder(Protocol):
         """
         ...
 
-    def move(self, source: int, target: int) -> None:
-        """Let the text of `source` take the place of the one in `target`."""
-        ...
-
     def copy(self, source: int, target: int) -> None:
         """Let `target` hold the text of `source` too."""
         ...
@@ -86,15 +82,9 @@ class ModelDecoder:
     ) -> None:
         """Without `writable` all ids of the model are."""
         config = model.config
-        max_seq_len = config.context_length if max_seq_len is None else max_seq_len
-        if max_seq_len > config.context_length:
-            raise ConfigError(
-                f"max_seq_len {max_seq_len} is more than the model's context of "
-                f"{config.context_length}"
-            )
         self.model = model
         self.max_rows = max_rows
-        self.max_seq_len = max_seq_len
+        self.max_seq_len = check_max_seq_len(config, max_seq_len)
         self.vocab_size = config.vocab_size
         writable = writable or WritableIds(config.vocab_size)
         self.num_writable = writable.num
@@ -106,7 +96,7 @@ class ModelDecoder:
             config.num_layers,
             max_rows,
             config.key_value_heads,
-            max_seq_len,
+            self.max_seq_len,
             config.d_head,
             device=weight.device,
             dtype=weight.dtype,
@@ -151,10 +141,6 @@ class ModelDecoder:
         return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
 
     @torch.inference_mode()
-    def move(self, source: int, target: int) -> None:
-        self.cache.move(source, target)
-
-    @torch.inference_mode()
     def copy(self, source: int, target: int) -> None:
         self.cache.copy(source, target)
 
@@ -172,17 +158,35 @@ def choose_decoder(
     writable: WritableIds | None = None,
 ) -> Decoder:
     """The fastest there is for the model and its device; the plain one for reference kernels."""
-    device = model.output_weight.device.type
+    weight = model.output_weight
+    device = weight.device.type
     if model.config.kernels == "reference" or device not in ("cpu", "cuda"):
         return ModelDecoder(model, max_rows, max_seq_len, writable)
-    if device == "cuda" and HAS_TRITON:
+    is_half = weight.dtype in (torch.bfloat16, torch.float16)
+    if device == "cuda" and HAS_TRITON and is_half and cuda_kernels_know(model.config):
         from groundup.generation.cuda_decoder import CudaDecoder
 
-        if CudaDecoder.can_run(model):
-            return CudaDecoder(model, max_rows, max_seq_len, writable)
+        return CudaDecoder(model, max_rows, max_seq_len, writable)
     from groundup.generation.packed_decoder import PackedDecoder
 
     return PackedDecoder(model, max_rows, max_seq_len, writable)
+
+
+def cuda_kernels_know(config: ModelConfig) -> bool:
+    """Whether `CudaDecoder` can run such a model; it leaves unusual settings to `PackedDecoder`."""
+    is_usual = config.norm == "pre" and config.feed_forward == "swiglu" and not config.qk_norm
+    return is_usual and config.num_layers > 0
+
+
+def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
+    """The length of a decoder's rows: the model's context, or less where that is asked for."""
+    if max_seq_len is None:
+        return config.context_length
+    if max_seq_len > config.context_length:
+        raise ConfigError(
+            f"max_seq_len {max_seq_len} is more than the model's context of {config.context_length}"
+        )
+    return max_seq_len
 
 
 def _neighbours(

@@ -156,7 +156,7 @@ class Engine:
     def _leave(self, place: int) -> None:
         last = len(self._rows) - 1
         if place != last:
-            self.decoder.move(last, place)
+            self.decoder.copy(last, place)
             self._host.move(last, place)
             self._rows[place] = self._rows[last]
         self._rows.pop()

@@ -81,10 +81,6 @@ class KVCache:
         """A view of the first positions: attention then looks at no key beyond them."""
         return self._view(self.keys[..., :num_positions, :], self.values[..., :num_positions, :])
 
-    def move(self, source: int, target: int) -> None:
-        """Let the text of one row take the place of another's; what it leaves behind is free."""
-        self.copy(source, target)
-
     def copy(self, source: int, target: int) -> None:
         """Let two rows hold the same text."""
         if source != target:
