@@ -105,8 +105,8 @@ def main() -> int:
         "conditions": (
             "random weights; streamed answers at temperature 1, each client one after the other; "
             "clients in one process of their own on the same machine; time to first token includes "
-            "reading the prompt; num_compared texts, evenly spaced by seed if not all, compared "
-            "with those of the same seeds written one at a time by the library"
+            "reading the prompt; texts (all, or some evenly spaced by seed) compared with those "
+            "that the library generates one at a time from the same seeds"
         ),
         "hardware": describe_hardware(device),
         "versions": describe_versions(["groundup", "torch", "fastapi", "uvicorn"]),

@@ -57,6 +57,7 @@ def test_the_readmes_table_is_what_the_results_say(tool: types.ModuleType) -> No
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     section = tool.render_section(tool.read_results())
     assert readme == tool.put_section(readme, section), "run tools/write_benchmark_table.py"
+    assert "num_" not in section, "a name of the code instead of words"
 
 
 def test_a_line_shows_ours_each_rival_the_ratio_and_the_target(tool: types.ModuleType) -> None:
