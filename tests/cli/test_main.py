@@ -15,6 +15,7 @@ import tyro
 
 from groundup import __version__
 from groundup.cli import verbs
+from groundup.cli.early_flags import is_on
 from groundup.cli.main import main
 from groundup.errors import DataError
 
@@ -143,6 +144,8 @@ def test_arguments_reach_the_verb(
         (["--quiet=false"], False),
         (["--quiet", "--out", "true"], True),
         (["--out=false"], False),
+        (["--quiet", "--no-quiet"], False),
+        (["--no-quiet", "--quiet=true"], True),
     ],
 )
 def test_a_switch_takes_truth_values(
@@ -153,6 +156,7 @@ def test_a_switch_takes_truth_values(
 ) -> None:
     assert main(["try", "it", *words]) == 0
     assert f"quiet={is_quiet}" in capsys.readouterr().out
+    assert is_on("--quiet", words) is is_quiet
 
 
 def test_a_verb_may_say_what_the_flags_start_from(
@@ -289,6 +293,7 @@ def test_a_verb_without_its_module_says_so(
 INTERRUPTED = """
 import dataclasses, sys, time, types
 from groundup.cli import verbs
+from groundup.cli.early_flags import is_on
 from groundup.cli.main import main
 module = types.ModuleType("groundup.cli.hang")
 @dataclasses.dataclass

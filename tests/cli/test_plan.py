@@ -173,7 +173,7 @@ def test_a_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     "words", [["--device", "H200"], ["--mfu", "0.4"], ["--memory-gb=8"]], ids=" ".join
 )
 def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    complaint = fails(capsys, "--preset", "quickstart", "--probe", *words)
+    complaint = fails(capsys, "--preset", "quickstart", "--probe=true", *words)
     assert complaint.startswith("--probe measures this machine: leave " + words[0].split("=")[0])
 
 

@@ -221,7 +221,7 @@ def test_a_run_is_resumed_by_its_name_alone(
     assert main(["train", "--config", config, "--seed", "3"]) == 0
     assert "already holds a run" in fails(capsys, "--config", config, "--seed", "3")
     assert "seed: 3 -> 0" in fails(capsys, "--config", config, "--resume")
-    changed = fails(capsys, "--name", "small", "--resume", "--num-steps", "16")
+    changed = fails(capsys, "--name", "small", "--resume=true", "--num-steps", "16")
     assert "num_steps: 12 -> 16" in changed and "--allow-changes" in changed
     words = ["--resume", "--num-steps", "16", "--allow-changes"]
     assert main(["train", "--name", "small", *words]) == 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from groundup.cli.early_flags import value_of
+from groundup.cli.early_flags import is_on, value_of
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
@@ -107,7 +107,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
     if len(lengths) > 1:
         raise ConfigError(f"{' and '.join(lengths)} both say how long the run is: give one")
     guesses = [flag for flag in _MEASURED if value_of(flag, argv) is not None]
-    if guesses and "--probe" in argv:
+    if guesses and is_on("--probe", argv):
         raise ConfigError(f"--probe measures this machine: leave {guesses[0]} out, or plan without")
     name, file = value_of("--preset", argv), value_of("--config", argv)
     if name is not None and file is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Fixed, Suppress
 
-from groundup.cli.early_flags import value_of
+from groundup.cli.early_flags import is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
@@ -140,7 +140,7 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     """The settings a run was last trained with, when it is to be resumed by its name alone."""
     name = value_of("--name", argv)
-    if name is None or "--resume" not in argv:
+    if name is None or not is_on("--resume", argv):
         return None
     folder = Path(value_of("--runs-folder", argv) or RUNS_FOLDER)
     file = folder / name / "config.yaml"
