@@ -64,6 +64,23 @@ def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
     assert is_claimed(folder.path) is False
 
 
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel lists no locks here")
+def test_a_lock_of_the_same_inode_on_another_device_claims_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    listed = tmp_path / "locks"
+    with folder.claim(resume=False):
+        inode = tmp_path.stat().st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+        (own,) = (line for line in lines if "FLOCK" in line and f":{inode} " in line)
+    device = own.split()[5].rpartition(":")[0]
+    monkeypatch.setattr("groundup.training.run_folder._LIST_OF_LOCKS", listed)
+    for text, is_held in ((own, True), (own.replace(f" {device}:", " aa:bb:"), False)):
+        listed.write_text(text + "\n")
+        assert is_claimed(tmp_path) is is_held
+
+
 def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:
     config = make_config("run", {"logging.every_steps": 4, "checkpoints.keep_best": False})
     folder = RunFolder(train(config).run_folder)

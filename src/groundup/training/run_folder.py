@@ -192,11 +192,30 @@ def is_claimed(folder: Path) -> bool | None:
     trainer that begins at that moment.
     """
     try:
-        inode = os.stat(folder).st_ino
+        file = f" {_device_of(folder)}:{os.stat(folder).st_ino} "
         lines = _LIST_OF_LOCKS.read_text("ascii", "replace").splitlines()
-    except OSError:
+    except (OSError, LookupError):
         return None
-    return any(" FLOCK " in line and f":{inode} " in line for line in lines)
+    return any(" FLOCK " in line and file in line for line in lines)
+
+
+def _device_of(folder: Path) -> str:
+    """The device of a folder's file system as the list of locks has it, such as fe:00.
+
+    On btrfs that is not the device that `stat` gives, which differs from subvolume to subvolume.
+    """
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        facts = dict(line.split(":", 1) for line in _read_lines(f"/proc/self/fdinfo/{file}"))
+    finally:
+        os.close(file)
+    mounts = {words[0]: words[2] for words in map(str.split, _read_lines("/proc/self/mountinfo"))}
+    major, minor = map(int, mounts[facts["mnt_id"].strip()].split(":"))
+    return f"{major:02x}:{minor:02x}"
+
+
+def _read_lines(path: str) -> list[str]:
+    return Path(path).read_text("utf-8", "replace").splitlines()
 
 
 def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:
