@@ -1,6 +1,7 @@
 """How a run computes: every "auto" settled, torch's switches put back, compiled models equal."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -105,19 +106,29 @@ def test_a_fallback_says_so(
     assert "needs triton" in caplog.text
 
 
-def test_the_switches_are_put_back(make_config: MakeConfig) -> None:
+@pytest.mark.parametrize("workspace", [None, ":16:8"])
+def test_the_switches_are_put_back(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, workspace: str | None
+) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.delenv(name, raising=False)
+    if workspace is not None:
+        monkeypatch.setenv(name, workspace)
+
     def read() -> tuple[Any, ...]:
         return (
             torch.get_num_threads(),
             torch.are_deterministic_algorithms_enabled(),
             torch.utils.deterministic.fill_uninitialized_memory,
             torch.get_float32_matmul_precision(),
+            os.environ.get(name),
         )
 
     before = read()
     with pytest.raises(KeyError), switches(make_config("run", {"num_threads": 2})):
         assert torch.get_num_threads() == 2
         assert torch.are_deterministic_algorithms_enabled()
+        assert os.environ[name] == (workspace or ":4096:8")
         raise KeyError
     assert read() == before
 

@@ -22,6 +22,8 @@ from groundup.planner import Execution, TrainingMemory, pick_micro_batch, traini
 from groundup.runtime import keep_freed_memory, memory_bytes, why_no_bfloat16
 from groundup.training.config import RunConfig
 
+_CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
 _log = logging.getLogger(__name__)
 
 
@@ -210,14 +212,17 @@ def _deterministic() -> Iterator[None]:
     was_enabled = torch.are_deterministic_algorithms_enabled()
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     was_filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    workspace = os.environ.get(_CUBLAS_WORKSPACE)
     # cuBLAS reads this when it starts; without it, it refuses to be deterministic.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(True)
     # Filling finds reads of uninitialized memory, at the price of writing all of it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
+        if workspace is None:
+            os.environ.pop(_CUBLAS_WORKSPACE, None)
         torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning)
         torch.utils.deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
 
