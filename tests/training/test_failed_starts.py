@@ -1,11 +1,15 @@
 """Runs that fail before their first step: what they leave, and what the next try finds."""
 
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from groundup.errors import ConfigError, DataError, GroundupError
+from groundup.checkpoint import CheckpointFolder
+from groundup.errors import CheckpointError, ConfigError, DataError, GroundupError
 from groundup.model import TransformerLM
 from groundup.training.config import RunConfig
 from groundup.training.loop import train
@@ -57,3 +61,31 @@ def test_settings_that_somebody_put_there_are_not_overwritten(make_config: MakeC
     with pytest.raises(ConfigError, match="already holds a run"):
         train(config)
     assert [path.name for path in config.run_folder.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("fault", ["damaged weights", "no counters"])
+def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    opened: list[dict[str, Any]] = []
+    module = types.ModuleType("wandb")
+    monkeypatch.setattr(module, "init", lambda **options: opened.append(options), raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    config = make_config("run", {"num_steps": 3, "checkpoints.every_steps": 0})
+    train(config)
+    folder = RunFolder(config.run_folder)
+    checkpoints = CheckpointFolder(folder.checkpoints, keep_last=1)
+    if fault == "no counters":
+        newest = checkpoints.newest()
+        checkpoints.save(4, newest.model_state(), newest.optimizer_state(), {})
+    else:
+        weights = folder.checkpoints / "step_000003" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
+    before = [file.read_bytes() for file in files]
+    tracked = make_config(
+        "run", {"num_steps": 3, "checkpoints.every_steps": 0, "logging.wandb": True}
+    )
+    with pytest.raises(CheckpointError):
+        train(tracked, resume=True, allow_changes=True)
+    assert [file.read_bytes() for file in files] == before and opened == []

@@ -70,11 +70,11 @@ def open_run(
     if resume:
         changes = check_changes(folder.read_config(), config, allow_changes=allow_changes)
     data = open_data(config, _load_tokenizer(config, folder, resume=resume))
-    if resume:
-        environment = _environment(config, data, peak)
-        _check_environment(environment, folder, allow_changes=allow_changes)
-    elif settle_length is not None:
+    if settle_length is not None and not resume:
         config = settle_length(config, data)
+    environment = _environment(config, data, peak)
+    if resume:
+        environment = _note_resume(environment, folder, allow_changes=allow_changes)
     checkpoints = CheckpointFolder(
         folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
     )
@@ -86,11 +86,14 @@ def open_run(
             check_saved(folder.config_file, config, checkpoint)
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
     state = build_state(config)
+    if checkpoint is not None:
+        state.restore(checkpoint)
     trackers = open_trackers(config, folder.path)
     if resume:
+        write_json_atomic(folder.environment_file, environment)
         _resume(config, folder, checkpoint, state, changes)
     else:
-        folder.begin(config, data.tokenizer, _environment(config, data, peak))
+        folder.begin(config, data.tokenizer, environment)
     _describe(config, data, state, is_timed=settle_length is not None)
     resumed_step = None if checkpoint is None else checkpoint.step
     return OpenRun(config, folder, checkpoints, state, loader, evaluator, trackers, resumed_step)
@@ -108,8 +111,6 @@ def _resume(
     state: TrainingState,
     changes: list[str],
 ) -> None:
-    if checkpoint is not None:
-        state.restore(checkpoint)
     if folder.cut_metrics(state.step) and checkpoint is not None:
         append_json_line(folder.metrics_file, _last_record(config, state, checkpoint))
     if changes:
@@ -139,8 +140,13 @@ def _last_record(
     return record
 
 
-def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_changes: bool) -> None:
-    """Other data must be allowed; other versions or hardware are named, and noted in the folder."""
+def _note_resume(
+    new: dict[str, object], folder: RunFolder, *, allow_changes: bool
+) -> dict[str, object]:
+    """What the run began on, with a note of this resume.
+
+    Other data must be allowed; other versions or hardware are named.
+    """
     old = folder.read_environment()
     changes = environment_changes(old, new)
     data_changes = [change for change in changes if change.startswith("data")]
@@ -161,7 +167,7 @@ def _check_environment(new: dict[str, object], folder: RunFolder, *, allow_chang
         *(earlier if isinstance(earlier, list) else []),
         {"started": now, "changes": changes},
     ]
-    write_json_atomic(folder.environment_file, {**old, "resumes": resumes})
+    return {**old, "resumes": resumes}
 
 
 def _environment(
