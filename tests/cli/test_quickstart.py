@@ -150,7 +150,7 @@ def test_an_interrupted_training_goes_on(
     whole = LanguageModel.load(RUN).model.state_dict()
     shutil.rmtree(RUN)
 
-    def interrupt(model: object, prompt: str) -> str:
+    def interrupt(model: object, tokenizer: object, prompt: str) -> str:
         # The first sample is timed before the run begins.
         if RunFolder(RUN).has_run():
             os.kill(os.getpid(), signal.SIGINT)

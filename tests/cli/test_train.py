@@ -23,8 +23,10 @@ from groundup.cli.parsing import known_flags, parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
 from groundup.training.comparison import compare_runs
 from groundup.training.config import RunConfig
+from groundup.training.loop import train
 
 
 @pytest.fixture(autouse=True)
@@ -175,11 +177,23 @@ def test_samples_hold_nothing_that_the_tokenizer_lacks(small_config: Path, shout
     smaller = TransformerLM.from_config(exact.model)
     weights = model.state_dict()
     smaller.load_state_dict({name: value[:300] for name, value in weights.items()})
+    tokenizer = Tokenizer.load(exact.data.tokenizer)
     texts = [
-        verb.sample_writer(config)(model, "Once upon a time")
+        verb.sample_writer(config)(model, tokenizer, "Once upon a time")
         for config, model in ((padded, model), (exact, smaller))
     ]
     assert texts[0] == texts[1] != ""
+
+
+def test_samples_after_a_resume_need_the_runs_own_tokenizer_alone(small_config: Path) -> None:
+    tokenizer = Path("tokenizer.json")
+    shutil.copy(load_settings(RunConfig, small_config).data.tokenizer, tokenizer)
+    changes = {"num_steps": 6, "samples.every_steps": 6, "data.tokenizer": str(tokenizer)}
+    train(load_settings(RunConfig, small_config, changes), stop_after=2)
+    tokenizer.unlink()
+    assert main(["train", "--name", "small", "--resume"]) == 0
+    *_, last = read_json_lines("runs/small/metrics.jsonl")
+    assert last["samples"]
 
 
 def test_a_progress_bar_is_told_of_every_step(

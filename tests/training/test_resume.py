@@ -125,7 +125,7 @@ def test_resume_is_exact_with_several_threads(make_config: MakeConfig) -> None:
 
 
 def test_samples_and_evaluations_leave_the_run_as_it_is(make_config: MakeConfig) -> None:
-    def draw(model: Any, prompt: str) -> str:
+    def draw(model: Any, tokenizer: Any, prompt: str) -> str:
         torch.rand(3)
         random.random()
         return f" {prompt} again"

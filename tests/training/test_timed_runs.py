@@ -94,7 +94,7 @@ def train_by_hand(config: RunConfig, name: str) -> TrainSummary:
 def test_a_timed_run_is_the_run_of_that_length(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def draw(model: Any, prompt: str) -> str:
+    def draw(model: Any, tokenizer: Any, prompt: str) -> str:
         torch.rand(3)
         return f" {prompt} again"
 

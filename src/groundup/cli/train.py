@@ -22,6 +22,7 @@ from groundup.training.step_counts import COUNTED_IN_STEPS
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
+    from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
     from groundup.training.time_budget import TimeBudget
 
@@ -99,17 +100,16 @@ def exit_status(summary: "TrainSummary") -> int:
     return 128 + signal.Signals[summary.stopped_by]
 
 
-def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, str], str]":
+def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, Tokenizer, str], str]":
     """What training calls to have the model go on from a prompt."""
 
-    def write_sample(model: "TransformerLM", prompt: str) -> str:
+    def write_sample(model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str:
         import torch
 
         from groundup.generation import LanguageModel
-        from groundup.tokenizer import Tokenizer
 
         samples = config.samples
-        language_model = LanguageModel(model, Tokenizer.load(config.data.tokenizer))
+        language_model = LanguageModel(model, tokenizer)
         # A compiled block would be compiled again for every length that a text passes through.
         with torch.compiler.set_stance("force_eager"):
             return language_model.generate(

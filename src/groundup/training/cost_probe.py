@@ -19,6 +19,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.model import TransformerLM
+from groundup.tokenizer import Tokenizer
 from groundup.training.building import RunData, build_evaluator, build_loader
 from groundup.training.config import RunConfig
 from groundup.training.execution import autocast
@@ -42,7 +43,7 @@ _SCRATCH_NAME = ".timing"
 
 _log = logging.getLogger(__name__)
 
-WriteSample = Callable[[TransformerLM, str], str]
+WriteSample = Callable[[TransformerLM, Tokenizer, str], str]
 
 
 def fit_into_budget(
@@ -127,7 +128,7 @@ class _Stage:
             computing = functools.partial(autocast, config)
             self.works["evaluation"] = functools.partial(evaluator, model, computing)
         if write_sample is not None and config.samples.every_steps:
-            self.works["sample"] = functools.partial(self._sample, write_sample)
+            self.works["sample"] = functools.partial(self._sample, write_sample, data.tokenizer)
 
     def go_through(self) -> dict[str, float]:
         """The first steps, and what computes besides them once; the seconds of the latter."""
@@ -147,10 +148,10 @@ class _Stage:
                 num_steps += num_at_once
         return num_steps, seconds
 
-    def _sample(self, write_sample: WriteSample) -> None:
+    def _sample(self, write_sample: WriteSample, tokenizer: Tokenizer) -> None:
         with torch.no_grad():
             for prompt in self._config.samples.prompts:
-                write_sample(self._rehearsal.state.model, prompt)
+                write_sample(self._rehearsal.state.model, tokenizer, prompt)
 
     def save(self) -> None:
         state = self._rehearsal.state

@@ -85,7 +85,8 @@ def train(
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
-    `write_sample` continues a prompt for the samples; `progress` is told (steps done, all steps).
+    `write_sample` is given the model, the run's tokenizer and a prompt, and continues that for the
+    samples; `progress` is told (steps done, all steps).
     `stop_after` ends the run at that step as a signal would: saved, to be resumed. Settings that
     differ from those the run began with are an error unless `allow_changes` is set. With a
     `budget`, num_steps becomes what fits into that time on this machine.
@@ -130,6 +131,7 @@ class _Training:
         self._config = config = run.config
         self._folder = run.folder
         self._state = run.state
+        self._tokenizer = run.tokenizer
         self._loader = run.loader
         self._evaluator = run.evaluator
         self._write_sample = write_sample
@@ -236,7 +238,7 @@ class _Training:
         random_state = capture_random_state()
         with self._meter.pause(), torch.no_grad():
             figures["samples"] = [
-                self._write_sample(self._state.model, prompt)
+                self._write_sample(self._state.model, self._tokenizer, prompt)
                 for prompt in self._config.samples.prompts
             ]
         restore_random_state(random_state)

@@ -44,6 +44,7 @@ class OpenRun:
     folder: RunFolder
     checkpoints: CheckpointFolder
     state: TrainingState
+    tokenizer: Tokenizer
     loader: BatchLoader
     evaluator: Evaluator | None
     trackers: list[Tracker]
@@ -96,7 +97,17 @@ def open_run(
         folder.begin(config, data.tokenizer, environment)
     _describe(config, data, state, is_timed=settle_length is not None)
     resumed_step = None if checkpoint is None else checkpoint.step
-    return OpenRun(config, folder, checkpoints, state, loader, evaluator, trackers, resumed_step)
+    return OpenRun(
+        config,
+        folder,
+        checkpoints,
+        state,
+        data.tokenizer,
+        loader,
+        evaluator,
+        trackers,
+        resumed_step,
+    )
 
 
 def _load_tokenizer(config: RunConfig, folder: RunFolder, *, resume: bool) -> Tokenizer:
