@@ -51,6 +51,13 @@ class MissingExtraError(GroundupError):
         return type(self), (self.feature, self.extra)
 
 
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Raise ConfigError for a value that is none of the choices."""
+    choices = list(choices)
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
+
+
 def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
     """The known name most like `name`, or None when nothing is close."""
     import difflib

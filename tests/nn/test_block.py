@@ -1,14 +1,15 @@
 """The Transformer block against its formula put together by hand."""
 
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from groundup.nn import TransformerBlock
+from groundup.errors import ConfigError
+from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.block import FeedForwardKind, NormPlacement
 from groundup.nn.linear import Kernels
 
@@ -126,3 +127,17 @@ def test_sizes_are_given_in_the_order_of_the_contract() -> None:
     assert layer.feed_forward.down.weight.shape == (12, 20)
     assert layer.attention.rope is not None
     assert layer.attention.rope.max_seq_len == 16
+
+
+@pytest.mark.parametrize("kind", ["swiglu", "silu"])
+@pytest.mark.parametrize("norm", ["pre", "none"])
+def test_a_misspelt_choice_of_kernels_is_an_error(
+    norm: NormPlacement, kind: FeedForwardKind
+) -> None:
+    misspelt: Any = "Fused"
+    with pytest.raises(ConfigError, match="kernels is 'Fused'; it must be one of fused, reference"):
+        block(norm, kind, misspelt)
+    with pytest.raises(ConfigError, match="kernels is 'Fused'"):
+        RMSNorm(8, kernels=misspelt)
+    with pytest.raises(ConfigError, match="kernels is 'Fused'"):
+        SwiGLU(8, 16, kernels=misspelt)

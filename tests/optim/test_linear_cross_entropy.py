@@ -1,5 +1,6 @@
 """The output layer and its loss in chunks: equal to the formula, and never all logits at once."""
 
+import math
 from typing import Any
 
 import pytest
@@ -268,6 +269,7 @@ def test_shapes_that_do_not_fit_are_named(
         ({"soft_cap": 0.0}, "soft_cap.*0.0"),
         ({"soft_cap": float("nan")}, "soft_cap.*nan"),
         ({"z_loss": -1.0}, "z_loss.*-1.0"),
+        ({"z_loss": math.inf}, "z_loss.*finite.*inf"),
         ({"reduction": "none"}, "reduction is 'none'"),
         ({"chunk_rows": 0}, "chunk_rows.*0"),
     ],

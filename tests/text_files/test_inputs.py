@@ -3,11 +3,14 @@
 import os
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from groundup.errors import DataError
-from groundup.text_files import STDIN, expand_inputs
+from groundup.data.prepare import prepare
+from groundup.errors import ConfigError, DataError
+from groundup.text_files import STDIN, expand_inputs, read_document_batches, read_text_blocks
+from groundup.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -111,3 +114,17 @@ def test_a_folder_that_cannot_be_read_is_an_error_or_skipped(
         assert f"skipped 1 inputs that cannot be read: folder {tree / 'sub'}" in caplog.text
     finally:
         (tree / "sub").chmod(0o700)
+
+
+@pytest.mark.parametrize("wish", [{"errors": "ignore"}, {"on_error": "skp"}])
+def test_a_misspelt_wish_is_an_error(tree: Path, wish: dict[str, Any]) -> None:
+    ((name, value),) = wish.items()
+    message = f"{name} is '{value}'; it must be one of st"
+    tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [], ["<|endoftext|>"])
+    with pytest.raises(ConfigError, match=message):
+        next(iter(read_text_blocks([tree / "b.txt"], **wish)))
+    with pytest.raises(ConfigError, match=message):
+        prepare([tree / "b.txt"], tokenizer, tree / "shards", **wish)
+    if name == "errors":
+        with pytest.raises(ConfigError, match=message):
+            next(iter(read_document_batches([tree / "b.txt"], **wish)))

@@ -25,11 +25,11 @@ from groundup.data.source_reader import SourceBatch, read_sources
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
 from groundup.text_files.opening import release_pages
+from groundup.text_files.pieces import Errors, check_wishes
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
-Errors = Literal["strict", "replace", "skip"]
 Progress = Callable[[int, int | None], None]
 
 _BATCH_BYTES = 8 << 20
@@ -78,6 +78,7 @@ def prepare(
     """
     started = time.perf_counter()
     threads = _check_threads(num_threads)
+    check_wishes(errors, on_error)
     identity = _identify(
         tokenizer,
         separator,

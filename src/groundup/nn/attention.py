@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fast
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention
 from groundup.nn.kv_cache import LayerCache
@@ -61,6 +63,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.d_head = d_model // num_heads
+        check_choice("kernels", kernels, get_args(Kernels))
         self.kernels = kernels
         d_kv = num_kv_heads * self.d_head
         self.query = Linear(d_model, d_model, device=device, dtype=dtype)

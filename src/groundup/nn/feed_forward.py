@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError, did_you_mean
+from groundup.errors import ConfigError, check_choice, did_you_mean
 from groundup.nn import kernels as fast
 from groundup.nn.functional import gelu, silu, squared_relu
 from groundup.nn.linear import Kernels, Linear, packed_linear
@@ -32,6 +33,7 @@ class SwiGLU(nn.Module):
         kernels: Kernels = "fused",
     ) -> None:
         super().__init__()
+        check_choice("kernels", kernels, get_args(Kernels))
         self.kernels = kernels
         self.gate = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.up = Linear(d_model, d_ff, device=device, dtype=dtype)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from groundup.errors import check_choice
 from groundup.nn import kernels as fast
 from groundup.nn.linear import Kernels
 
@@ -25,6 +28,7 @@ class RMSNorm(nn.Module):
         kernels: Kernels = "fused",
     ) -> None:
         super().__init__()
+        check_choice("kernels", kernels, get_args(Kernels))
         self.kernels = kernels
         self.d_model = d_model
         self.eps = eps

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
+from groundup.errors import check_choice
 from groundup.optim.adamw_update import Kernels, adamw_update_
 from groundup.optim.base import Optimizer, Parameters
-from groundup.optim.checks import check_adamw_group, check_kernels
+from groundup.optim.checks import check_adamw_group
 
 
 class AdamW(Optimizer):
@@ -28,7 +29,7 @@ class AdamW(Optimizer):
         *,
         kernels: Kernels = "fused",
     ) -> None:
-        check_kernels(kernels)
+        check_choice("kernels", kernels, get_args(Kernels))
         self.kernels = kernels
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)

@@ -49,11 +49,6 @@ def check_adamw_group(group: Mapping[str, Any]) -> None:
         )
 
 
-def check_kernels(kernels: str) -> None:
-    if kernels not in ("fused", "reference"):
-        raise ConfigError(f"kernels is {kernels!r}, but there are only fused and reference")
-
-
 def _check_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} must be a number; it is {value!r}")

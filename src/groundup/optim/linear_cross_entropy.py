@@ -6,6 +6,7 @@ carry it on, while the chunk is still in the cache. Backward has then nothing le
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup import _native
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError, DataError, check_choice
 from groundup.optim.losses import (
     check_targets,
     cross_entropy,
@@ -297,9 +298,8 @@ def _check(
     check_targets(targets, hidden.shape[:-1], hidden.shape)
     if soft_cap is not None and not soft_cap > 0:
         raise ConfigError(f"soft_cap must be positive, or None for no cap; it is {soft_cap}")
-    if not z_loss >= 0:
-        raise ConfigError(f"z_loss, a weight, must be at least 0; it is {z_loss}")
-    if reduction not in ("mean", "sum"):
-        raise ConfigError(f"reduction is {reduction!r}, but there are only mean and sum")
+    if not 0 <= z_loss < math.inf:
+        raise ConfigError(f"z_loss, a weight, must be at least 0 and finite; it is {z_loss}")
+    check_choice("reduction", reduction, ("mean", "sum"))
     if chunk_rows is not None and chunk_rows < 1:
         raise ConfigError(f"chunk_rows must be at least 1; it is {chunk_rows}")

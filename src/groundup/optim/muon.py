@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, check_choice
 from groundup.optim.adamw_update import Kernels, adamw_update_
 from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
 from groundup.optim.checks import (
     check_adamw_group,
-    check_kernels,
     check_learning_rate,
     check_share,
     check_weight_decay,
@@ -47,7 +46,7 @@ class Muon(Optimizer):
         num_orthogonalization_steps: int = 5,
         kernels: Kernels = "fused",
     ) -> None:
-        check_kernels(kernels)
+        check_choice("kernels", kernels, get_args(Kernels))
         if num_orthogonalization_steps < 1:
             raise ConfigError(
                 f"num_orthogonalization_steps must be at least 1; it is "

@@ -4,19 +4,25 @@ The native core looks for bad bytes in whole buffers; only documents that have s
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from groundup.errors import DataError
-from groundup.text_files.inputs import Source
+from groundup.errors import DataError, check_choice
+from groundup.text_files.inputs import OnError, Source
 from groundup.text_files.opening import release_pages
 
 Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
 
 _STEP_BYTES = 16 << 20
+
+
+def check_wishes(errors: str, on_error: str) -> None:
+    """Raise ConfigError for a wish about bad text or bad files that nobody can fulfil."""
+    check_choice("errors", errors, get_args(Errors))
+    check_choice("on_error", on_error, get_args(OnError))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ from groundup.text_files.pieces import (
     Errors,
     Piece,
     check_utf8,
+    check_wishes,
     drop_empty,
     join_documents,
 )
@@ -109,6 +110,7 @@ class _Reading:
         on_error: OnError = "stop",
         find_cut: FindCut | None = None,
     ) -> None:
+        check_wishes(errors, on_error)
         self._separators = [separator.encode() for separator in separators]
         self._field = field
         self._column = column
