@@ -97,13 +97,16 @@ def test_attention_grows_with_the_context() -> None:
     assert training_flops_per_token(long) - training_flops_per_token(short) == 12 * 2 * 16 * 32
 
 
+@pytest.mark.parametrize("iterations", [5, 2])
 @pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}], ids=str)
-def test_an_update_by_muon_has_the_products_that_torch_counts(settings: dict[str, Any]) -> None:
+def test_an_update_by_muon_has_the_products_that_torch_counts(
+    settings: dict[str, Any], iterations: int
+) -> None:
     config = ModelConfig(**SHAPE, **settings)
     matrices = [
         one for one in TransformerLM.from_config(config).blocks.parameters() if one.ndim == 2
     ]
-    optimizer = Muon(matrices, lr=0.01)
+    optimizer = Muon(matrices, lr=0.01, num_orthogonalization_steps=iterations)
     for matrix in matrices:
         matrix.grad = torch.ones_like(matrix)
     with FlopCounterMode(display=False) as counter:
@@ -111,4 +114,4 @@ def test_an_update_by_muon_has_the_products_that_torch_counts(settings: dict[str
     num_in_blocks = sum(matrix.numel() for matrix in matrices)
     num_others = sum(count_parameters(config).values()) - num_in_blocks
     elementwise = 9 * num_in_blocks + 14 * num_others
-    assert update_flops(config, "muon") == counter.get_total_flops() + elementwise
+    assert update_flops(config, "muon", iterations) == counter.get_total_flops() + elementwise

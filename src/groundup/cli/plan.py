@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from tyro.conf import Fixed, Suppress
+
 from groundup.cli.early_flags import is_on, value_of
 from groundup.config import load_settings
 from groundup.errors import ConfigError
@@ -14,7 +16,7 @@ from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
 from groundup.planner.duration import ASSUMED_MFU
 from groundup.planner.expectation import EXPECTED_MFU
-from groundup.planner.flops import OptimizerName
+from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName
 from groundup.planner.prices import Price, find_price
 from groundup.runtime import memory_bytes, num_cores
 from groundup.training.config import RunConfig
@@ -100,6 +102,9 @@ class Arguments:
 
     model: ModelConfig = field(default_factory=ModelConfig)
 
+    orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
+    """As the settings file says."""
+
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the preset's model, or what the settings file says."""
@@ -126,6 +131,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         num_steps=run.num_steps,
         corpus_tokens=_tokens_in(run.data.shards),
         optimizer=run.optimizer.name,
+        orthogonalization_steps=run.optimizer.orthogonalization_steps,
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
@@ -172,6 +178,7 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         precision=arguments.precision if probe is None else probe.precision,
         mfu=arguments.mfu if probe is None else probe.mfu,
         optimizer=arguments.optimizer,
+        orthogonalization_steps=arguments.orthogonalization_steps,
         micro_batch=arguments.micro_batch_size,
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
@@ -205,7 +212,9 @@ def _probe(arguments: Arguments) -> "Probe":
         micro_batch_size=arguments.micro_batch_size,
         model=arguments.model,
         device="cpu" if arguments.device == "cpu" else "auto",
-        optimizer=OptimizerConfig(name=arguments.optimizer),
+        optimizer=OptimizerConfig(
+            name=arguments.optimizer, orthogonalization_steps=arguments.orthogonalization_steps
+        ),
         precision="float32" if arguments.precision == "tf32" else arguments.precision,
         tf32=arguments.precision == "tf32",
     )

@@ -7,6 +7,7 @@ rotations are a thousandth of the rest: none of them counts.
 from typing import Literal
 
 from groundup.model.config import ModelConfig
+from groundup.optim.config import OptimizerConfig
 from groundup.planner.parameters import block_matrices, count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
@@ -16,7 +17,7 @@ FORWARDS_A_STEP = 3
 
 # Additions, multiplications and roots for one weight, as the formulas of `optim` read.
 _UPDATE_OPERATIONS = {"adamw": 14, "sgd": 2, "muon": 9}
-_ORTHOGONALIZATION_STEPS = 5
+ORTHOGONALIZATION_STEPS = OptimizerConfig().orthogonalization_steps
 
 
 def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
@@ -53,7 +54,11 @@ def step_flops(config: ModelConfig, batch_size: int) -> int:
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
 
 
-def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
+def update_flops(
+    config: ModelConfig,
+    optimizer: OptimizerName = "adamw",
+    orthogonalization_steps: int = ORTHOGONALIZATION_STEPS,
+) -> int:
     """What the optimizer itself computes in a step, whatever the batch."""
     parts = count_parameters(config)
     num_parameters = sum(parts.values())
@@ -63,7 +68,7 @@ def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int
     elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
     elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
     products = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
-    return elementwise + config.num_layers * products
+    return elementwise + config.num_layers * orthogonalization_steps * products
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
@@ -83,6 +88,6 @@ def training_flops_per_token(config: ModelConfig) -> int:
 
 
 def _orthogonalization_flops(rows: int, columns: int) -> int:
-    """X Xᵀ, its square, and the polynomial times X, in every step."""
+    """X Xᵀ, its square, and the polynomial times X, in one of Muon's iterations."""
     short, long = sorted((rows, columns))
-    return _ORTHOGONALIZATION_STEPS * (4 * short**2 * long + 2 * short**3)
+    return 4 * short**2 * long + 2 * short**3

@@ -9,6 +9,7 @@ from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
 from groundup.planner.duration import ASSUMED_MFU, Duration, estimate_duration
 from groundup.planner.flops import (
+    ORTHOGONALIZATION_STEPS,
     OptimizerName,
     forward_flops,
     layer_flops,
@@ -190,6 +191,7 @@ def make_plan(
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto",
     mfu: float = ASSUMED_MFU,
     optimizer: OptimizerName = "adamw",
+    orthogonalization_steps: int = ORTHOGONALIZATION_STEPS,
     micro_batch: int | None = None,
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
@@ -229,7 +231,7 @@ def make_plan(
         parameters=count_parameters(config),
         flops_per_layer=layer_flops(config, config.context_length),
         flops=forward_flops(config),
-        update_flops=update_flops(config, optimizer),
+        update_flops=update_flops(config, optimizer, orthogonalization_steps),
         memory=memory,
         textbook=textbook_memory(config),
         memory_bytes=accelerator.memory_bytes,
