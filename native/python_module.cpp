@@ -776,14 +776,14 @@ PyObject* counter_items(WordCounterObject* self, PyObject*) {
     });
 }
 
-// (num_merges, spilled runs, progress or None, bytes of memory that may be taken or 0 for any, bytes held besides)
+// (num_merges, spilled runs, bytes of memory that may be taken or 0 for any, bytes held besides)
 // -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
 // The counter is empty afterwards.
 PyObject* counter_train(WordCounterObject* self, PyObject* args) {
     Py_ssize_t num_merges;
-    PyObject *run_list, *callback;
+    PyObject* run_list;
     unsigned long long max_memory, held = 0;
-    if (!PyArg_ParseTuple(args, "nOOK|K", &num_merges, &run_list, &callback, &max_memory, &held)) return nullptr;
+    if (!PyArg_ParseTuple(args, "nOK|K", &num_merges, &run_list, &max_memory, &held)) return nullptr;
     return guarded([&] {
         std::vector<std::string> runs;
         each_item(run_list, [&](PyObject* item) {
@@ -791,14 +791,9 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             if (!path) throw PythonError();
             runs.emplace_back(path);
         });
-        const auto progress = [&](size_t done) {
+        const auto check_signals = [] {
             const PyGILState_STATE state = PyGILState_Ensure();
-            bool ok = PyErr_CheckSignals() == 0;
-            if (ok && callback != Py_None) {
-                PyObject* result = PyObject_CallFunction(callback, "n", static_cast<Py_ssize_t>(done));
-                ok = result != nullptr;
-                Py_XDECREF(result);
-            }
+            const bool ok = PyErr_CheckSignals() == 0;
             PyGILState_Release(state);
             if (!ok) throw PythonError();
         };
@@ -820,7 +815,7 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             }
             MemoryLimit limit;
             if (max_memory) limit = {max_memory, held};
-            training = train(words, static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)), limit, progress);
+            training = train(words, static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)), limit, check_signals);
         }
         const Owned merges(to_buffer(training.merges));
         return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
@@ -845,7 +840,7 @@ PyMethodDef counter_methods[] = {
     {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
     {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
-     "(num_merges, runs, progress, max_memory) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+     "(num_merges, runs, max_memory, held) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
     {nullptr, nullptr, 0, nullptr},
 };
 PyGetSetDef counter_getters[] = {

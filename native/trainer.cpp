@@ -154,7 +154,7 @@ public:
         lay_out(words, totals);
     }
 
-    Training run(const std::function<void(size_t)>& progress) {
+    Training run(const std::function<void()>& look_up) {
         for (int b = 0; b < 256; b++) tokens_.emplace_back(1, static_cast<char>(b));
         sizes_.assign(256, 1);
         left_group_.assign(256 + num_merges_, kNone);
@@ -173,7 +173,7 @@ public:
             }
             training.merges.emplace_back(pair.left, pair.right);
             merge(top.pair);
-            if (progress && training.merges.size() % 256 == 0) progress(training.merges.size());
+            if (training.merges.size() % 256 == 0) look_up();
         }
         training.num_symbols = num_symbols_;
         return training;
@@ -441,16 +441,16 @@ private:
 }  // namespace
 
 Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
-               const std::function<void(size_t)>& progress) {
+               const std::function<void()>& look_up) {
     const Totals totals = add_up(words);
     // A merge takes away one symbol at least: however many are asked for, there are no more.
     num_merges = std::min<uint64_t>(num_merges, totals.size);
     const bool narrow = num_merges + 256 < 65534;
     if (totals.size < UINT32_MAX) {
-        if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges, limit).run(progress);
-        return Trainer<uint32_t, uint32_t>(words, totals, num_merges, limit).run(progress);
+        if (narrow) return Trainer<uint16_t, uint32_t>(words, totals, num_merges, limit).run(look_up);
+        return Trainer<uint32_t, uint32_t>(words, totals, num_merges, limit).run(look_up);
     }
-    return Trainer<uint32_t, uint64_t>(words, totals, num_merges, limit).run(progress);
+    return Trainer<uint32_t, uint64_t>(words, totals, num_merges, limit).run(look_up);
 }
 
 }  // namespace groundup

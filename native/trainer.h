@@ -28,8 +28,8 @@ struct WordSource {
 };
 
 // Stops early when no pair is left; an InputError says so before more memory is taken than allowed.
-// `progress` is called now and then with the merges made.
+// `look_up` is called now and then, and may throw to end the work.
 Training train(const WordSource& words, size_t num_merges, const MemoryLimit& limit,
-               const std::function<void(size_t)>& progress);
+               const std::function<void()>& look_up);
 
 }  // namespace groundup

@@ -1,6 +1,6 @@
 """Types of the native core, native/python_module.cpp."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -60,7 +60,6 @@ class WordCounter:
         self,
         num_merges: int,
         runs: Sequence[str],
-        progress: Callable[[int], None] | None,
         max_memory: int,
         held: int = 0,
         /,

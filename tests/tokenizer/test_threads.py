@@ -140,7 +140,7 @@ LARGE_BYTES = LARGE.encode()
 def learn_merges(words: dict[bytes, int]) -> None:
     counter = WordCounter(None, [], 1)
     counter.add_words(list(words), list(words.values()))
-    counter.train(3000, [], None, 0)
+    counter.train(3000, [], 0)
 
 
 def works() -> dict[str, Callable[[], object]]:

@@ -153,8 +153,8 @@ def test_more_runs_than_may_be_open_at_once_are_merged_in_rounds(tmp_path: Path)
         whole.add_words(words, [number + 1, 1])
         parted.add_words(words, [number + 1, 1])
         runs += parted.spill(str(tmp_path / f"run{number}"))
-    expected = whole.train(40, [], None, 0)
-    merged = parted.train(40, runs, None, 0)
+    expected = whole.train(40, [], 0)
+    merged = parted.train(40, runs, 0)
     assert bytes(merged[0]) == bytes(expected[0])
     assert merged[1:] == expected[1:]
 

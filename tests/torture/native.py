@@ -209,7 +209,7 @@ def _spilled(case: Case) -> None:
         file.seek(0)
         file.write(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.5 else data)
         file.truncate()
-    _call(counter.train, rng.choice((0, 5, 50)), runs, None, rng.choice((0, 1 << 26)))
+    _call(counter.train, rng.choice((0, 5, 50)), runs, rng.choice((0, 1 << 26)))
 
 
 def _split(case: Case) -> None:

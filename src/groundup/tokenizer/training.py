@@ -164,7 +164,7 @@ def train_tokenizer(
         started = time.perf_counter()
         try:
             packed, num_bytes, num_symbols, num_words = counting.counter.train(
-                vocab_size - smallest, runs, None, memory.num_bytes, memory.held_bytes
+                vocab_size - smallest, runs, memory.num_bytes, memory.held_bytes
             )
         except ValueError as error:
             raise TokenizerError(str(error)) from None
