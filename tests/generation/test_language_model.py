@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +198,38 @@ def test_text_ends_with_its_document() -> None:
     assert text == "ab"
 
 
+@pytest.mark.parametrize(
+    ("environment", "begin_id", "stop_ids"),
+    [
+        ({}, 256, {256}),
+        ({"end_id": 257}, 257, {257}),
+        ({"imported": {"special_ids": {"eos_token_id": [98, 257]}}}, 98, {98, 257}),
+        ({"imported": {"special_ids": {"eos_token_id": 98, "bos_token_id": 257}}}, 257, {98}),
+        ({"imported": {"special_ids": {"eos_token_id": None}}}, 256, {256}),
+        ({"end_id": 1_000}, 256, {256}),
+        ({"imported": "from afar", "end_id": "b"}, 256, {256}),
+    ],
+)
+def test_a_run_says_what_begins_and_ends_its_texts(
+    run: Path, environment: dict[str, Any], begin_id: int, stop_ids: set[int]
+) -> None:
+    config = CONFIG.model_copy(update={"vocab_size": 258})
+    (run / "config.yaml").write_text(yaml.safe_dump({"model": config.model_dump(mode="json")}))
+    byte_tokenizer(END, "<|end|>").save(run / "tokenizer.json")
+    CheckpointFolder(run / "checkpoints").save(40, new_model(0, config).state_dict(), {}, {})
+    (run / "environment.json").write_text(json.dumps(environment))
+    language_model = LanguageModel.load(run)
+    assert (language_model.begin_id, language_model.stop_ids) == (begin_id, stop_ids)
+    assert language_model.encode_prompt("") == [begin_id]
+    assert language_model.request("a", 5, Sampler.of(1.0)).stop_ids == stop_ids
+
+
 def test_half_a_character_is_never_given_out() -> None:
     euro = "€".encode()
     language_model = LanguageModel(likes(*euro, 256), byte_tokenizer(END))
     assert list(language_model.stream("?", temperature=0)) == ["€"]
     assert list(language_model.stream("?", max_tokens=0)) == []
-    assert list(language_model.stream("?", max_tokens=2, temperature=0)) == []
+    assert list(language_model.stream("?", max_tokens=2, temperature=0)) == ["\ufffd"]
 
 
 def test_without_a_prompt_a_document_is_begun() -> None:

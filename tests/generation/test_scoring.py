@@ -29,8 +29,8 @@ def test_a_text_is_scored_as_the_beginning_of_a_document() -> None:
     scored = language_model(END)
     score = scored.score("the hen ☃")
     ids = scored.tokenizer.encode("the hen ☃")
-    assert scored.end_id is not None
-    whole = torch.tensor([[scored.end_id, *ids]])
+    assert scored.begin_id is not None
+    whole = torch.tensor([[scored.begin_id, *ids]])
     loss = scored.model.loss(whole[:, :-1], whole[:, 1:]).item()
     assert list(score.ids) == ids and len(score.log_probabilities) == len(ids)
     assert score.loss == pytest.approx(loss, rel=1e-5)

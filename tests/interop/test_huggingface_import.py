@@ -115,20 +115,25 @@ def test_a_tokenizer_that_adds_a_beginning_is_named(
     assert "puts <|endoftext|> before every text" in caplog.text
 
 
-def test_another_end_of_text_is_named(
-    make_checkpoint: MakeCheckpoint,
-    tokenizer: Tokenizer,
-    runs: Path,
-    caplog: pytest.LogCaptureFixture,
+def test_texts_end_where_the_checkpoint_says(
+    make_checkpoint: MakeCheckpoint, tokenizer: Tokenizer, runs: Path
 ) -> None:
     folder = make_checkpoint()
     ordinary = tokenizer.definition.ordinary_tokens()
     Tokenizer(ordinary, tokenizer.merges, ["<|end|>"]).save(
         folder / "tokenizer.json", "huggingface"
     )
-    with caplog.at_level(logging.WARNING, "groundup"):
-        import_huggingface(folder, "taken", runs_folder=runs)
-    assert "ends its texts with <|end|>" in caplog.text
+    run = import_huggingface(folder, "taken", runs_folder=runs)
+    ours = LanguageModel.load(run, device="cpu")
+    (end_id,) = ours.stop_ids
+    assert end_id == ours.tokenizer.special_tokens["<|end|>"]
+    prompt = "Ada had a red kite"
+    # The token that would come first ends the text once the checkpoint calls it the end.
+    first_id = int(ours.model(torch.tensor([ours.tokenizer.encode(prompt)]))[0, -1].argmax())
+    assert first_id != end_id and ours.generate(prompt, temperature=0) != ""
+    change_json(folder / "generation_config.json", eos_token_id=[end_id, first_id])
+    run = import_huggingface(folder, "stopping", runs_folder=runs)
+    assert LanguageModel.load(run, device="cpu").generate(prompt, temperature=0) == ""
 
 
 def test_an_imported_run_can_be_trained_on(

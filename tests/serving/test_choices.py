@@ -88,8 +88,7 @@ def test_the_end_of_the_document_is_no_token_of_the_text(language_model: Languag
     writer = ChoiceWriter(tokenizer, ["never"], with_entries=True)
     (id,) = tokenizer.encode("n")
     assert writer.push(NewToken(id, -1.0, (), None)) == []
-    end_id = language_model.end_id
-    assert end_id is not None
+    (end_id,) = language_model.stop_ids
     (piece,) = writer.push(NewToken(end_id, -1.0, (), "stop"))
     assert piece.text == "n" and writer.num_tokens == 1 and writer.finish_reason == "stop"
 

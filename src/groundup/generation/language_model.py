@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pydantic
 import torch
@@ -15,10 +15,12 @@ import torch
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
 from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
+from groundup.files import parse_json
 from groundup.generation.engine import Engine
 from groundup.generation.request import FinishReason, GenerationRequest, PastContext
 from groundup.generation.sampling import Sampler, not_finite
 from groundup.generation.scoring import Score, log_probabilities
+from groundup.generation.special_ids import SpecialIds, find_special_ids
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.generation.writable_ids import WritableIds
 from groundup.model import ModelConfig, TransformerLM
@@ -43,8 +45,15 @@ class TextPiece(NamedTuple):
 class LanguageModel:
     """Continues text: `LanguageModel.load("runs/stories").generate("Once upon a time")`."""
 
-    def __init__(self, model: TransformerLM, tokenizer: Tokenizer, step: int | None = None) -> None:
-        """`step` says how long the model was trained, where that is known."""
+    def __init__(
+        self,
+        model: TransformerLM,
+        tokenizer: Tokenizer,
+        step: int | None = None,
+        special_ids: SpecialIds | None = None,
+    ) -> None:
+        """`step` says how long the model was trained, where that is known; `special_ids` what
+        begins and ends its texts, which is the tokenizer's <|endoftext|> if not given."""
         if model.config.vocab_size < tokenizer.vocab_size:
             raise CheckpointError(
                 f"the tokenizer has {tokenizer.vocab_size} tokens but the model knows "
@@ -53,8 +62,16 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.step = step
-        self.end_id: int | None = tokenizer.special_tokens.get(END_OF_TEXT)
-        """The id that ends a document, where the tokenizer has one."""
+        usual = find_special_ids(tokenizer, {})
+        self.special_ids = special_ids or usual
+        ends = self.special_ids.ends or usual.ends
+        self.stop_ids = frozenset(ends)
+        """The ids that end a document."""
+        self.begin_id = self.special_ids.begin
+        """The id before a document, where there is one."""
+        if self.begin_id is None and ends:
+            # In the shards every document but the first follows the end of another.
+            self.begin_id = ends[0]
         self._idle_engine: tuple[tuple[int, ...], Engine] | None = None
 
     @classmethod
@@ -78,7 +95,8 @@ class LanguageModel:
         _check_settings(folder, config, found)
         if dtype is not None:
             model = model.to(dtype)
-        return cls(model.eval(), tokenizer, found.step)
+        special_ids = find_special_ids(tokenizer, _read_environment(folder))
+        return cls(model.eval(), tokenizer, found.step, special_ids)
 
     def generate(
         self,
@@ -148,7 +166,7 @@ class LanguageModel:
     def score(self, text: str) -> Score:
         """How likely the text is as the beginning of a document."""
         ids = self.tokenizer.encode(text)
-        begin = [] if self.end_id is None else [self.end_id]
+        begin = [] if self.begin_id is None else [self.begin_id]
         if len(begin) + len(ids) < 2:
             raise ConfigError(f"a text of {len(ids)} ids has none to score: give more text")
         known = log_probabilities(self.model, begin + ids)
@@ -161,13 +179,12 @@ class LanguageModel:
         ids = self.tokenizer.encode(text)
         if ids:
             return ids
-        # In the shards every document but the first follows an end of text.
-        if self.end_id is None:
+        if self.begin_id is None:
             raise ConfigError(
                 f"the prompt is empty and the tokenizer has no {END_OF_TEXT} to begin with: give "
                 f"some text"
             )
-        return [self.end_id]
+        return [self.begin_id]
 
     def request(
         self,
@@ -183,7 +200,7 @@ class LanguageModel:
             max_tokens=max_tokens,
             sampler=sampler,
             seed=seed,
-            stop_ids=frozenset() if self.end_id is None else frozenset({self.end_id}),
+            stop_ids=self.stop_ids,
             past_context=past_context,
         )
 
@@ -298,6 +315,15 @@ def _check_settings(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -
                 f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
                 f"it was"
             )
+
+
+def _read_environment(folder: Path) -> dict[str, Any]:
+    """What the run was made from; nothing if that cannot be read."""
+    try:
+        value = parse_json((folder / "environment.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _find_checkpoint(folder: Path, which: Literal["newest", "best"] | int) -> Checkpoint:

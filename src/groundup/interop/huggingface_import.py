@@ -22,6 +22,7 @@ from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import hash_file
+from groundup.generation.special_ids import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture
 from groundup.interop.llama_import import read_config_json
@@ -35,11 +36,10 @@ from groundup.interop.safetensors_files import (
     read_weight_files,
     read_weight_shapes,
 )
-from groundup.interop.source import IMPORTED_KEY, express_special_ids, read_special_ids
+from groundup.interop.source import express_special_ids
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import build_optimizer
 from groundup.runtime import set_seed
-from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 from groundup.training.config import NAME_PATTERN, RunConfig
 from groundup.training.run_folder import RunFolder
@@ -150,15 +150,6 @@ def _describe_environment(
             "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
             "prompts with it",
             text,
-        )
-    texts = {id: text for text, id in tokenizer.special_tokens.items()}
-    ends = [texts[id] for id in special_ids.ends if id in texts]
-    if ends and END_OF_TEXT not in ends:
-        _log.warning(
-            "the checkpoint ends its texts with %s, and groundup looks for %s: name it as a stop "
-            "string when you generate",
-            " or ".join(ends),
-            END_OF_TEXT,
         )
     dtype = value.get("dtype", value.get("torch_dtype"))
     hashed = sorted({folder / CONFIG_NAME, *files, *folder.glob("tokenizer.json")})

@@ -17,8 +17,9 @@ from groundup.data.check import content_id
 from groundup.data.shard_index import ShardIndex, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
+from groundup.generation.special_ids import IMPORTED_KEY
 from groundup.interop.run_figures import Evaluated, read_figures
-from groundup.interop.source import IMPORTED_KEY, DtypeName, Source
+from groundup.interop.source import DtypeName, Source
 from groundup.planner.parameters import count_parameters
 
 Library = Literal["transformers", "llama.cpp"]

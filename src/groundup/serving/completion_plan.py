@@ -95,14 +95,13 @@ def make_plan(
     seed = secrets.randbits(48) if body.seed is None else body.seed
     seeds = _seeds_of_choices(seed % 2**64, num_choices)
     num_alternatives = -1 if body.logprobs is None else body.logprobs
-    end_id = language_model.end_id
     requests = [
         GenerationRequest(
             prompt_ids=prompt.ids,
             max_tokens=max_tokens,
             sampler=sampler,
             seed=choice_seed,
-            stop_ids=frozenset() if end_id is None else frozenset({end_id}),
+            stop_ids=language_model.stop_ids,
             past_context=past_context,
             num_alternatives=num_alternatives,
         )

@@ -25,6 +25,7 @@ def describe_environment(
     device_name: str,
     kernels: str,
     data: DataIds,
+    end_id: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, Any]:
     """Everything that decides a run besides its settings, as environment.json holds it."""
@@ -44,6 +45,7 @@ def describe_environment(
         "command": sys.argv,
         "seed": config.seed,
         "data": {name: value for name, value in asdict(data).items() if name != "folder"},
+        "end_id": end_id,
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }
 

@@ -185,7 +185,8 @@ def _environment(
     config: RunConfig, data: RunData, peak_flops_per_second: float | None
 ) -> dict[str, object]:
     name, kernels = device_name(config), describe_kernels(config)
-    return describe_environment(config, name, kernels, data.ids, peak_flops_per_second)
+    end_id = data.train.index.end.id
+    return describe_environment(config, name, kernels, data.ids, end_id, peak_flops_per_second)
 
 
 def _describe(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
