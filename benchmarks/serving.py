@@ -196,8 +196,8 @@ def _make_run(folder: Path, shape: Shape) -> None:
     from groundup.checkpoint import CheckpointFolder
     from groundup.config import save_yaml
     from groundup.model import ModelConfig, TransformerLM
+    from groundup.runs.config import RunConfig
     from groundup.tokenizer import Tokenizer
-    from groundup.training.config import RunConfig
 
     folder.mkdir()
     config = ModelConfig(**shape.model)

@@ -28,9 +28,9 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import set_learning_rates
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 from groundup.planner import peak_flops_per_second, training_flops_per_token
+from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, set_seed
 from groundup.training.building import build_state
-from groundup.training.config import RunConfig
 from groundup.training.execution import settle, switches
 from groundup.training.graph import choose_step
 from groundup.training.step import QueuedStep

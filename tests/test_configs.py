@@ -7,7 +7,7 @@ import pytest
 from groundup.config import load_settings, save_yaml
 from groundup.model.config import preset
 from groundup.planner.parameters import count_parameters
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 TRAIN_CONFIGS = sorted((CONFIGS / "train").glob("*.yaml"))

@@ -18,7 +18,7 @@ PUBLIC_NAMES = {
     "LanguageModel": "groundup.generation",
     "MissingExtraError": "groundup.errors",
     "ModelConfig": "groundup.model",
-    "RunConfig": "groundup.training",
+    "RunConfig": "groundup.runs",
     "Tokenizer": "groundup.tokenizer",
     "TokenizerError": "groundup.errors",
     "TransformerLM": "groundup.model",

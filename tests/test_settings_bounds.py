@@ -119,7 +119,7 @@ def test_shapes_from_settings_are_those_of_the_model(changes: dict[str, Any]) ->
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a tiny model with one checkpoint."""
-    from groundup.training.config import RunConfig
+    from groundup.runs.config import RunConfig
 
     folder = tmp_path_factory.mktemp("run")
     config = load_settings(RunConfig, overrides={"model": SMALL})

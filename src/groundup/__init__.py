@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     )
     from groundup.generation import LanguageModel
     from groundup.model import ModelConfig, TransformerLM
+    from groundup.runs import RunConfig
     from groundup.tokenizer import Tokenizer, train_bpe
-    from groundup.training import RunConfig, train
+    from groundup.training import train
 
 __all__ = [
     "CheckpointError",
@@ -43,8 +44,9 @@ __all__ = [
 _ROOMS = {
     "generation": ("LanguageModel",),
     "model": ("ModelConfig", "TransformerLM"),
+    "runs": ("RunConfig",),
     "tokenizer": ("Tokenizer", "train_bpe"),
-    "training": ("RunConfig", "train"),
+    "training": ("train",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -14,9 +14,9 @@ from groundup.config import load_settings
 from groundup.model.config import PRESETS
 from groundup.planner import describe_cpu, step_flops, training_memory
 from groundup.planner.quantities import show_bytes, show_count
+from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
 from groundup.training import machine_probe
-from groundup.training.config import RunConfig
 from groundup.training.execution import settle
 
 

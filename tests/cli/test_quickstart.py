@@ -27,11 +27,11 @@ from groundup.data.loader import Batch
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
 from groundup.model.config import PRESETS, ModelConfig
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
-from groundup.training.config import RunConfig
 from groundup.training.rehearsal import Rehearsal
-from groundup.training.run_folder import RunFolder
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]

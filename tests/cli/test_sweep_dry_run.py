@@ -17,7 +17,7 @@ from groundup.experiments.spec import SweepConfig, load_sweep
 from groundup.experiments.sweep import run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import TrialRecord
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 WriteSweep = Callable[..., str]
 RATE = "optimizer.learning_rate"

@@ -14,7 +14,7 @@ from groundup.data.shards import open_shards
 from groundup.errors import GroundupError
 from groundup.experiments.temperatures.reference_text import unseen_documents
 from groundup.generation import LanguageModel
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ from groundup.cli.parsing import known_flags, parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.training.comparison import compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.loop import train
 
 

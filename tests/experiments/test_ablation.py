@@ -24,7 +24,7 @@ from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep, sum
 from groundup.experiments.trials import TrialRecord
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner.parameters import count_parameters
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 RATE = "optimizer.learning_rate"
 

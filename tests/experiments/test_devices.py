@@ -10,7 +10,7 @@ from groundup.experiments import devices
 from groundup.experiments.devices import make_slots, num_devices
 from groundup.experiments.runner import Command
 from groundup.experiments.sweep import run_sweep
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 
 def told(folder: Path, name: str) -> list[str]:

@@ -21,7 +21,7 @@ from groundup.experiments.runner import Command
 from groundup.experiments.scaling import BudgetFit, fit_floor, predict_next, run_scaling
 from groundup.experiments.spec import base_config
 from groundup.planner.flops import training_flops_per_token
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 BUDGETS = [1e15, 3e15, 1e16, 3e16, 1e17]
 TRUTH = FloorLaw(1.7, 2.8 * 1e15**0.15, -0.15)

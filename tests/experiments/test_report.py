@@ -17,7 +17,7 @@ from groundup.config import load_settings, save_yaml
 from groundup.experiments.report.contents import Report, make_report
 from groundup.experiments.report.html_page import render_html
 from groundup.experiments.report.markdown_page import render_markdown, slug
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 VOID = {"meta", "input", "br", "wbr", "path", "rect", "circle", "link"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)> | `*_ \0\ud800 \u202e"

@@ -19,7 +19,7 @@ from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult, read_run
 from groundup.experiments.results.statistics import confidence_interval, student_quantile
 from groundup.planner import count_parameters, expected_duration
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 DATA = {"content": "sha256:aa", "tokenizer": "sha256:tt"}
 

@@ -15,7 +15,7 @@ from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, training_memory
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 MODEL = {f"model.{name}": value for name, value in PRESETS["quickstart"].model_dump().items()}
 

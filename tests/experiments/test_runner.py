@@ -22,8 +22,8 @@ from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point
 from groundup.experiments.watching import Watcher, find_divergence, quantile, validation_curve
-from groundup.training.config import RunConfig
-from groundup.training.run_folder import RunFolder
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 
 RATE = "optimizer.learning_rate"
 

@@ -26,7 +26,7 @@ from groundup.experiments.sweep import plan_trials, summarize
 from groundup.experiments.trials import TrialRecord
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 
 @given(st.floats(0.01, 1), st.floats(10, 25), st.floats(0.5, 5))

@@ -20,7 +20,7 @@ from groundup.experiments.spec import (
 )
 from groundup.experiments.sweep import plan_trials
 from groundup.experiments.trials import Point, make_trial
-from groundup.training.config import NAME_PATTERN
+from groundup.runs.config import NAME_PATTERN
 
 RATE = "optimizer.learning_rate"
 SWEEPS = sorted((Path(__file__).resolve().parents[2] / "configs" / "sweep").glob("*.yaml"))

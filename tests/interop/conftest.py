@@ -11,10 +11,10 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings
 from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.training.config import RunConfig
-from groundup.training.run_folder import RunFolder
 
 END = "<|endoftext|>"
 TEXT = "Ada had a red kite. Ben lost the old drum. Who found the new boat? It's Eve's! " * 8

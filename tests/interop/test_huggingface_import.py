@@ -14,8 +14,8 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.files import hash_file
 from groundup.generation import LanguageModel
 from groundup.interop import export_huggingface, import_huggingface
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.run_folder import RunFolder
 
 transformers = pytest.importorskip("transformers")
 
@@ -141,8 +141,8 @@ def test_an_imported_run_can_be_trained_on(
 ) -> None:
     from groundup.config import load_settings
     from groundup.data.prepare import prepare
+    from groundup.runs.config import RunConfig
     from groundup.training import train
-    from groundup.training.config import RunConfig
 
     run = import_huggingface(make_checkpoint(), "taken", runs_folder=runs)
     text = tmp_path / "text.txt"

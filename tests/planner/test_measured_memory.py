@@ -69,7 +69,7 @@ TENSORS = """
 import json, sys
 from torch.profiler import ProfilerActivity, profile
 from groundup.training.building import build_state
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.execution import settle, switches
 from groundup.training.graph import choose_step
 from groundup.training.rehearsal import random_batch
@@ -94,7 +94,7 @@ for line in sys.stdin:
 PROCESS = """
 import json, sys
 from groundup.training.machine_probe import time_steps
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.execution import settle
 
 settings = {"device": "cpu", "num_threads": 1, **json.loads(sys.argv[1])}

@@ -28,11 +28,11 @@ from groundup.config import load_settings, save_yaml
 from groundup.errors import GroundupError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.serving.dashboard import plotly_script_path, router_for_runs
 from groundup.serving.loss_spikes import SpikeDetector
 from groundup.serving.thinning import thin
-from groundup.training.config import RunConfig
-from groundup.training.run_folder import RunFolder
 
 LONG_AGO = 1_000_000_000
 SECRET = "the-secret-of-another-folder"

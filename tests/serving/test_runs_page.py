@@ -16,10 +16,10 @@ import pytest
 from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
 from groundup.files import append_json_line, write_json_atomic
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.training.config import RunConfig
-from groundup.training.run_folder import RunFolder
 
 END = "<|endoftext|>"
 STORIES = END.join(f"The cat number {i} sat on mat {i % 7} and slept." for i in range(400))

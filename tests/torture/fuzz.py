@@ -27,12 +27,12 @@ from groundup.data.verify import verify
 from groundup.errors import GroundupError
 from groundup.experiments.spec import SweepConfig
 from groundup.files import hash_bytes, read_json_lines
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.serving.metrics_reading import MetricsReader, read_newest
 from groundup.serving.run_reading import as_json, read_settings
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
-from groundup.training.config import RunConfig
-from groundup.training.run_folder import RunFolder
 
 CORPUS = Path(__file__).with_name("corpus")
 MAX_SECONDS = 10.0

@@ -10,9 +10,9 @@ import torch
 
 from groundup.config import load_settings
 from groundup.data.prepare import prepare
+from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
-from groundup.training.config import RunConfig
 
 END = "<|endoftext|>"
 NAMES = "Ada Ben Cleo Dan Eve Finn".split()

@@ -12,12 +12,12 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training import loop
 from groundup.training.comparison import compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.loop import train
 from groundup.training.rehearsal import Rehearsal
-from groundup.training.run_folder import RunFolder
 from groundup.training.time_budget import TimeBudget
 
 MakeConfig = Callable[..., RunConfig]

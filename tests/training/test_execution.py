@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
 from groundup.training import execution
 from groundup.training.building import build_state
-from groundup.training.config import RunConfig
 from groundup.training.execution import (
     autocast,
     compile_model,

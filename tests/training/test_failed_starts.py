@@ -11,9 +11,9 @@ import pytest
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, DataError, GroundupError
 from groundup.model import TransformerLM
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 

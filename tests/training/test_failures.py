@@ -15,13 +15,13 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import graph, loop
 from groundup.training.building import build_loader, build_state, open_data
 from groundup.training.comparison import compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder
 from groundup.training.step import train_step
 
 MakeConfig = Callable[..., RunConfig]

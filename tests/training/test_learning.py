@@ -12,8 +12,8 @@ import torch
 from groundup.checkpoint import CheckpointFolder, restore_model
 from groundup.data.loader import Batch
 from groundup.optim.build import build_optimizer
+from groundup.runs.config import RunConfig
 from groundup.training.building import build_state, open_data
-from groundup.training.config import RunConfig
 from groundup.training.evaluation import evaluate
 from groundup.training.loop import train
 from groundup.training.step import train_step

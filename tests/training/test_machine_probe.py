@@ -6,8 +6,8 @@ import pytest
 
 from groundup.data.loader import Batch
 from groundup.model.config import ModelConfig
+from groundup.runs.config import RunConfig
 from groundup.training import machine_probe
-from groundup.training.config import RunConfig
 from groundup.training.execution import settle
 from groundup.training.machine_probe import probe_this_machine, time_steps
 

@@ -3,8 +3,8 @@
 import pytest
 
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
 from groundup.training import execution
-from groundup.training.config import RunConfig
 from groundup.training.execution import planned_memory, settle
 
 CONFIG = RunConfig(device="cpu", batch_size=24)

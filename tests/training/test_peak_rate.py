@@ -9,11 +9,11 @@ import torch
 
 from groundup.experiments.results.run_result import read_run
 from groundup.planner.quantities import show_duration
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training import peak_rate
-from groundup.training.config import RunConfig
 from groundup.training.loop import train
 from groundup.training.peak_rate import core_peak, find_peak
-from groundup.training.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 

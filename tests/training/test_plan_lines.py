@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training import plan_lines as module
-from groundup.training.config import RunConfig
 from groundup.training.execution import settle
 from groundup.training.loop import train
 from groundup.training.plan_lines import plan_lines
-from groundup.training.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 

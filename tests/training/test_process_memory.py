@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from groundup.config import save_yaml
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.execution import planned_memory, settle
-from groundup.training.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 

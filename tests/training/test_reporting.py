@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from groundup.errors import MissingExtraError
+from groundup.runs.config import RunConfig
 from groundup.training import metrics
 from groundup.training.building import build_state
-from groundup.training.config import RunConfig
 from groundup.training.console import show_duration, show_rate, show_record
 from groundup.training.loop import train
 from groundup.training.metrics import Meter, MetricsWriter

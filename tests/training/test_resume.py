@@ -16,10 +16,10 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.comparison import compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder
 from groundup.training.verify import verify_resume
 
 MakeConfig = Callable[..., RunConfig]
@@ -27,7 +27,7 @@ MakeConfig = Callable[..., RunConfig]
 # What a process that trains runs, slowly enough that a signal finds it at work.
 SCRIPT = """
 import time, torch
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.loop import train
 
 torch.set_num_threads(1)

@@ -12,12 +12,12 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder, is_claimed
 from groundup.tokenizer import Tokenizer
 from groundup.training.changes import differences
-from groundup.training.config import RunConfig
 from groundup.training.evaluation import Evaluation, Evaluator
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder, is_claimed
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -75,7 +75,7 @@ def test_a_lock_of_the_same_inode_on_another_device_claims_nothing(
         lines = Path("/proc/locks").read_text().splitlines()
         (own,) = (line for line in lines if "FLOCK" in line and f":{inode} " in line)
     device = own.split()[5].rpartition(":")[0]
-    monkeypatch.setattr("groundup.training.run_folder._LIST_OF_LOCKS", listed)
+    monkeypatch.setattr("groundup.runs.folder._LIST_OF_LOCKS", listed)
     for text, is_held in ((own, True), (own.replace(f" {device}:", " aa:bb:"), False)):
         listed.write_text(text + "\n")
         assert is_claimed(tmp_path) is is_held

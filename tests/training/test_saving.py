@@ -7,10 +7,10 @@ import pytest
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.files import read_json_lines
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.execution import settle
 from groundup.training.loop import train
-from groundup.training.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 

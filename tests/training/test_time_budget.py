@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
 from groundup.training import process_clock
-from groundup.training.config import RunConfig
 from groundup.training.step_counts import COUNTED_IN_STEPS, scaled_steps, with_num_steps
 from groundup.training.time_budget import (
     Costs,

@@ -13,13 +13,13 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.loader import Batch
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training import building, cost_probe, loop, rehearsal
 from groundup.training.comparison import compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import TrainSummary, train
 from groundup.training.rehearsal import Rehearsal
-from groundup.training.run_folder import RunFolder
 from groundup.training.time_budget import TimeBudget
 
 MakeConfig = Callable[..., RunConfig]

@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.sweep import look_ahead
-    from groundup.training.config import RunConfig
+    from groundup.runs.config import RunConfig
 
     check_jobs(arguments.jobs)
     if arguments.extra_rates < 0:

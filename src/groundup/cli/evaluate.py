@@ -10,7 +10,7 @@ from tyro.conf import Positional
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from groundup.training.config import RunConfig
+    from groundup.runs.config import RunConfig
     from groundup.training.evaluation import Evaluation
 
 
@@ -47,8 +47,8 @@ def run(arguments: Arguments) -> None:
     """Load, measure, print."""
     from groundup.cli.runs import find_run
     from groundup.config import load_settings
-    from groundup.training.config import RunConfig
-    from groundup.training.run_folder import RunFolder
+    from groundup.runs.config import RunConfig
+    from groundup.runs.folder import RunFolder
 
     checkpoint = parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)

@@ -175,8 +175,8 @@ def load_to_write(
     from groundup.cli.evaluate import parse_checkpoint
     from groundup.config import load_settings
     from groundup.generation import LanguageModel
+    from groundup.runs.config import RunConfig
     from groundup.runtime import keep_freed_memory
-    from groundup.training.config import RunConfig
     from groundup.training.execution import settle_device
 
     asked = {"device": device, "precision": precision}

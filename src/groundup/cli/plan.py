@@ -18,8 +18,8 @@ from groundup.planner.duration import ASSUMED_MFU
 from groundup.planner.expectation import EXPECTED_MFU
 from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName
 from groundup.planner.prices import Price, find_price
+from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
-from groundup.training.config import RunConfig
 
 if TYPE_CHECKING:
     from groundup.training.machine_probe import Probe

@@ -60,7 +60,7 @@ def run(arguments: Arguments) -> int:
     from groundup.experiments.ladder import scaling_spec
     from groundup.experiments.scaling import run_scaling
     from groundup.experiments.sweep import look_ahead
-    from groundup.training.config import RunConfig
+    from groundup.runs.config import RunConfig
 
     check_jobs(arguments.jobs)
     spec = scaling_spec(

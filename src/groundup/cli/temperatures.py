@@ -196,7 +196,7 @@ def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:
 def describe_device(device: str) -> str:
     """The device that the flag stands for, as its maker calls it."""
     from groundup.config import load_settings
-    from groundup.training.config import RunConfig
+    from groundup.runs.config import RunConfig
     from groundup.training.execution import device_name, settle_device
 
     return device_name(settle_device(load_settings(RunConfig, overrides={"device": device})))
@@ -246,7 +246,7 @@ def _reference_of(
 ) -> "ReferenceText | None":
     """What one run is held against: text that it has not learned from, where there is such."""
     from groundup.experiments.temperatures.reference_text import ReferenceText, unseen_documents
-    from groundup.training.run_folder import RunFolder
+    from groundup.runs.folder import RunFolder
 
     tokenizer, most = language_model.tokenizer, _num_documents(arguments)
     unseen = unseen_documents(RunFolder(folder), tokenizer, most)

@@ -16,7 +16,7 @@ from groundup.cli.early_flags import is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.process_clock import process_start
 from groundup.training.step_counts import COUNTED_IN_STEPS
 

@@ -21,7 +21,7 @@ from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
 from groundup.planner.parameters import count_parameters
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 BASE = "base"
 EXTRA_RATES = 3

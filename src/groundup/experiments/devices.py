@@ -3,8 +3,8 @@
 import os
 from dataclasses import dataclass, field
 
+from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
-from groundup.training.config import RunConfig
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from groundup.planner import Execution, describe_cpu, expected_duration, find_ac
 from groundup.planner.duration import Duration
 from groundup.planner.prices import Price, find_price
 from groundup.planner.quantities import show_dollars, show_duration
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
-from groundup.training.config import RunConfig
 from groundup.training.execution import device_name, settle_device, switches
 from groundup.training.peak_rate import find_peak
-from groundup.training.run_folder import RunFolder
 
 
 def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | None:

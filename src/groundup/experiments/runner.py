@@ -25,7 +25,7 @@ from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.experiments.watching import Verdict, Watcher
 from groundup.files import locked
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]

@@ -32,7 +32,7 @@ from groundup.experiments.sweep import PointResult, run_sweep
 from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
 from groundup.planner.parameters import count_parameters
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 
 @dataclass(frozen=True)

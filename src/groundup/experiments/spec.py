@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from groundup.config import Seed, Settings, describe_validation_error, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
-from groundup.training.config import NAME_PATTERN, RunConfig
+from groundup.runs.config import NAME_PATTERN, RunConfig
 
 # The sweep itself names its runs, says where they lie, and repeats them with its seeds.
 _RESERVED = {

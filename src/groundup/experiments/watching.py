@@ -9,7 +9,7 @@ from groundup.errors import GroundupError
 from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 
 Curve = list[tuple[float, float]]
 """(share of the run, best validation loss so far), in order."""

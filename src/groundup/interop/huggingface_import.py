@@ -39,10 +39,10 @@ from groundup.interop.safetensors_files import (
 from groundup.interop.source import express_special_ids
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import build_optimizer
+from groundup.runs.config import NAME_PATTERN, RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.runtime import set_seed
 from groundup.tokenizer import Tokenizer
-from groundup.training.config import NAME_PATTERN, RunConfig
-from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
 
 # Old checkpoints carry the frequencies of the rotation, which follow from its settings.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groundup.training.figure_columns import as_float, parse_line
+from groundup.runs.metrics import as_float, parse_line
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from groundup.config import load_yaml
 from groundup.generation import LanguageModel
 from groundup.generation.special_ids import SpecialIds
 from groundup.model import ModelConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.run_folder import RunFolder
 
 CheckpointName = Literal["newest", "best"] | int
 DtypeName = Literal["float32", "bfloat16", "float16"]

@@ -18,6 +18,8 @@ from fastapi import APIRouter, Query, Response
 
 from groundup.errors import GroundupError
 from groundup.planner.parameters import count_parameters
+from groundup.runs.config import model_of
+from groundup.runs.folder import RunFolder
 from groundup.serving.checkpoint_listing import list_checkpoints
 from groundup.serving.metrics_reading import Metrics, MetricsReader, Newest, read_newest
 from groundup.serving.run_reading import (
@@ -29,8 +31,6 @@ from groundup.serving.run_reading import (
     read_settings,
 )
 from groundup.serving.run_status import judge, last_change
-from groundup.training.config import model_of
-from groundup.training.run_folder import RunFolder
 
 _MAX_READERS = 32
 

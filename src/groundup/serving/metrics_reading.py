@@ -15,10 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from groundup.runs.metrics import FigureColumns, as_float, parse_line
 from groundup.serving.loss_spikes import SpikeDetector
 from groundup.serving.run_reading import open_plain_file, read_tail
 from groundup.serving.thinning import thin
-from groundup.training.figure_columns import FigureColumns, as_float, parse_line
 
 _BLOCK_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 2**20

@@ -17,7 +17,7 @@ import yaml
 
 from groundup.config import flatten, load_yaml
 from groundup.errors import ConfigError
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 
 # YAML is read slowly, so that a large file of it would hold an answer up.
 _MAX_YAML_BYTES = 2**16

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from groundup.runs.folder import RunFolder, is_claimed
+from groundup.runs.log import TAIL_BYTES, last_entry
 from groundup.serving.run_reading import file_signature, read_tail
-from groundup.training.run_folder import RunFolder, is_claimed
-from groundup.training.run_log import TAIL_BYTES, last_entry
 
 State = Literal["running", "stalled", "finished", "stopped", "failed"]
 

@@ -1,24 +1,20 @@
-"""Training a run: its settings, its folder, the loop, and the proof that it resumes exactly."""
+"""Training a run: the step, the loop, and the proof that it resumes exactly."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from groundup.training.config import RunConfig
     from groundup.training.loop import TrainSummary, train
-    from groundup.training.run_folder import RunFolder
     from groundup.training.verify import ResumeReport, verify_resume
 
 _HOME_OF = {
     "ResumeReport": "verify",
-    "RunConfig": "config",
-    "RunFolder": "run_folder",
     "TrainSummary": "loop",
     "train": "loop",
     "verify_resume": "verify",
 }
 
-__all__ = ["ResumeReport", "RunConfig", "RunFolder", "TrainSummary", "train", "verify_resume"]
+__all__ = ["ResumeReport", "TrainSummary", "train", "verify_resume"]
 
 
 def __getattr__(name: str) -> Any:

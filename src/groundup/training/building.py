@@ -12,9 +12,9 @@ from groundup.data.shards import Shards, open_shards
 from groundup.model import TransformerLM
 from groundup.optim.build import build_optimizer
 from groundup.planner import check_holdable
+from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, set_seed
 from groundup.tokenizer import Tokenizer
-from groundup.training.config import RunConfig
 from groundup.training.evaluation import Evaluator
 from groundup.training.execution import compile_model
 from groundup.training.state import TrainingState

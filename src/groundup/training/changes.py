@@ -7,7 +7,7 @@ from typing import Any
 from groundup.checkpoint import Checkpoint
 from groundup.config import Settings, flatten
 from groundup.errors import ConfigError
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 # What is only shown, and changes neither weights nor files that count.
 _FREE = ("logging.",)

@@ -10,8 +10,8 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.files import read_json_lines
+from groundup.runs.folder import RunFolder
 from groundup.training.metrics import MEASURED
-from groundup.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

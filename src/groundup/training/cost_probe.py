@@ -19,12 +19,12 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import RunData, build_evaluator, build_loader
-from groundup.training.config import RunConfig
 from groundup.training.execution import autocast
 from groundup.training.rehearsal import Rehearsal, num_warm_up_steps
-from groundup.training.run_folder import RunFolder
 from groundup.training.time_budget import (
     Costs,
     Repeated,

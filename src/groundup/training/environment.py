@@ -13,8 +13,8 @@ import torch
 
 from groundup import __version__
 from groundup.data.check import DataIds
+from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
-from groundup.training.config import RunConfig
 
 # A resume under other values of these may round differently.
 DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads", "data")

@@ -19,8 +19,8 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
+from groundup.runs.config import RunConfig
 from groundup.runtime import keep_freed_memory, memory_bytes, why_no_bfloat16
-from groundup.training.config import RunConfig
 
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 

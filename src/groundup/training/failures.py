@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from groundup.errors import GroundupError
+from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
-from groundup.training.config import RunConfig
 
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 _GIB = 2**30

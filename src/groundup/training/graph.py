@@ -15,7 +15,7 @@ from torch import Tensor
 from groundup.data.loader import Batch
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.execution import autocast
 from groundup.training.step import QueuedStep, compute_step, queue_figures, train_step
 

@@ -20,7 +20,8 @@ from groundup.checkpoint import capture_random_state, restore_random_state
 from groundup.data.loader import Batch
 from groundup.errors import ConfigError, GroundupError
 from groundup.optim.build import learning_rate_at, set_learning_rates
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.console import show_duration
 from groundup.training.cost_probe import WriteSample, fit_into_budget
 from groundup.training.execution import autocast, settle, switches
@@ -29,7 +30,6 @@ from groundup.training.graph import choose_step
 from groundup.training.metrics import Meter, MetricsWriter
 from groundup.training.opening import OpenRun, open_run
 from groundup.training.reporting import Reporter
-from groundup.training.run_folder import RunFolder
 from groundup.training.saving import Saver
 from groundup.training.signals import StopRequest
 from groundup.training.step import QueuedStep

@@ -20,8 +20,8 @@ from groundup.planner import (
 )
 from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
+from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, peak_memory_bytes
-from groundup.training.config import RunConfig
 from groundup.training.execution import device_name, settle, switches
 from groundup.training.rehearsal import Rehearsal, num_warm_up_steps, random_batch
 

@@ -15,8 +15,8 @@ import torch
 
 from groundup.files import append_json_line
 from groundup.planner.flops import training_flops_per_token
+from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
-from groundup.training.config import RunConfig
 from groundup.training.peak_rate import find_peak
 
 # Taken from the machine, so not the same when a run is repeated; all other figures are.

@@ -12,6 +12,8 @@ from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model.shapes import weight_shapes
 from groundup.optim.build import learning_rate_at
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -21,13 +23,11 @@ from groundup.training.building import (
     open_data,
 )
 from groundup.training.changes import check_changes, check_saved
-from groundup.training.config import RunConfig
 from groundup.training.environment import describe_environment, environment_changes
 from groundup.training.evaluation import Evaluator
 from groundup.training.execution import describe_kernels, device_name
 from groundup.training.peak_rate import find_peak
 from groundup.training.plan_lines import plan_lines
-from groundup.training.run_folder import RunFolder
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
 

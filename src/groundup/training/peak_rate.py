@@ -9,7 +9,7 @@ import time
 import torch
 
 from groundup.planner.hardware import peak_flops_per_second
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.execution import device_name
 
 _SIZE = 512

@@ -10,7 +10,7 @@ from groundup.planner import (
     time_line,
     two_line_plan,
 )
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.execution import device_name, planned_memory
 from groundup.training.peak_rate import find_peak
 

@@ -7,8 +7,8 @@ import torch
 
 from groundup.data.loader import Batch
 from groundup.optim.build import set_learning_rates
+from groundup.runs.config import RunConfig
 from groundup.training.building import build_state
-from groundup.training.config import RunConfig
 from groundup.training.graph import choose_step
 from groundup.training.step import QueuedStep
 

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.console import show_record
 from groundup.training.metrics import Meter, MetricsWriter
 from groundup.training.state import TrainingState

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from groundup.config import load_settings
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 COUNTED_IN_STEPS = (
     "schedule.warmup_steps",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from groundup.errors import ConfigError
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 from groundup.training.step_counts import scaled, with_num_steps
 from groundup.training.timetable import times_due, times_either_due
 

@@ -6,7 +6,7 @@ uninterrupted one does.
 
 import math
 
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 
 class Timetable:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from groundup.errors import MissingExtraError
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 _log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.comparison import Comparison, compare_runs
-from groundup.training.config import RunConfig
 from groundup.training.execution import settle_device
-from groundup.training.run_folder import RunFolder
 
 _CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
 

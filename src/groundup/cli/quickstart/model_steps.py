@@ -45,7 +45,8 @@ class ModelSteps:
     def train(self) -> int:
         """Train, go on, or find that it is done; the exit status if a signal stopped it."""
         from groundup.cli.train import exit_status, sample_writer
-        from groundup.training import RunFolder, train
+        from groundup.runs import RunFolder
+        from groundup.training import train
         from groundup.training.time_budget import TimeBudget
 
         self._resolve_what_was_done()

@@ -7,7 +7,7 @@ rate that falls to nothing. `configs/train/quickstart.yaml` has the same, for pe
 from pathlib import Path
 
 from groundup.model.config import preset
-from groundup.training.config import RunConfig
+from groundup.runs.config import RunConfig
 
 RUN_NAME = "stories"
 

@@ -18,8 +18,8 @@ from groundup.planner import (
 )
 from groundup.planner.duration import Duration
 from groundup.planner.hardware import Precision, find_accelerator
-from groundup.training.config import model_of
-from groundup.training.figure_columns import as_float
+from groundup.runs.config import model_of
+from groundup.runs.metrics import as_float
 
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 

@@ -14,7 +14,7 @@ from groundup.config import load_yaml
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.results.run_result import RunResult, read_run
 from groundup.files import read_json_lines
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from groundup.training.figure_columns import FigureColumns, as_float, parse_line
+from groundup.runs.metrics import FigureColumns, as_float, parse_line
 
 _MAX_SAMPLE_CHARACTERS = 4_000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.results.run_metrics import Metrics
-from groundup.training.run_folder import is_claimed
-from groundup.training.run_log import TAIL_BYTES, last_entry
+from groundup.runs.folder import is_claimed
+from groundup.runs.log import TAIL_BYTES, last_entry
 
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
 

@@ -17,7 +17,7 @@ from groundup.errors import ConfigError
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.experiments.results.run_metrics import Metrics, Sample, read_metrics
 from groundup.experiments.results.run_outcome import Outcome, judge
-from groundup.training.run_folder import RunFolder
+from groundup.runs.folder import RunFolder
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 

@@ -11,9 +11,9 @@ from groundup.data.check import content_id
 from groundup.data.shards import Shards, open_shards
 from groundup.errors import DataError
 from groundup.experiments.temperatures.text_diversity import words_of
+from groundup.runs.folder import RunFolder
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
-from groundup.training.run_folder import RunFolder
 
 _IDS_AT_ONCE = 1 << 20
 

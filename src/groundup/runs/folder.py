@@ -22,9 +22,9 @@ from groundup.files import (
     remove_stale_temporaries,
     write_json_atomic,
 )
-from groundup.training.config import RunConfig
-from groundup.training.figure_columns import parse_line
-from groundup.training.run_log import RunLog, log_to_file
+from groundup.runs.config import RunConfig
+from groundup.runs.log import RunLog, log_to_file
+from groundup.runs.metrics import parse_line
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer

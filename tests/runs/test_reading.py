@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 
 from groundup.model.config import ModelConfig
-from groundup.training.config import model_of
-from groundup.training.figure_columns import FigureColumns, as_float, parse_line
-from groundup.training.run_log import last_entry, log_to_file
+from groundup.runs.config import model_of
+from groundup.runs.log import last_entry, log_to_file
+from groundup.runs.metrics import FigureColumns, as_float, parse_line
 
 
 def columns_of(*records: dict[str, object]) -> FigureColumns:
