@@ -29,8 +29,8 @@ from groundup.experiments.report.curves_svg import (
     ticks,
 )
 from groundup.experiments.results.groups import Group
-from groundup.experiments.results.run_outcome import Outcome
 from groundup.experiments.results.run_result import read_run
+from groundup.experiments.results.run_standing import Standing
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOSSES = st.lists(st.floats(0.1, 20.0), min_size=1, max_size=300)
@@ -110,7 +110,7 @@ def test_only_steps_that_all_seeds_have_are_averaged(tmp_path: Path) -> None:
 
 def test_a_seed_that_was_stopped_does_not_cut_the_others_short(tmp_path: Path) -> None:
     stopped = run_of(tmp_path, [9.0, 9.0], "c")
-    stopped = replace(stopped, outcome=Outcome("unfinished", "It ended after step 2 of 4."))
+    stopped = replace(stopped, outcome=Standing("unfinished", "It ended after step 2 of 4."))
     done = [run_of(tmp_path, [4.0, 3.0, 2.0, 1.0], name) for name in "ab"]
     (curve,) = curves_of([group_of(stopped, *done)], "loss")["step"]
     assert curve.line == ((1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)) and curve.band == ()

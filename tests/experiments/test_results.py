@@ -20,6 +20,8 @@ from groundup.experiments.results.run_result import RunResult, read_run
 from groundup.experiments.results.statistics import confidence_interval, student_quantile
 from groundup.planner import count_parameters, expected_duration
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runs.outcome import Outcome
 
 DATA = {"content": "sha256:aa", "tokenizer": "sha256:tt"}
 
@@ -183,6 +185,8 @@ def test_an_error_in_the_log_is_a_failure(tmp_path: Path) -> None:
     (folder / "log.txt").write_text("2026-01-02 03:04:05,678 ERROR OSError: no disk\n")
     outcome = read_run(folder).outcome
     assert (outcome.state, outcome.sentence) == ("failed", "OSError: no disk")
+    Outcome("diverged", 2, "any words at all").write(RunFolder(folder).outcome_file)
+    assert read_run(folder).outcome.state == "diverged"
 
 
 def test_settings_of_another_version_are_shown_without_a_plan(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from groundup.experiments.report.contents import make_report
 from groundup.experiments.report.figure_text import show_duration
 from groundup.experiments.report.markdown_page import render_markdown
 from groundup.experiments.results.run_cost import Cost, cost_of
-from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, training_memory
 from groundup.runs.config import RunConfig
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import read_metrics
 
 MODEL = {f"model.{name}": value for name, value in PRESETS["quickstart"].model_dump().items()}
 

@@ -15,7 +15,6 @@ from groundup.config import save_yaml
 from groundup.errors import ConfigError
 from groundup.experiments import devices
 from groundup.experiments.devices import make_slots
-from groundup.experiments.results.run_metrics import Metrics
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
@@ -24,6 +23,7 @@ from groundup.experiments.trials import Point
 from groundup.experiments.watching import Watcher, find_divergence, quantile, validation_curve
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics
 
 RATE = "optimizer.learning_rate"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from groundup.errors import MissingExtraError
-from groundup.experiments.results.run_metrics import Metrics
-from groundup.experiments.results.run_outcome import describe_last_figures
+from groundup.experiments.results.run_standing import describe_last_figures
 from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
 from groundup.experiments.sweep import plan_trials, run_sweep, summarize
 from groundup.experiments.trials import TrialRecord
+from groundup.runs.metrics import Metrics
 
 RATE = "optimizer.learning_rate"
 SEARCH: dict[str, Any] = {

@@ -30,8 +30,10 @@ from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.loss_spikes import SpikeDetector
+from groundup.runs.metrics_file import cut_metrics
+from groundup.runs.outcome import Outcome
 from groundup.serving.dashboard import plotly_script_path, router_for_runs
-from groundup.serving.loss_spikes import SpikeDetector
 from groundup.serving.thinning import thin
 
 LONG_AGO = 1_000_000_000
@@ -167,7 +169,7 @@ def test_a_file_cut_by_a_resume_is_told_from_its_beginning(
     for step in range(1, 6):
         add_line(folder, step, loss=float(step))
     before = metrics(client)
-    folder.cut_metrics(last_step=2)
+    cut_metrics(folder.metrics_file, last_step=2)
     for step in range(3, 9):
         add_line(folder, step, loss=100.0)
     # As many lines and more are there again, so the number alone would not tell.
@@ -336,6 +338,7 @@ def test_links_and_pipes_in_a_run_folder_are_not_followed(
     secret = make_run(tmp_path, "secret", **{"data.shards": SECRET})
     add_line(secret, 1, samples=[SECRET])
     add_log(secret, f"ERROR {SECRET}")
+    Outcome("failed", reason=SECRET).write(secret.outcome_file)
     write_json_atomic(secret.environment_file, {"device": SECRET})
     linked = runs_folder / "linked"
     linked.mkdir()
@@ -381,9 +384,21 @@ def say_error(folder: RunFolder) -> None:
     add_log(folder, "ERROR GroundupError: out of memory on cpu")
 
 
+def write_failed(folder: RunFolder) -> None:
+    say_stopped(folder)
+    Outcome("diverged", 3, "GroundupError: out of memory on cpu").write(folder.outcome_file)
+
+
+def write_finished(folder: RunFolder) -> None:
+    Outcome("finished", 3).write(folder.outcome_file)
+
+
 @pytest.mark.parametrize(
     ("last_word", "is_claimed", "is_old", "state"),
     [
+        (write_failed, False, False, "failed"),
+        (write_failed, True, False, "running"),
+        (write_finished, False, True, "finished"),
         (say_nothing, True, False, "running"),
         (say_nothing, True, True, "stalled"),
         (say_nothing, False, False, "running"),
@@ -413,7 +428,7 @@ def test_the_state_follows_from_lock_log_and_silence(
         (listed,) = client.get("/api/runs").json()["runs"]
     assert run["status"] == listed["status"] == state
     assert run["message"] == listed["message"]
-    if (last_word, is_claimed) == (say_error, False):
+    if last_word in (say_error, write_failed) and not is_claimed:
         assert "out of memory" in run["message"]
 
 

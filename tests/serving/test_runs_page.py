@@ -18,6 +18,7 @@ from groundup.data.prepare import prepare
 from groundup.files import append_json_line, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import cut_metrics
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 
@@ -299,7 +300,7 @@ def test_a_resumed_run_is_drawn_anew(browser: Any, page: Any, make_run: MakeRun)
     folder = make_run("one")
     look(browser, page)
     browser.wait(lambda: len(curve(browser, "one")) == 20)
-    folder.cut_metrics(last_step=10)
+    cut_metrics(folder.metrics_file, last_step=10)
     for step in (11, 13):
         add_line(folder, step)
     return_to(browser)

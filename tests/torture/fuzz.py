@@ -29,8 +29,9 @@ from groundup.experiments.spec import SweepConfig
 from groundup.files import hash_bytes, read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.serving.metrics_reading import MetricsReader, read_newest
-from groundup.serving.run_reading import as_json, read_settings
+from groundup.runs.metrics_file import MetricsReader, cut_metrics, read_metrics, read_newest
+from groundup.serving.dashboard import lines_after
+from groundup.serving.run_reading import as_json
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 
@@ -218,7 +219,7 @@ def _state(case: Case, name: str, data: bytes) -> None:
 def _settings(case: Case, name: str, data: bytes) -> None:
     path = case.place / "config.yaml"
     path.write_bytes(data)
-    json.dumps(as_json(read_settings(RunFolder(case.place))).decode())
+    json.dumps(as_json(RunFolder(case.place).read_settings()).decode())
     load_settings(SweepConfig if name == "sweep.yaml" else RunConfig, path)
 
 
@@ -236,10 +237,10 @@ def _run_settings(case: Case, name: str, data: bytes) -> None:
 def _metrics(case: Case, name: str, data: bytes) -> None:
     path = case.place / "metrics.jsonl"
     path.write_bytes(data)
-    as_json(MetricsReader(path).lines_after(0, None, 100))
-    as_json(read_newest(path).figures)
-    folder = RunFolder(case.place)
-    folder.cut_metrics(2)
+    as_json(lines_after(MetricsReader(path), 0, None, 100))
+    as_json(read_newest(path).values)
+    read_metrics(path)
+    cut_metrics(path, 2)
     list(read_json_lines(path))
 
 

@@ -146,6 +146,9 @@ def test_many_skipped_steps_stop_the_run_at_its_last_good_state(
     assert "--resume --allow-changes" in message
     assert f"begin at ids {', '.join(map(str, starts_of(config, 7)))})" in message
     assert message in RunFolder(config.run_folder).log_file.read_text()
+    outcome = RunFolder(config.run_folder).read_outcome()
+    assert outcome is not None and (outcome.state, outcome.step) == ("diverged", 8)
+    assert outcome.reason == f"GroundupError: {message}"
     checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
     assert checkpoints.newest().step == 5
     assert [record["step"] for record in records_of(config) if "skipped" in record] == [6, 7, 8]
@@ -263,8 +266,11 @@ def test_too_little_memory_gives_numbers_and_advice(
 
     monkeypatch.setattr(TransformerLM, "loss", fail)
     with pytest.raises(GroundupError) as caught:
-        train(make_config("run", {"batch_size": 12, "micro_batch_size": 6}))
+        train(config := make_config("run", {"batch_size": 12, "micro_batch_size": 6}))
     message = str(caught.value)
+    outcome = RunFolder(config.run_folder).read_outcome()
+    assert outcome is not None
+    assert (outcome.state, outcome.reason) == ("failed", f"GroundupError: {message}")
     assert "out of memory on cpu with micro-batches of 6 sequences of 16 tokens" in message
     assert "--micro-batch-size 3" in message and "GiB at most in use" in message
 

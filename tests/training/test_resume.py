@@ -173,6 +173,7 @@ def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int)
         time.sleep(moments.uniform(0.0, 0.03))
         trainer.send(signal.SIGKILL)
         assert trainer.end()[0] == -signal.SIGKILL
+        assert RunFolder(killed.run_folder).read_outcome() is None
     status, messages = Trainer(killed, resume=True).end()
     assert status == 0 and messages[-2:] == [40, None]
     assert_equal_runs(whole, killed)
@@ -194,6 +195,9 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
     assert 4 <= saved < 30
     log = RunFolder(parted.run_folder).log_file.read_text()
     assert "--resume" in log and f"stopped after step {saved} of 30" in log
+    outcome = RunFolder(parted.run_folder).read_outcome()
+    assert outcome is not None
+    assert (outcome.state, outcome.step, outcome.reason) == ("stopped", saved, number.name)
     train(parted, resume=True)
     assert_equal_runs(whole, parted)
 

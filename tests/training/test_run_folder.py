@@ -13,7 +13,7 @@ from groundup.config import load_settings
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
 from groundup.runs.config import RunConfig
-from groundup.runs.folder import RunFolder, is_claimed
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.changes import differences
 from groundup.training.evaluation import Evaluation, Evaluator
@@ -38,6 +38,7 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
         "config.yaml",
         "environment.json",
         "metrics.jsonl",
+        "outcome.json",
         "log.txt",
         "tokenizer.json",
         "checkpoints",
@@ -53,32 +54,6 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
     assert environment["data"]["content"].startswith("sha256:")
     assert {"torch", "numpy", "python", "groundup", "device", "git_commit"} <= environment.keys()
     assert "fused" in environment["kernels"]
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel lists no locks here")
-def test_a_folder_is_claimed_while_a_trainer_holds_it(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    assert is_claimed(folder.path) is None
-    with folder.claim(resume=False):
-        assert is_claimed(folder.path)
-    assert is_claimed(folder.path) is False
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel lists no locks here")
-def test_a_lock_of_the_same_inode_on_another_device_claims_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = RunFolder(tmp_path)
-    listed = tmp_path / "locks"
-    with folder.claim(resume=False):
-        inode = tmp_path.stat().st_ino
-        lines = Path("/proc/locks").read_text().splitlines()
-        (own,) = (line for line in lines if "FLOCK" in line and f":{inode} " in line)
-    device = own.split()[5].rpartition(":")[0]
-    monkeypatch.setattr("groundup.runs.folder._LIST_OF_LOCKS", listed)
-    for text, is_held in ((own, True), (own.replace(f" {device}:", " aa:bb:"), False)):
-        listed.write_text(text + "\n")
-        assert is_claimed(tmp_path) is is_held
 
 
 def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:
@@ -185,9 +160,18 @@ def test_changed_settings_are_named_and_must_be_allowed(make_config: MakeConfig)
     # A refusal leaves the run as it was, its log with its last word included.
     log = RunFolder(changed.run_folder).log_file.read_text().splitlines()
     assert "stopped after step 4" in log[-1] and not any("ERROR" in line for line in log)
-    summary = train(changed, resume=True, allow_changes=True)
-    assert summary.steps == 14
-    folder = RunFolder(changed.run_folder)
+    folder, has_outcome = RunFolder(changed.run_folder), []
+    outcome = folder.read_outcome()
+    assert outcome is not None and (outcome.state, outcome.step) == ("stopped", 4)
+
+    def look(step: int, num_steps: int | None) -> None:
+        has_outcome.append(folder.outcome_file.exists())
+
+    summary = train(changed, resume=True, allow_changes=True, progress=look)
+    assert summary.steps == 14 and has_outcome == 10 * [False]
+    outcome = folder.read_outcome()
+    assert outcome is not None and (outcome.state, outcome.step) == ("finished", 14)
+    assert outcome.cost["tokens"] == summary.tokens and outcome.cost["wall_seconds"] > 0
     assert folder.read_config().optimizer.learning_rate == 3e-3
     assert "num_steps: 12 -> 14" in folder.log_file.read_text()
 

@@ -18,14 +18,14 @@ from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
 from groundup.experiments.bytecode import shared_bytecode
 from groundup.experiments.devices import Slot
-from groundup.experiments.results.run_metrics import read_metrics
-from groundup.experiments.results.run_outcome import describe_last_figures, judge
+from groundup.experiments.results.run_standing import describe_last_figures, judge
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.experiments.watching import Verdict, Watcher
 from groundup.files import locked
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import read_metrics
 from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
@@ -173,14 +173,14 @@ class Runner:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         num_steps = trial.find_num_steps()
-        outcome = judge(folder.path, metrics, num_steps)
+        standing = judge(folder, metrics, num_steps)
         best = metrics.lowest("validation_loss")
         ending: Status
         reason: str | None
         is_late = verdict is not None and verdict.status == "pruned" and status == 0
         if verdict is not None and not is_late:
             ending, reason = verdict.status, verdict.reason
-        elif outcome.state == "diverged":
+        elif standing.state == "diverged":
             ending, reason = "diverged", describe_last_figures(metrics)
         elif status == 0:
             ending, reason = "finished", None

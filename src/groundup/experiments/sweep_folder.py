@@ -17,6 +17,7 @@ from groundup.errors import ConfigError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
+from groundup.runs.folder import RunFolder
 from groundup.training.changes import differences
 
 TrialState = Status | Literal["begun", "to run"]
@@ -81,7 +82,7 @@ class SweepFolder:
             if record is not None and record.status != "failed":
                 states[trial.name] = record.status
             else:
-                has_begun = (self.runs / trial.name / "config.yaml").exists()
+                has_begun = RunFolder(self.runs / trial.name).has_run()
                 states[trial.name] = "begun" if has_begun else "to run"
         return states
 
@@ -94,7 +95,7 @@ class SweepFolder:
         append_json_line(self.records_file, record.as_json())
 
     def remove_checkpoints(self, trial: str) -> None:
-        shutil.rmtree(self.runs / trial / "checkpoints", ignore_errors=True)
+        shutil.rmtree(RunFolder(self.runs / trial).checkpoints, ignore_errors=True)
 
     def _refuse_file(self) -> None:
         if self.path.exists() and not self.path.is_dir():

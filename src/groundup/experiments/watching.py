@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundup.errors import GroundupError
-from groundup.experiments.results.run_metrics import Metrics, read_metrics
 from groundup.experiments.spec import PruneConfig
 from groundup.experiments.trials import Status, Trial
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import read_metrics
 
 Curve = list[tuple[float, float]]
 """(share of the run, best validation loss so far), in order."""
@@ -106,7 +107,7 @@ def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
     """The best validation loss up to each evaluation, by share of the run."""
     curve: Curve = []
     losses, best = metrics.column("validation_loss"), math.inf
-    for place in metrics.places("validation_loss"):
+    for place in metrics.indices("validation_loss"):
         best = min(best, losses[place])
         curve.append((metrics.step_of(place) / num_steps, best))
     return curve

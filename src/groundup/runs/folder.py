@@ -1,58 +1,74 @@
 """The folder of a run: whose it is, what lies in it, and how a resume finds it.
 
-    runs/<name>/{config.yaml, environment.json, metrics.jsonl, log.txt, tokenizer.json}
+    runs/<name>/{config.yaml, environment.json, metrics.jsonl, outcome.json, log.txt,
+                 tokenizer.json}
     runs/<name>/checkpoints/step_000100/
 
 `config.yaml` is written last when a run begins, so a folder that has it has all the rest.
 """
 
 import contextlib
-import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundup.config import load_settings, save_yaml
+import yaml
+
+from groundup.config import flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import (
-    atomic_path,
     locked,
     parse_json,
     remove_stale_temporaries,
     write_json_atomic,
 )
 from groundup.runs.config import RunConfig
-from groundup.runs.log import RunLog, log_to_file
-from groundup.runs.metrics import parse_line
+from groundup.runs.log import TAIL_BYTES, log_to_file
+from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
+from groundup.runs.plain_files import open_plain_file, read_tail
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
 _LIST_OF_LOCKS = Path("/proc/locks")
 
-# What stands for the step of a line of metrics.jsonl that is no record; torn is the last alone.
-_DAMAGED, _TORN = -1, -2
+_MAX_JSON_BYTES = 2**20
+# YAML is read slowly, so that a large file of it would hold a reader up.
+_MAX_YAML_BYTES = 2**16
+_MAX_YAML_DEPTH = 20
 
-_log = logging.getLogger(__name__)
+
+@dataclass
+class Record:
+    """What is to be written about a run when it ends."""
+
+    takes_errors: bool = True
+    """Whether an error that ends the block is the run's, and no refusal that leaves it alone."""
+    outcome: Callable[[], Outcome] = lambda: Outcome("failed")
+    """Asked at the end; the reason of an error is added to it."""
 
 
 class RunFolder:
     """The paths of one run, and what is done to its small files."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
+        """Who shows the folders of others to strangers does not follow links in them."""
         self.path = Path(path)
+        self.follow_links = follow_links
         self.config_file = self.path / "config.yaml"
         self.environment_file = self.path / "environment.json"
+        self.outcome_file = self.path / "outcome.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.log_file = self.path / "log.txt"
         self.tokenizer_file = self.path / "tokenizer.json"
         self.checkpoints = self.path / "checkpoints"
 
-    @property
-    def traces(self) -> tuple[Path, ...]:
-        """Any of these makes a folder a run, or at least the beginning of one."""
-        return self.config_file, self.metrics_file, self.environment_file
+    def is_begun(self) -> bool:
+        """Is this a run, or at least the beginning of one?"""
+        files = (self.config_file, self.metrics_file, self.environment_file)
+        return any(map(os.path.lexists, files))
 
     def has_run(self) -> bool:
         return self.config_file.is_file()
@@ -91,7 +107,12 @@ class RunFolder:
             if not resume:
                 self._refuse_existing()
             remove_stale_temporaries(self.path)
-            early = (self.log_file, self.tokenizer_file, self.environment_file)
+            early = (
+                self.log_file,
+                self.tokenizer_file,
+                self.environment_file,
+                self.outcome_file,
+            )
             files = [file for file in early if not file.exists()]
             try:
                 yield
@@ -103,69 +124,57 @@ class RunFolder:
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
         """Write what is known of a new run before its first step."""
         # What is left of one that took no step must not stand beside the files of this one.
-        self.config_file.unlink(missing_ok=True)
+        for file in (self.config_file, self.outcome_file):
+            file.unlink(missing_ok=True)
         tokenizer.save(self.tokenizer_file)
         write_json_atomic(self.environment_file, environment)
         save_yaml(self.config_file, config)
 
+    def read_settings(self) -> dict[str, Any]:
+        """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
+        text = self._read_small(self.config_file)
+        try:
+            is_readable = len(text) <= _MAX_YAML_BYTES and not _is_knotty(text)
+            return dict(flatten(load_yaml(self.config_file))) if text and is_readable else {}
+        except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
+            return {}
+
     def read_environment(self) -> dict[str, Any]:
         """What the run began on; nothing if that cannot be read."""
         try:
-            value = parse_json(self.environment_file.read_bytes())
-        except (OSError, ValueError):
+            value = parse_json(self._read_small(self.environment_file))
+        except ValueError:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def cut_metrics(self, last_step: int) -> bool:
-        """Drop the records after `last_step`: a resumed run writes them anew. Gives whether what is
-        left lacks a record of `last_step` although lines were lost.
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Record]:
+        """Add what groundup logs meanwhile to log.txt, and say in outcome.json how it ended."""
+        record = Record()
+        with log_to_file(self.log_file) as add_error:
+            try:
+                yield record
+            except Exception as error:
+                if record.takes_errors:
+                    # The console hears of it from whoever catches it.
+                    add_error(text := f"{type(error).__name__}: {error}")
+                    reason = text.partition("\n")[0]
+                    replace(record.outcome(), reason=reason).write(self.outcome_file)
+                raise
+            record.outcome().write(self.outcome_file)
 
-        Metrics are for looking and checkpoints for going on, so damage stops nothing: the file is
-        kept under another name, and its sound records go on.
-        """
-        if not self.metrics_file.exists():
-            return False
-        steps = [step for _, step in self._metrics_lines()]
-        num_damaged = steps.count(_DAMAGED)
-        if num_damaged or steps.count(_TORN) or any(step > last_step for step in steps):
-            with atomic_path(self.metrics_file) as temporary:
-                with open(temporary, "wb") as file:
-                    for line, step in self._metrics_lines():
-                        if 0 <= step <= last_step:
-                            file.write(line.rstrip(b"\n") + b"\n")
-                if num_damaged:
-                    self._set_metrics_aside(num_damaged)
-        return (num_damaged > 0 or _TORN in steps) and last_step not in steps
-
-    def _metrics_lines(self) -> Iterator[tuple[bytes, int]]:
-        """Each line with its step; a line that is no record has a mark instead."""
-        with open(self.metrics_file, "rb") as file:
-            for line in file:
-                record = parse_line(line)
-                step = _DAMAGED if record is None else record.get("step", 0)
-                if record is None and not line.endswith(b"\n"):
-                    step = _TORN
-                elif type(step) is not int or step < 0:
-                    step = _DAMAGED
-                if line.strip():
-                    yield line, step
-
-    def _set_metrics_aside(self, num_damaged: int) -> None:
-        number = 1
-        while (aside := self.path / f"metrics.damaged-{number}.jsonl").exists():
-            number += 1
-        os.rename(self.metrics_file, aside)
-        _log.warning(
-            "%s has damaged lines (%d): it is set aside as %s, and the run goes on with the "
-            "records that are sound",
-            self.metrics_file,
-            num_damaged,
-            aside.name,
+    def read_outcome(self) -> Outcome | None:
+        """How the run ended; None while it trains, and for a run that was killed."""
+        return parse_outcome(self._read_small(self.outcome_file)) or outcome_of_log(
+            read_tail(self.log_file, TAIL_BYTES, follow_links=self.follow_links)
         )
 
-    def log_to_file(self) -> contextlib.AbstractContextManager[RunLog]:
-        """Add what groundup logs meanwhile to log.txt."""
-        return log_to_file(self.log_file)
+    def _read_small(self, path: Path) -> bytes:
+        """The content of a small file; nothing where it is missing or large."""
+        with open_plain_file(path, follow_links=self.follow_links) as file:
+            if file is None or os.fstat(file).st_size > _MAX_JSON_BYTES:
+                return b""
+            return os.pread(file, _MAX_JSON_BYTES, 0)
 
     def _refuse_existing(self) -> None:
         remains = [path for path in (self.metrics_file, self.checkpoints) if path.exists()]
@@ -216,6 +225,17 @@ def _device_of(folder: Path) -> str:
 
 def _read_lines(path: str) -> list[str]:
     return Path(path).read_text("utf-8", "replace").splitlines()
+
+
+def _is_knotty(text: bytes) -> bool:
+    """Would the file unfold into something huge, or take for ever? Training writes none such."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.AliasEvent) or depth > _MAX_YAML_DEPTH:
+            return True
+    return False
 
 
 def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:

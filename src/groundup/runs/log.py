@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,18 +22,9 @@ class LogEntry:
     text: str
 
 
-@dataclass
-class RunLog:
-    """What is to be written into a log that is open."""
-
-    takes_errors: bool = True
-    """Whether an error that ends the block is the run's, and no refusal that leaves it alone."""
-
-
 @contextlib.contextmanager
-def log_to_file(path: Path) -> Iterator[RunLog]:
-    """Add what groundup logs meanwhile to the file, and the error that ends it if one does."""
-    log = RunLog()
+def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Add what groundup logs meanwhile to the file; gives what adds an error to the file alone."""
     logger = logging.getLogger("groundup")
     handler = _QuietFileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
@@ -41,14 +32,12 @@ def log_to_file(path: Path) -> Iterator[RunLog]:
     logger.addHandler(handler)
     if logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
+
+    def add_error(text: str) -> None:
+        handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
+
     try:
-        yield log
-    except Exception as error:
-        if log.takes_errors:
-            # To the file alone: the console hears of it from whoever catches it.
-            text = f"{type(error).__name__}: {error}"
-            handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
-        raise
+        yield add_error
     finally:
         logger.setLevel(level)
         logger.removeHandler(handler)

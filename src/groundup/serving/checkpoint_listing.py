@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from groundup.serving.run_reading import read_tail
+from groundup.runs.plain_files import read_tail
 
 _STEP_NAME = re.compile(r"step_(\d{6,})", re.ASCII)
 _MAX_LISTED = 500
@@ -47,7 +47,7 @@ def _describe(path: Path, step: int) -> dict[str, Any] | None:
 
 def _read_metric(path: Path) -> float | None:
     try:
-        metric = json.loads(read_tail(path, 2**20)).get("metric")
+        metric = json.loads(read_tail(path, 2**20, follow_links=False)).get("metric")
         is_number = isinstance(metric, int | float) and not isinstance(metric, bool)
         return float(metric) if is_number else None
     except (ValueError, OverflowError, RecursionError, AttributeError):

@@ -1,8 +1,8 @@
 """The runs API behind the page at /runs: a list, the details of one run, and its figures as they
 come.
 
-It only reads, and stays calm whatever a run folder holds. How files are read is `run_reading`,
-figures are `metrics_reading`, states are `run_status`.
+It only reads, and stays calm whatever a run folder holds. Which folders there are is `run_reading`,
+states are `run_status`; what a plot needs of many lines is `thinning`.
 """
 
 import datetime
@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +21,16 @@ from groundup.errors import GroundupError
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
+from groundup.runs.plain_files import file_signature
 from groundup.serving.checkpoint_listing import list_checkpoints
-from groundup.serving.metrics_reading import Metrics, MetricsReader, Newest, read_newest
-from groundup.serving.run_reading import (
-    as_json,
-    file_signature,
-    find_run,
-    find_runs,
-    read_environment,
-    read_settings,
-)
+from groundup.serving.run_reading import as_json, find_run, find_runs
 from groundup.serving.run_status import judge, last_change
+from groundup.serving.thinning import thin
 
 _MAX_READERS = 32
+_WHOLE_NUMBERS = frozenset({"step", "tokens", "memory_bytes"})
 
 _Signature = tuple[int, int, int] | None
 
@@ -64,7 +62,7 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         folder = find_run(runs_folder, name)
         if folder is None:
             return _no_run(name)
-        return _answer(readers.of(folder).lines_after(after, version, limit))
+        return _answer(lines_after(readers.of(folder), after, version, limit))
 
     @router.get("/{anything:path}", include_in_schema=False)
     def refuse(anything: str) -> Response:
@@ -93,14 +91,14 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     newest = _newest(folder.metrics_file, file_signature(folder.metrics_file))
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
-    step = newest.figures.get("step")
+    step = newest.values.get("step")
     status = judge(folder, None if step is None else int(step), num_steps, newest.longest_gap)
     names = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
     return {
         "name": folder.path.name,
         "status": status.state,
         "message": status.message,
-        **{name: newest.figures.get(name) for name in names},
+        **{name: newest.values.get(name) for name in names},
         "num_steps": num_steps,
         "started": _started(folder.path, file_signature(folder.environment_file)),
         "updated": last_change(folder),
@@ -117,11 +115,31 @@ def describe(folder: RunFolder, reader: MetricsReader) -> dict[str, Any]:
     return {
         **summarize(folder),
         "settings": settings,
-        "environment": read_environment(folder),
+        "environment": folder.read_environment(),
         "samples": samples,
         "health": {**health, "checkpoints": list_checkpoints(folder.checkpoints)},
         "now": time.time(),
     }
+
+
+def lines_after(
+    reader: MetricsReader, after: int, version: str | None = None, limit: int | None = None
+) -> dict[str, Any]:
+    """The lines from number `after` on, thinned to about `limit`, as the page asks for them.
+
+    If the version is no longer that of the file, or it has fewer lines than `after`, the answer
+    begins anew.
+    """
+    with reader.reading() as metrics:
+        total = metrics.num_lines
+        is_restarted = after > total or (after > 0 and version not in (None, reader.version))
+        kept = thin(metrics.columns, 0 if is_restarted else after, total, limit, metrics.reasons)
+        return {
+            "lines": [_line(metrics, index) for index in kept],
+            "next": total,
+            "version": reader.version,
+            "restarted": is_restarted,
+        }
 
 
 class _Readers:
@@ -134,7 +152,7 @@ class _Readers:
     def of(self, folder: RunFolder) -> MetricsReader:
         path = folder.metrics_file
         with self._lock:
-            reader = self._readers.pop(path, None) or MetricsReader(path)
+            reader = self._readers.pop(path, None) or MetricsReader(path, follow_links=False)
             self._readers[path] = reader
             if len(self._readers) > _MAX_READERS:
                 self._readers.popitem(last=False)
@@ -172,6 +190,17 @@ def _health(metrics: Metrics) -> dict[str, Any]:
     }
 
 
+def _line(metrics: Metrics, index: int) -> dict[str, Any]:
+    """The numbers of a line as they were written, without its texts."""
+    line: dict[str, Any] = {}
+    for name in metrics.columns:
+        if (value := metrics.at(name, index)) is not None:
+            line[name] = int(value) if name in _WHOLE_NUMBERS else value
+    if index in metrics.reasons:
+        line |= {"skipped": True, "reason": metrics.reasons[index]}
+    return line
+
+
 def _best(metrics: Metrics, name: str) -> dict[str, float | int] | None:
     lowest = metrics.lowest(name)
     return None if lowest is None else {"value": lowest[0], "step": lowest[1]}
@@ -180,9 +209,9 @@ def _best(metrics: Metrics, name: str) -> dict[str, float | int] | None:
 def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
     known = prompts if isinstance(prompts, list) else []
     return [
-        {"step": step, "prompt": str(known[number]) if number < len(known) else "", "text": text}
-        for step, texts in metrics.samples
-        for number, text in enumerate(texts)
+        {"step": sample.step, "prompt": str(prompt), "text": text}
+        for sample in metrics.samples
+        for text, prompt in zip(sample.texts, chain(known, repeat("")), strict=False)
     ]
 
 
@@ -192,18 +221,19 @@ def _settings(folder: RunFolder) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _settings_of(path: Path, signature: _Signature) -> dict[str, Any]:
-    return read_settings(RunFolder(path)) if signature is not None else {}
+    return RunFolder(path, follow_links=False).read_settings() if signature is not None else {}
 
 
 @lru_cache(maxsize=1024)
 def _newest(path: Path, signature: _Signature) -> Newest:
-    return read_newest(path) if signature is not None else Newest({}, None)
+    return read_newest(path, follow_links=False) if signature is not None else Newest({}, None)
 
 
 @lru_cache(maxsize=1024)
 def _started(path: Path, signature: _Signature) -> float | None:
     """When the run began; a copied folder still says so."""
-    text = read_environment(RunFolder(path)).get("started") if signature is not None else None
+    folder = RunFolder(path, follow_links=False)
+    text = folder.read_environment().get("started") if signature is not None else None
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError):

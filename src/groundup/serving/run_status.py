@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groundup.runs.folder import RunFolder, is_claimed
-from groundup.runs.log import TAIL_BYTES, last_entry
-from groundup.serving.run_reading import file_signature, read_tail
+from groundup.runs.plain_files import file_signature
 
 State = Literal["running", "stalled", "finished", "stopped", "failed"]
 
@@ -36,23 +35,25 @@ def judge(
     """
     if step is not None and num_steps is not None and step >= num_steps:
         return Status("finished", f"All {num_steps:,} steps are done.")
-    level, text = _last_word(folder)
     is_held = is_claimed(folder.path)
-    if not is_held and level == "ERROR":
-        return Status("failed", text)
-    if not is_held and text.startswith("stopped after step"):
+    outcome = None if is_held else folder.read_outcome()
+    if outcome is not None and outcome.state in ("failed", "diverged"):
+        return Status("failed", (outcome.reason or "Its folder does not say why.")[:2_000])
+    if outcome is not None and outcome.state == "finished":
+        return Status("finished", "All its steps are done.")
+    if outcome is not None:
         return Status("stopped", "It was stopped and saved, and can go on with --resume.")
     silent_seconds = max(0.0, time.time() - (last_change(folder) or 0.0))
     is_silent = silent_seconds > _patience_seconds(step, longest_gap_seconds)
     if not is_silent:
         return Status("running", "It trains." if step else "It has begun; no figures yet.")
     if is_held is False:
-        if step is None and not text:
+        if step is None and file_signature(folder.log_file) is None:
             return Status("stopped", "The folder has no training figures.")
         return Status(
             "failed",
-            "No process holds this run and its log has no last word: it was killed, or it trains "
-            "on another machine.",
+            "No process holds this run and its folder does not say how it ended: it was killed, "
+            "or it trains on another machine.",
         )
     return Status("stalled", "It has said nothing for much longer than it usually takes.")
 
@@ -68,9 +69,3 @@ def _patience_seconds(step: int | None, longest_gap_seconds: float | None) -> fl
     if step is None:
         return _PATIENCE_BEFORE_FIRST_LINE_SECONDS
     return max(_PATIENCE_SECONDS, _PATIENCE_GAPS * (longest_gap_seconds or 0.0))
-
-
-def _last_word(folder: RunFolder) -> tuple[str, str]:
-    """Level and text of the last line of log.txt."""
-    entry = last_entry(read_tail(folder.log_file, TAIL_BYTES))
-    return ("", "") if entry is None else (entry.level, entry.text[:2_000])

@@ -22,6 +22,7 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.optim.build import learning_rate_at, set_learning_rates
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.outcome import Outcome, State
 from groundup.training.console import show_duration
 from groundup.training.cost_probe import WriteSample, fit_into_budget
 from groundup.training.execution import autocast, settle, switches
@@ -105,8 +106,8 @@ def train(
         )
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.claim(resume=resume))
-        log = stack.enter_context(folder.log_to_file())
-        log.takes_errors = not resume
+        record = stack.enter_context(folder.recording())
+        record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
         run = open_run(
@@ -116,10 +117,12 @@ def train(
             allow_changes=allow_changes,
             settle_length=settle_length,
         )
-        log.takes_errors = True
+        record.takes_errors = True
         for tracker in run.trackers:
             stack.callback(tracker.close)
-        return _Training(run, write_sample, progress).run(stop_after)
+        training = _Training(run, write_sample, progress)
+        record.outcome = training.outcome
+        return training.run(stop_after)
 
 
 class _Training:
@@ -145,6 +148,7 @@ class _Training:
         settings = config.model_dump(mode="json")
         self._saver = Saver(run.checkpoints, metrics, settings, run.resumed_step)
         self._stop = StopRequest()
+        self._ending: State = "failed"
         self._step = choose_step(config, run.state.model, run.state.optimizer)
 
     def run(self, stop_after: int | None) -> TrainSummary:
@@ -169,6 +173,16 @@ class _Training:
                 self._finish(queued)
             self._tell_of_waiting(time.monotonic() - began)
             return self._end()
+
+    def outcome(self) -> Outcome:
+        """How the run ended, to be asked when it has."""
+        stop_signal = self._stop.signal if self._ending == "stopped" else None
+        return Outcome(
+            self._ending,
+            self._state.step,
+            None if stop_signal is None else stop_signal.name,
+            {"wall_seconds": round(self._meter.wall_seconds, 3), "tokens": self._state.tokens},
+        )
 
     def _tell_of_waiting(self, seconds: float) -> None:
         """The loader is to be ahead of the device always; a user can see whether it is."""
@@ -253,6 +267,7 @@ class _Training:
         state = self._state
         self._save()
         self._saver.check()
+        self._ending = "diverged"
         raise GroundupError(
             describe_divergence(
                 self._config, state.num_skipped_in_row, state.last_good_step, reason, self._starts()
@@ -262,8 +277,8 @@ class _Training:
     def _end(self) -> TrainSummary:
         self._save()
         self._saver.check()
-        state, stop_signal = self._state, self._stop.signal
-        is_finished = state.step >= self._config.num_steps
+        state = self._state
+        self._ending = "finished" if state.step >= self._config.num_steps else "stopped"
         summary = TrainSummary(
             run_folder=self._folder.path,
             steps=state.step,
@@ -275,7 +290,7 @@ class _Training:
             bits_per_byte=state.bits_per_byte,
             best_validation_loss=state.best_validation_loss,
             wall_seconds=self._meter.wall_seconds,
-            stopped_by=None if is_finished or stop_signal is None else stop_signal.name,
+            stopped_by=self.outcome().reason,
         )
         _log.info(summary.describe())
         return summary

@@ -14,6 +14,7 @@ from groundup.model.shapes import weight_shapes
 from groundup.optim.build import learning_rate_at
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import cut_metrics
 from groundup.tokenizer import Tokenizer
 from groundup.training.building import (
     RunData,
@@ -122,7 +123,8 @@ def _resume(
     state: TrainingState,
     changes: list[str],
 ) -> None:
-    if folder.cut_metrics(state.step) and checkpoint is not None:
+    folder.outcome_file.unlink(missing_ok=True)
+    if cut_metrics(folder.metrics_file, state.step) and checkpoint is not None:
         append_json_line(folder.metrics_file, _last_record(config, state, checkpoint))
     if changes:
         _log.warning("changed settings: %s", "; ".join(changes))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groundup.experiments.results.groups import Group
-from groundup.experiments.results.run_metrics import Metrics
 from groundup.experiments.results.run_result import RunResult
 from groundup.experiments.results.statistics import confidence_interval
+from groundup.runs.metrics import Metrics
 
 Axis = Literal["step", "tokens", "wall_seconds"]
 Point = tuple[float, float]
@@ -48,7 +48,7 @@ class Curve:
 
 def curves_of(groups: Sequence[Group], figure: str) -> dict[Axis, list[Curve]]:
     """The curves of a figure along every axis; groups without the figure have none."""
-    drawn = [group for group in groups if any(run.metrics.places(figure) for run in group.runs)]
+    drawn = [group for group in groups if any(run.metrics.indices(figure) for run in group.runs)]
     num_runs = sum(len(group.runs) for group in drawn)
     num_points = max(_FEWEST_POINTS, min(_MOST_POINTS, _NUM_DRAWN // max(1, num_runs)))
     slots = assign_slots(groups)
@@ -78,7 +78,7 @@ class _Trace:
         self.run = run
         metrics = run.metrics
         column = metrics.column(figure)
-        places = metrics.places(figure)
+        places = metrics.indices(figure)
         values = [column[place] for place in places]
         self.jitter: list[tuple[int, float]] = []
         if figure in _JITTERING and len(values) > _SMOOTHING_SHARE:

@@ -10,8 +10,8 @@ from groundup.experiments.report.curves import thin_evenly
 from groundup.experiments.report.figure_text import UNKNOWN, breakable, markup, show_count
 from groundup.experiments.report.tables import state_badge, table
 from groundup.experiments.results.groups import Group, show_setting
-from groundup.experiments.results.run_metrics import Sample
 from groundup.experiments.results.run_result import RunResult
+from groundup.runs.metrics import Sample
 
 _MOST_GROUPS_OPEN = 6
 _MOST_SAMPLES = 12

@@ -103,7 +103,7 @@ def best_loss(run: RunResult, measure: Measure) -> float | None:
 
 def choose_measure(runs: Sequence[RunResult]) -> Measure:
     """Validation loss if any run was measured so."""
-    is_measured = any(run.metrics.places("validation_loss") for run in runs)
+    is_measured = any(run.metrics.indices("validation_loss") for run in runs)
     return "validation_loss" if is_measured else "loss"
 
 

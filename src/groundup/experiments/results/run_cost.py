@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from groundup.experiments.results.run_metrics import Metrics
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,
@@ -19,7 +18,7 @@ from groundup.planner import (
 from groundup.planner.duration import Duration
 from groundup.planner.hardware import Precision, find_accelerator
 from groundup.runs.config import model_of
-from groundup.runs.metrics import as_float
+from groundup.runs.metrics import Metrics, as_float
 
 _OPTIMIZERS = ("adamw", "sgd", "muon")
 

@@ -49,13 +49,8 @@ def find_runs(paths: Sequence[Path]) -> Found:
     return found
 
 
-def is_run_folder(path: Path) -> bool:
-    """Is this a run, or at least the beginning of one?"""
-    return path.is_dir() and any(file.is_file() for file in RunFolder(path).traces)
-
-
 def _runs_of(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str, Any] | None]]:
-    if (path.is_file() and path.suffix == ".jsonl") or is_run_folder(path):
+    if (path.is_file() and path.suffix == ".jsonl") or RunFolder(path).is_begun():
         yield path, None
     elif _is_sweep(path):
         yield from _runs_of_sweep(path, found)
@@ -159,7 +154,7 @@ def _read_trials(file: Path, found: Found) -> dict[str, Mapping[str, Any]]:
 
 
 def _run_folders_in(folder: Path) -> list[Path]:
-    return [child for child in _children(folder) if is_run_folder(child)]
+    return [child for child in _children(folder) if RunFolder(child).is_begun()]
 
 
 def _is_sweep(path: Path) -> bool:

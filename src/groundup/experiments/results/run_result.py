@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from groundup.config import flatten, load_yaml
-from groundup.errors import ConfigError
+from groundup.config import flatten
 from groundup.experiments.results.run_cost import Cost, cost_of
-from groundup.experiments.results.run_metrics import Metrics, Sample, read_metrics
-from groundup.experiments.results.run_outcome import Outcome, judge
+from groundup.experiments.results.run_standing import Standing, judge
 from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics, Sample
+from groundup.runs.metrics_file import read_metrics
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
@@ -32,7 +30,7 @@ class RunResult:
     """By flat dotted names, as config.yaml has them."""
     environment: Mapping[str, Any]
     metrics: Metrics
-    outcome: Outcome
+    outcome: Standing
     cost: Cost
     notes: tuple[str, ...]
     """What was odd about the folder, a sentence each."""
@@ -63,8 +61,7 @@ class RunResult:
 
     @property
     def num_steps_done(self) -> int:
-        lines = self.metrics.num_lines
-        return self.metrics.step_of(lines - 1) if lines else 0
+        return self.metrics.last_step
 
     @property
     def samples(self) -> list[Sample]:
@@ -87,27 +84,32 @@ def read_run(
     trial: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """Read a run folder, or a lone metrics file; `trial` is what a sweep noted about it."""
-    is_folder = path.is_dir()
+    folder = RunFolder(path) if path.is_dir() else None
+    settings = folder.read_settings() if folder else {}
+    environment = folder.read_environment() if folder else {}
     notes: list[str] = []
-    settings = _read_settings(path, notes) if is_folder else {}
-    environment = _read_environment(path, notes) if is_folder else {}
-    if not is_folder:
+    if folder is None:
         notes.append("only its figures are given: settings and environment are not known")
+    elif not settings:
+        what = "cannot be read" if folder.has_run() else "is missing"
+        notes.append(f"config.yaml {what}: its settings and planned cost are not known")
+    if folder and not environment:
+        notes.append("environment.json is missing or damaged: what it ran on is not known")
     if trial is not None and not settings and isinstance(trial.get("settings"), dict):
         settings = dict(flatten(trial["settings"]))
     resumes = environment.get("resumes")
     if isinstance(resumes, list) and resumes:
         notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
-    metrics = read_metrics(path / "metrics.jsonl" if is_folder else path)
+    metrics = read_metrics(folder.metrics_file if folder else path)
     num_steps = settings.get("num_steps")
     outcome = judge(
-        path if is_folder else None,
+        folder,
         metrics,
         num_steps if isinstance(num_steps, int) else None,
         trial,
     )
     return RunResult(
-        name=path.name if is_folder else path.stem,
+        name=path.name if folder else path.stem,
         path=path,
         settings=settings,
         environment=environment,
@@ -118,25 +120,6 @@ def read_run(
         point=_text_or_none(trial.get("point")) if trial else None,
         variant=_text_or_none(trial.get("variant")) if trial else None,
     )
-
-
-def _read_settings(folder: Path, notes: list[str]) -> dict[str, Any]:
-    file = folder / "config.yaml"
-    if not file.is_file():
-        notes.append("there is no config.yaml: its settings and planned cost are not known")
-        return {}
-    try:
-        return dict(flatten(load_yaml(file)))
-    except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
-        notes.append("config.yaml cannot be read: its settings and planned cost are not known")
-        return {}
-
-
-def _read_environment(folder: Path, notes: list[str]) -> dict[str, Any]:
-    environment = RunFolder(folder).read_environment()
-    if not environment:
-        notes.append("environment.json is missing or damaged: what it ran on is not known")
-    return environment
 
 
 def _text_or_none(value: Any) -> str | None:

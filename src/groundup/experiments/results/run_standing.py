@@ -1,15 +1,12 @@
-"""How a run ended, or that it has not: told by its figures, its log and its folder's lock."""
+"""How a run stands among others: told by its outcome, its metrics and its folder's lock."""
 
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from groundup.experiments.results.run_metrics import Metrics
-from groundup.runs.folder import is_claimed
-from groundup.runs.log import TAIL_BYTES, last_entry
+from groundup.runs.folder import RunFolder, is_claimed
+from groundup.runs.metrics import Metrics
 
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
 
@@ -19,40 +16,42 @@ _LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The end of a run in a word and in a sentence."""
+class Standing:
+    """How a run stands, in a word and in a sentence."""
 
     state: State
     sentence: str
 
 
 def judge(
-    folder: Path | None,
+    folder: RunFolder | None,
     metrics: Metrics,
     num_steps: int | None,
     trial: Mapping[str, Any] | None = None,
-) -> Outcome:
-    """The outcome; what the sweep noted about a trial counts before what the files suggest."""
+) -> Standing:
+    """How it stands; what the sweep noted about a trial counts before what the files suggest."""
     status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
-    step = _last_step(metrics)
-    error = _last_error(folder) if folder else ""
-    if status == "diverged" or _gave_up(error) or _has_diverged(metrics):
-        return Outcome("diverged", _describe_divergence(metrics))
+    step = metrics.last_step
+    outcome = folder.read_outcome() if folder else None
+    ending = None if outcome is None else outcome.state
+    if "diverged" in (status, ending) or _has_diverged(metrics):
+        return Standing("diverged", _describe_divergence(metrics))
     if status == "pruned":
-        return Outcome(
+        return Standing(
             "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
         )
-    if folder is not None and is_claimed(folder):
-        return Outcome("running", f"Still training; these are its figures up to step {step:,}.")
-    if status == "failed" or error:
-        return Outcome("failed", str(error or reason or "It failed; its log does not say why."))
+    if folder is not None and is_claimed(folder.path):
+        return Standing("running", f"Still training; these are its figures up to step {step:,}.")
+    if "failed" in (status, ending):
+        known = outcome.reason if outcome is not None and ending == "failed" else reason
+        return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
     if not metrics.num_lines:
-        return Outcome("empty", "It has no figures yet.")
+        return Standing("empty", "It has no figures yet.")
     if num_steps is None:
-        return Outcome("finished", f"Its figures end at step {step:,}.")
+        return Standing("finished", f"Its figures end at step {step:,}.")
     if step < num_steps:
-        return Outcome("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
-    return Outcome("finished", f"All {num_steps:,} steps are done.")
+        return Standing("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
+    return Standing("finished", f"All {num_steps:,} steps are done.")
 
 
 def _has_diverged(metrics: Metrics) -> bool:
@@ -98,23 +97,3 @@ def describe_last_figures(metrics: Metrics) -> str:
     return (
         f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
     )
-
-
-def _gave_up(error: str) -> bool:
-    return "no finite loss" in error
-
-
-def _last_error(folder: Path) -> str:
-    """The text of the log's last entry, if that is an error."""
-    try:
-        with (folder / "log.txt").open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            entry = last_entry(file.read())
-    except OSError:
-        return ""
-    return entry.text[:600] if entry is not None and entry.level == "ERROR" else ""
-
-
-def _last_step(metrics: Metrics) -> int:
-    return metrics.step_of(metrics.num_lines - 1) if metrics.num_lines else 0
