@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from groundup.errors import ConfigError, did_you_mean
+from groundup.runs.folder import RunFolder
 
 RUNS_FOLDER = Path("runs")
 
@@ -10,11 +11,11 @@ RUNS_FOLDER = Path("runs")
 def find_run(run: str) -> Path:
     """The folder of a run; a ConfigError that offers the nearest name if there is none."""
     for folder in (Path(run), RUNS_FOLDER / run):
-        if (folder / "config.yaml").is_file():
+        if RunFolder(folder).has_run():
             return folder
     if Path(run).is_dir():
         raise ConfigError(f"{run} is no run folder: it has no config.yaml")
-    names = sorted(file.parent.name for file in RUNS_FOLDER.glob("*/config.yaml"))
+    names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
     raise ConfigError(
         f"there is no run {run}, neither as a folder nor in {RUNS_FOLDER}: "
         f"{did_you_mean(run, names)}"

@@ -180,12 +180,13 @@ def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:
     """The folders of runs by short names; each run once, and each with a checkpoint."""
     from groundup.checkpoint import CheckpointFolder
     from groundup.cli.runs import find_run
+    from groundup.runs.folder import RunFolder
 
     if not runs:
         raise ConfigError("groundup temperatures needs at least one run: name its folder")
     folders = list({folder.resolve(): folder for folder in map(find_run, runs)}.values())
     for folder in folders:
-        if not CheckpointFolder(folder / "checkpoints").steps():
+        if not CheckpointFolder(RunFolder(folder).checkpoints).steps():
             raise CheckpointError(f"{folder} has no checkpoint yet: train until one is written")
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):

@@ -17,6 +17,7 @@ from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.training.process_clock import process_start
 from groundup.training.step_counts import COUNTED_IN_STEPS
 
@@ -143,8 +144,8 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     if name is None or not is_on("--resume", argv):
         return None
     folder = Path(value_of("--runs-folder", argv) or RUNS_FOLDER)
-    file = folder / name / "config.yaml"
-    return file if file.is_file() else None
+    run = RunFolder(folder / name)
+    return run.config_file if run.has_run() else None
 
 
 def _print_summary(summary: "TrainSummary") -> None:

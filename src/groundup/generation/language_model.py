@@ -6,8 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pydantic
 import torch
@@ -15,7 +14,6 @@ import torch
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
 from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import parse_json
 from groundup.generation.engine import Engine
 from groundup.generation.request import FinishReason, GenerationRequest, PastContext
 from groundup.generation.sampling import Sampler, not_finite
@@ -26,6 +24,7 @@ from groundup.generation.writable_ids import WritableIds
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.planner import check_holdable
+from groundup.runs.folder import RunFolder
 from groundup.runtime import memory_bytes
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
@@ -83,9 +82,9 @@ class LanguageModel:
         dtype: torch.dtype | None = None,
     ) -> LanguageModel:
         """The model of a run folder at its newest or best checkpoint, or at the one of a step."""
-        folder = Path(run)
+        folder = RunFolder(run)
         config = _read_model_config(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = Tokenizer.load(folder.tokenizer_file)
         found = _find_checkpoint(folder, checkpoint)
         check_shapes(weight_shapes(config), found.model_shapes())
         if torch.device(device or "cpu").type == "cpu":
@@ -95,7 +94,7 @@ class LanguageModel:
         _check_settings(folder, config, found)
         if dtype is not None:
             model = model.to(dtype)
-        special_ids = find_special_ids(tokenizer, _read_environment(folder))
+        special_ids = find_special_ids(tokenizer, folder.read_environment())
         return cls(model.eval(), tokenizer, found.step, special_ids)
 
     def generate(
@@ -289,12 +288,14 @@ def _fingerprint(model: TransformerLM) -> tuple[int, ...]:
     )
 
 
-def _read_model_config(folder: Path) -> ModelConfig:
-    path = folder / "config.yaml"
-    if not folder.is_dir():
-        raise CheckpointError(f"there is no run folder {folder}: check the name, or train it first")
-    if not path.is_file():
-        raise CheckpointError(f"{folder} is no run folder: it has no config.yaml")
+def _read_model_config(folder: RunFolder) -> ModelConfig:
+    path = folder.config_file
+    if not folder.path.is_dir():
+        raise CheckpointError(
+            f"there is no run folder {folder.path}: check the name, or train it first"
+        )
+    if not folder.has_run():
+        raise CheckpointError(f"{folder.path} is no run folder: it has no {path.name}")
     try:
         return ModelConfig.model_validate(load_yaml(path).get("model") or {})
     except pydantic.ValidationError as error:
@@ -302,7 +303,7 @@ def _read_model_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
 
 
-def _check_settings(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -> None:
+def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
     saved = checkpoint.state.get("settings")
     values = saved.get("model") if isinstance(saved, dict) else None
@@ -311,25 +312,16 @@ def _check_settings(folder: Path, config: ModelConfig, checkpoint: Checkpoint) -
     for name, value in config.model_dump(mode="json", exclude={"kernels"}).items():
         if name in values and values[name] != value:
             raise CheckpointError(
-                f"{folder / 'config.yaml'} says model.{name} is {value!r:.60}, but "
+                f"{folder.config_file} says model.{name} is {value!r:.60}, but "
                 f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
                 f"it was"
             )
 
 
-def _read_environment(folder: Path) -> dict[str, Any]:
-    """What the run was made from; nothing if that cannot be read."""
-    try:
-        value = parse_json((folder / "environment.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _find_checkpoint(folder: Path, which: Literal["newest", "best"] | int) -> Checkpoint:
-    checkpoints = CheckpointFolder(folder / "checkpoints")
+def _find_checkpoint(folder: RunFolder, which: Literal["newest", "best"] | int) -> Checkpoint:
+    checkpoints = CheckpointFolder(folder.checkpoints)
     if not checkpoints.steps():
-        raise CheckpointError(f"{folder} has no checkpoint yet: train until one is written")
+        raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
     if which == "newest":
         return checkpoints.newest()
     return checkpoints.best() if which == "best" else checkpoints.load(which)

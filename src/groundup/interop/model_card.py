@@ -5,6 +5,7 @@ Absolute paths, host names and command lines of the run stay in the run folder.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,9 +19,10 @@ from groundup.data.shard_index import ShardIndex, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
 from groundup.generation.special_ids import IMPORTED_KEY
-from groundup.interop.run_figures import Evaluated, read_figures
 from groundup.interop.source import DtypeName, Source
 from groundup.planner.parameters import count_parameters
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import read_metrics
 
 Library = Literal["transformers", "llama.cpp"]
 
@@ -84,22 +86,30 @@ def _num_parameters(source: Source) -> int:
 def _figures(source: Source) -> Rows:
     yield "parameters", f"{_num_parameters(source):,}"
     yield "step", f"{source.step:,}"
-    figures = read_figures(source.folder.metrics_file, source.step)
-    if figures.tokens is not None:
-        yield "tokens seen", f"{figures.tokens:,}"
-    if figures.training_loss is not None:
-        yield "training loss", f"{figures.training_loss:.4f}"
-    if figures.latest is not None:
-        yield from _evaluation("validation", figures.latest)
-    if figures.best is not None:
-        yield from _evaluation("best validation", figures.best)
+    metrics = read_metrics(source.folder.metrics_file)
+    steps = metrics.column("step")
+
+    def latest(name: str) -> int | None:
+        """The last line up to the step that has a metric."""
+        known = metrics.indices(name) if steps else []
+        return max((index for index in known if steps[index] <= source.step), default=None)
+
+    if (tokens := metrics.at("tokens", latest("tokens"))) is not None:
+        yield "tokens seen", f"{int(tokens):,}"
+    if (loss := metrics.at("loss", latest("loss"))) is not None:
+        yield "training loss", f"{loss:.4f}"
+    yield from _evaluation("validation", metrics, latest("validation_loss"))
+    yield from _evaluation("best validation", metrics, metrics.lowest_index("validation_loss"))
 
 
-def _evaluation(name: str, found: Evaluated) -> Rows:
-    yield f"{name} loss (step {found.step:,})", f"{found.loss:.4f}"
-    yield f"{name} perplexity", f"{found.perplexity:.3f}"
-    if found.bits_per_byte is not None:
-        yield f"{name} bits per byte", f"{found.bits_per_byte:.4f}"
+def _evaluation(name: str, metrics: Metrics, index: int | None) -> Rows:
+    loss, bits = metrics.at("validation_loss", index), metrics.at("bits_per_byte", index)
+    if loss is None or index is None:
+        return
+    yield f"{name} loss (step {metrics.step_of(index):,})", f"{loss:.4f}"
+    yield f"{name} perplexity", f"{math.exp(loss) if loss < 700 else math.inf:.3f}"
+    if bits is not None:
+        yield f"{name} bits per byte", f"{bits:.4f}"
 
 
 def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> str:

@@ -5,14 +5,14 @@ existed are told by the last line of their log, here and nowhere else.
 """
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from groundup.files import parse_json, write_json_atomic
 from groundup.runs.log import last_entry
-from groundup.runs.metrics import as_float
 
 State = Literal["finished", "stopped", "diverged", "failed"]
 
@@ -48,7 +48,11 @@ def parse_outcome(data: bytes) -> Outcome | None:
         state=value["state"],
         step=step if type(step) is int else None,
         reason=reason if isinstance(reason, str) else None,
-        cost=_numbers(cost) if isinstance(cost, dict) else {},
+        cost={
+            name: number
+            for name, number in (cost.items() if isinstance(cost, dict) else ())
+            if type(number) in (int, float) and 0 <= number < math.inf
+        },
     )
 
 
@@ -61,7 +65,3 @@ def outcome_of_log(tail: bytes) -> Outcome | None:
     if entry is not None and entry.text.startswith("stopped after step"):
         return Outcome("stopped")
     return None
-
-
-def _numbers(values: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if as_float(value) >= 0}

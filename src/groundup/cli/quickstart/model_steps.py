@@ -174,6 +174,7 @@ class ModelSteps:
 
     def _is_finished(self, num_steps: int) -> bool:
         from groundup.checkpoint import CheckpointFolder
+        from groundup.runs import RunFolder
 
-        steps = CheckpointFolder(self._run / "checkpoints").steps()
+        steps = CheckpointFolder(RunFolder(self._run).checkpoints).steps()
         return bool(steps) and steps[-1] >= num_steps
