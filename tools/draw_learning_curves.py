@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from groundup.files import read_json_lines
+from groundup.runs.metrics_file import read_metrics
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "docs" / "experiments"
 DRAWINGS = {
@@ -56,8 +56,10 @@ def _curves(runs: dict[str, Path], key: str) -> list[Curve]:
     curves = []
     for name, path in runs.items():
         value = "loss" if name == "training" else "validation_loss"
-        records = list(read_json_lines(path))
-        points = [(one[key], one[value]) for one in records if one.get(value) is not None]
+        metrics = read_metrics(path)
+        points = [
+            (metrics.column(key)[i], metrics.column(value)[i]) for i in metrics.indices(value)
+        ]
         # The first steps would press all that follows into the lowest tenth.
         curves.append(Curve(name, [point for point in points if point[1] < 7]))
     return curves

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from groundup.model.config import ModelConfig
 from groundup.runs.config import model_of
 from groundup.runs.log import last_entry, log_to_file
+from groundup.runs.loss_spikes import SpikeDetector
 from groundup.runs.metrics import Metrics, as_float, parse_line
+from groundup.runs.metrics_file import MetricsReader, read_metrics
 
 
 def columns_of(*records: dict[str, object]) -> Metrics:
@@ -52,18 +55,60 @@ def test_a_line_that_is_no_object_is_none(line: bytes) -> None:
 
 def test_the_last_entry_of_a_log_is_what_was_logged_last(tmp_path: Path) -> None:
     file = tmp_path / "log.txt"
-    assert last_entry(b"") is None and last_entry(b"no log\n") is None
+    assert last_entry(b"") == last_entry(b"no log\n") == ("", "")
     with log_to_file(file):
         logging.getLogger("groundup.any").info("first\n2 more lines\n")
-    entry = last_entry(file.read_bytes())
-    assert entry is not None and (entry.level, entry.text) == ("INFO", "first")
+    assert last_entry(file.read_bytes()) == ("INFO", "first")
     with log_to_file(file) as add_error:
         add_error("ValueError: so")
     # The beginning of the end may be torn, as a tail of a file is.
-    entry = last_entry(file.read_bytes()[3:])
-    assert entry is not None and (entry.level, entry.text) == ("ERROR", "ValueError: so")
+    assert last_entry(file.read_bytes()[3:]) == ("ERROR", "ValueError: so")
 
 
 def test_the_model_of_settings_is_known_where_they_fit() -> None:
     assert model_of({"model.d_model": 64, "seed": 1}) == ModelConfig(d_model=64)
     assert model_of({"seed": 1}) is None and model_of({"model.d_model": "wide"}) is None
+
+
+def test_a_spike_is_found_and_noise_is_none() -> None:
+    noise = random.Random(0)
+    losses = [1 + 7 * math.exp(-i / 300) + noise.gauss(0, 0.05) for i in range(20_000)]
+    calm, shaken = SpikeDetector(), SpikeDetector()
+    for step, loss in enumerate(losses):
+        calm.add(step, loss)
+        shaken.add(step, loss + 3 * (step in (5000, 5001, 12_000)))
+    assert calm.num_spikes == 0
+    assert shaken.num_spikes == 2
+    assert [spike.step for spike in shaken.spikes] in ([5000, 12_000], [5001, 12_000])
+    assert shaken.spikes[1].expected == pytest.approx(1, abs=0.2)
+
+
+def test_a_new_plateau_is_one_spike_and_then_the_course() -> None:
+    detector = SpikeDetector()
+    for step in range(400):
+        detector.add(step, 1.0 if step < 200 else 3.0)
+    assert detector.num_spikes == 1
+
+
+def test_the_follower_and_the_whole_reading_agree(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    lines = [b'{"step": 1, "loss": 3.0}\n', b"\n", b"torn in the middle\n", b'{"step": 2, "loss"']
+    for end, num_lines in ((b"", 1), (b": 2.0}", 1), (b": 2.0}\n", 2)):
+        file.write_bytes(b"".join(lines) + end)
+        with reader.reading() as followed:
+            assert (followed.num_lines, followed.num_damaged) == (num_lines, 1)
+        read = read_metrics(file)
+        # Whoever reads once takes a last line that only lacks its end.
+        assert read.num_lines == 1 + bool(end) and read.last_step == read.num_lines
+        assert any("unfinished" in note for note in read.notes) is not bool(end)
+        assert any("(first: line 3)" in note for note in read.notes)
+
+
+def test_links_are_followed_only_where_they_may_be(tmp_path: Path) -> None:
+    (tmp_path / "real.jsonl").write_text('{"step": 1}\n')
+    link = tmp_path / "metrics.jsonl"
+    link.symlink_to("real.jsonl")
+    assert read_metrics(link).num_lines == 1
+    with MetricsReader(link, follow_links=False).reading() as metrics:
+        assert metrics.num_lines == 0

@@ -30,7 +30,6 @@ from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runs.loss_spikes import SpikeDetector
 from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
 from groundup.serving.dashboard import plotly_script_path, router_for_runs
@@ -488,25 +487,6 @@ def test_checkpoints_are_listed_as_they_were_saved(client: Client, runs_folder: 
 def losses_of_a_run(num_lines: int) -> list[float]:
     random_ = random.Random(0)
     return [1 + 7 * math.exp(-i / 300) + random_.gauss(0, 0.05) for i in range(num_lines)]
-
-
-def test_a_spike_is_found_and_noise_is_none() -> None:
-    losses = losses_of_a_run(20_000)
-    calm, shaken = SpikeDetector(), SpikeDetector()
-    for step, loss in enumerate(losses):
-        calm.add(step, loss)
-        shaken.add(step, loss + 3 * (step in (5000, 5001, 12_000)))
-    assert calm.num_spikes == 0
-    assert shaken.num_spikes == 2
-    assert [spike.step for spike in shaken.spikes] in ([5000, 12_000], [5001, 12_000])
-    assert shaken.spikes[1].expected == pytest.approx(1, abs=0.2)
-
-
-def test_a_new_plateau_is_one_spike_and_then_the_course() -> None:
-    detector = SpikeDetector()
-    for step in range(400):
-        detector.add(step, 1.0 if step < 200 else 3.0)
-    assert detector.num_spikes == 1
 
 
 def test_a_long_run_is_thinned_and_keeps_its_extremes(client: Client, runs_folder: Path) -> None:

@@ -18,12 +18,7 @@ import yaml
 
 from groundup.config import flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
-from groundup.files import (
-    locked,
-    parse_json,
-    remove_stale_temporaries,
-    write_json_atomic,
-)
+from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.log import TAIL_BYTES, log_to_file
 from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
@@ -107,12 +102,7 @@ class RunFolder:
             if not resume:
                 self._refuse_existing()
             remove_stale_temporaries(self.path)
-            early = (
-                self.log_file,
-                self.tokenizer_file,
-                self.environment_file,
-                self.outcome_file,
-            )
+            early = (self.log_file, self.tokenizer_file, self.environment_file, self.outcome_file)
             files = [file for file in early if not file.exists()]
             try:
                 yield

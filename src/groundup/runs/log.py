@@ -4,7 +4,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -12,14 +11,6 @@ _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) (?P<
 
 TAIL_BYTES = 16_384
 """How much of the end of a log surely holds its last word."""
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """The first line of what was logged at once."""
-
-    level: str
-    text: str
 
 
 @contextlib.contextmanager
@@ -44,12 +35,12 @@ def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
         handler.close()
 
 
-def last_entry(tail: bytes) -> LogEntry | None:
-    """The last entry in the end of a log; None if there is none."""
+def last_entry(tail: bytes) -> tuple[str, str]:
+    """Level and first line of what was logged last, from the end of a log; empty if nothing was."""
     for line in reversed(tail.decode("utf-8", "replace").splitlines()):
         if found := _LINE.fullmatch(line):
-            return LogEntry(found["level"], found["text"])
-    return None
+            return found["level"], found["text"]
+    return "", ""
 
 
 class _QuietFileHandler(logging.FileHandler):

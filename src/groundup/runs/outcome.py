@@ -58,10 +58,7 @@ def parse_outcome(data: bytes) -> Outcome | None:
 
 def outcome_of_log(tail: bytes) -> Outcome | None:
     """The same from the end of log.txt, for runs without outcome.json."""
-    entry = last_entry(tail)
-    if entry is not None and entry.level == "ERROR":
-        state: State = "diverged" if "no finite loss" in entry.text else "failed"
-        return Outcome(state, reason=entry.text)
-    if entry is not None and entry.text.startswith("stopped after step"):
-        return Outcome("stopped")
-    return None
+    level, text = last_entry(tail)
+    if level == "ERROR":
+        return Outcome("diverged" if "no finite loss" in text else "failed", reason=text)
+    return Outcome("stopped") if text.startswith("stopped after step") else None
