@@ -138,7 +138,7 @@ void run(const NormRows& work, size_t num_threads) {
 void run(const NormGradientRows& work, size_t num_threads) {
     std::vector<float> d_gains(kNumBlocks * work.width);
     each_block(work.num_rows, num_threads, [&](size_t block, size_t begin, size_t end) {
-        passes().norm_gradient(work, &d_gains[block * work.width], begin, end);
+        passes().norm_gradient(work, d_gains.data() + block * work.width, begin, end);
     });
     std::fill_n(work.d_gain, work.width, 0.0f);
     for (size_t block = 0; block < kNumBlocks; block++)
