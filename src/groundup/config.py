@@ -220,11 +220,11 @@ def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{place} is not valid YAML: {problem}; mend it") from error
+        raise ConfigError(f"{path}{place} is not valid YAML: {problem}; fix it") from error
     except RecursionError:
         raise ConfigError(_too_deep(path)) from None
     except ValueError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}; mend it") from error
+        raise ConfigError(f"{path} is not valid YAML: {error}; fix it") from error
     if node is None:
         return None
     if not isinstance(node, yaml.MappingNode):

@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from groundup.data.documents import DocumentBatch, read_document_batches, read_text_blocks
 from groundup.errors import DataError, MissingExtraError
+from groundup.text_files import DocumentBatch, read_document_batches, read_text_blocks
 
 SEPARATOR = "<|endoftext|>"
 TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]

@@ -38,11 +38,11 @@ def test_pickled_weights_are_refused(make_checkpoint: MakeCheckpoint, runs: Path
         (lambda one: one.pop("model.norm.weight"), "lacks model.norm.weight"),
         (
             lambda one: one.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(32)}),
-            "no place for model.layers.0.self_attn.q_proj.bias",
+            "the model has no model.layers.0.self_attn.q_proj.bias",
         ),
         (
             lambda one: one.update({"lm_head.weight": torch.ones(299, 32)}),
-            r"lm_head.weight \(\(299, 32\), by its settings \(300, 32\)\)",
+            r"lm_head.weight \(checkpoint \(299, 32\), model \(300, 32\)\)",
         ),
         (
             lambda one: one.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
@@ -143,7 +143,10 @@ def test_a_run_that_exists_is_left_alone(make_checkpoint: MakeCheckpoint, runs: 
         ({"num_hidden_layers": 10**9}, "num_layers is 1000000000, but .* 10000"),
         ({"num_hidden_layers": 9_999}, r"lacks .*model.layers.* more"),
         ({"hidden_size": 10**18, "head_dim": None}, "d_model is 1000000000000000000, but"),
-        ({"vocab_size": 10**8}, r"shapes differ of model.embed_tokens.weight \(\(300, 32\)"),
+        (
+            {"vocab_size": 10**8},
+            r"shapes differ of model.embed_tokens.weight \(checkpoint \(300, 32\)",
+        ),
         ({"intermediate_size": 10**7}, r"shapes differ of .*mlp.gate_proj"),
         ({"max_position_embeddings": 10**400}, "context_length is 10000"),
         ({"rope_theta": float("nan"), "rope_parameters": None}, "rope_theta is nan, but .* finite"),

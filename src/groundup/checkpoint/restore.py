@@ -59,6 +59,17 @@ def check_shapes(
     expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
 ) -> None:
     """The same for the shapes alone, which are known before a model is built or a file is read."""
+    if differences := shape_differences(expected, stored):
+        raise CheckpointError(
+            f"the checkpoint belongs to another model: {differences}; build the model with the "
+            f"settings that it was trained with"
+        )
+
+
+def shape_differences(
+    expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
+) -> str:
+    """What a checkpoint lacks, has too much or in another shape; empty where all is as expected."""
     complaints = []
     if missing := [name for name in expected if name not in stored]:
         complaints.append(f"the checkpoint lacks {_enumerate(missing)}")
@@ -71,11 +82,7 @@ def check_shapes(
     ]
     if differing:
         complaints.append(f"the shapes differ of {_enumerate(differing)}")
-    if complaints:
-        raise CheckpointError(
-            f"the checkpoint belongs to another model: {'; '.join(complaints)}; build the model "
-            f"with the settings that it was trained with"
-        )
+    return "; ".join(complaints)
 
 
 def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from groundup.data.corpus_writer import find_shard_files
-from groundup.data.documents import STDIN, OnError, Source, read_document_batches
 from groundup.data.journal import (
     Journal,
     Position,
@@ -35,6 +34,7 @@ from groundup.data.shards import check_shard_file
 from groundup.data.verify import check_hash
 from groundup.errors import DataError
 from groundup.files import locked, remove_stale_temporaries
+from groundup.text_files import STDIN, OnError, Source, read_document_batches
 
 _UNKNOWN = (None, None)
 

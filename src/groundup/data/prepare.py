@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from groundup._native import WordCounter
 from groundup.data.corpus_writer import CorpusWriter, EncodedDocuments, SkippedDocuments
-from groundup.data.documents import END_OF_TEXT, OnError, Source, expand_inputs
 from groundup.data.journal import Journal, ShardIdentity
 from groundup.data.output_folder import claim_folder, open_journal, stamp
 from groundup.data.pipeline import WriteBehind, read_ahead
@@ -24,6 +23,7 @@ from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex
 from groundup.data.source_reader import SourceBatch, read_sources
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
+from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
 from groundup.text_files.opening import release_pages
 from groundup.text_files.pieces import Errors, check_wishes
 

@@ -10,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.corpus_writer import SkippedDocuments, SourceEnd
-from groundup.data.documents import (
+from groundup.data.journal import Position
+from groundup.data.output_folder import path_text, stamp
+from groundup.data.shard_index import PrepareSettings, hash_each
+from groundup.errors import DataError
+from groundup.text_files import (
     DocumentBatch,
     OnError,
     SkippedFiles,
@@ -21,10 +25,6 @@ from groundup.data.documents import (
     read_document_batches,
     read_small_files,
 )
-from groundup.data.journal import Position
-from groundup.data.output_folder import path_text, stamp
-from groundup.data.shard_index import PrepareSettings, hash_each
-from groundup.errors import DataError
 
 _MOST_SOURCES = 4096
 

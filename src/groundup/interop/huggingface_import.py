@@ -132,7 +132,7 @@ def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Te
         if not torch.equal(head, tensors[_THEIR_TABLE]):
             raise CheckpointError(
                 f"{folder} says tie_word_embeddings, but its lm_head.weight is not its "
-                f"{_THEIR_TABLE}: mend that setting in {CONFIG_NAME}"
+                f"{_THEIR_TABLE}: fix that setting in {CONFIG_NAME}"
             )
     return from_foreign_weights(tensors, config, HUGGINGFACE_NAMES), files
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groundup.checkpoint import shape_differences
 from groundup.errors import CheckpointError, ConfigError
 from groundup.interop.llama import has_one_table
 from groundup.interop.rotation import permute_rotation_rows, restore_rotation_rows
 from groundup.model import ModelConfig
 from groundup.model.shapes import weight_shapes
-
-_MAX_NAMES_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -121,22 +120,10 @@ def check_foreign_shapes(
     """Raise a CheckpointError for tensors that are not those of the settings."""
     shapes = weight_shapes(config)
     expected = {theirs: shapes[ours] for ours, theirs in names.of(config).items()}
-    complaints = []
-    if missing := [name for name in expected if name not in found]:
-        complaints.append(f"it lacks {_enumerate(missing)}")
-    if unknown := [name for name in found if name not in expected]:
-        complaints.append(f"its settings leave no place for {_enumerate(unknown)}")
-    differing = [
-        f"{name} ({found[name]}, by its settings {shape})"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
-    if differing:
-        complaints.append(f"the shapes differ of {_enumerate(differing)}")
-    if complaints:
+    if differences := shape_differences(expected, found):
         raise CheckpointError(
-            f"weights and config.json of the checkpoint do not belong together: "
-            f"{'; '.join(complaints)}; fetch it again as a whole"
+            f"weights and config.json of the checkpoint do not belong together: {differences}; "
+            f"fetch it again as a whole"
         )
 
 
@@ -184,9 +171,3 @@ def _refuse_values(name: str, weight: Tensor, dtype: torch.dtype) -> None:
         f"{name} has values up to {float(weight.abs().max()):.6g}, which "
         f"{str(dtype).removeprefix('torch.')} cannot hold: use bfloat16 or float32"
     )
-
-
-def _enumerate(names: list[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMES_SHOWN])
-    rest = len(names) - _MAX_NAMES_SHOWN
-    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -59,7 +59,7 @@ class TextSteps:
 
     def train_tokenizer(self) -> None:
         from groundup.cli.progress import progress_bar
-        from groundup.data.documents import END_OF_TEXT, read_text_blocks
+        from groundup.text_files import END_OF_TEXT, read_text_blocks
         from groundup.tokenizer import Tokenizer
         from groundup.tokenizer.training import train_tokenizer
 
