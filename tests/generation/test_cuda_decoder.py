@@ -24,9 +24,9 @@ from groundup.generation.cuda_drawing import (
     DrawSettings,
     draw,
 )
-from groundup.generation.decoder import ModelDecoder, choose_decoder
-from groundup.generation.packed_decoder import PackedDecoder
-from groundup.generation.uniforms import uniforms
+from groundup.generation.decoder import ModelDecoder
+from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
+from groundup.generation.sampling import uniforms
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -155,7 +155,7 @@ def test_draws_are_the_samplers() -> None:
         seeds = [chance.randrange(1 << 60) for _ in range(6)]
         counts = [chance.randrange(50) for _ in range(6)]
         numbers = [uniforms(seed, count, 1)[0] for seed, count in zip(seeds, counts, strict=True)]
-        wanted = sampler.draw(logits, torch.tensor(numbers, dtype=torch.float64))
+        wanted = sampler.sample(logits, torch.tensor(numbers, dtype=torch.float64))
         got = _draw(logits, sampler, seeds, counts)
         different += int((got != wanted).sum())
     # Sums in float32 here and float64 there may part where a number falls on an edge.

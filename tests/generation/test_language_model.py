@@ -12,7 +12,8 @@ import yaml
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, GroundupError
-from groundup.generation import Engine, LanguageModel, Sampler
+from groundup.generation import Engine, GenerationSettings, LanguageModel
+from groundup.generation.request import PastContext
 from groundup.model import ModelConfig, TransformerLM
 from groundup.tokenizer import Tokenizer
 
@@ -58,7 +59,7 @@ def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) ->
 def test_weights_are_loaded_in_the_dtype_asked_for(run: Path) -> None:
     language_model = LanguageModel.load(run, dtype=torch.bfloat16)
     assert language_model.model.output_weight.dtype == torch.bfloat16
-    assert language_model.generate("Once", max_tokens=5) == language_model.generate("Once", 5)
+    assert len(language_model.generate("Once", max_tokens=5)) > 0
 
 
 def test_a_seed_decides_the_text(run: Path) -> None:
@@ -66,9 +67,10 @@ def test_a_seed_decides_the_text(run: Path) -> None:
     first = language_model.generate("Once", max_tokens=40, seed=1)
     assert first == LanguageModel.load(run).generate("Once", max_tokens=40, seed=1)
     assert first != language_model.generate("Once", max_tokens=40, seed=2)
-    assert language_model.generate("Once", 40, temperature=0, seed=1) == language_model.generate(
-        "Once", 40, temperature=0, seed=2
-    )
+    greedy = [
+        language_model.generate("Once", max_tokens=40, temperature=0, seed=seed) for seed in (1, 2)
+    ]
+    assert greedy[0] == greedy[1]
 
 
 PROMPTS = ["Once", "", "upon a", "Once", "time!"]
@@ -95,10 +97,10 @@ def test_more_prompts_than_rows_take_turns(run: Path, monkeypatch: pytest.Monkey
 
 def test_requests_without_end_are_taken_as_they_are_needed(run: Path) -> None:
     language_model = LanguageModel.load(run)
-    request = language_model.request("abc", 2, Sampler())
+    request = language_model.request("abc", GenerationSettings(max_tokens=2))
     taken = (dataclasses.replace(request, seed=seed) for seed in itertools.count())
     pieces = language_model.stream_requests(taken)
-    assert max(piece.place for piece in itertools.islice(pieces, 300)) > 64
+    assert max(piece.index for piece in itertools.islice(pieces, 300)) > 64
     assert next(taken).seed < 1_000
 
 
@@ -134,8 +136,11 @@ def test_a_stop_string_ends_the_text() -> None:
 def test_a_full_context_stops_or_slides(run: Path) -> None:
     language_model = LanguageModel.load(run)
     ids = len(language_model.encode_prompt("Once"))
-    for policy, most in (("stop", 16 + 1 - ids), ("slide", 100)):
-        request = language_model.request("Once", 100, Sampler(), past_context=policy)
+    policies: list[tuple[PastContext, int]] = [("stop", 16 + 1 - ids), ("slide", 100)]
+    for policy, most in policies:
+        request = language_model.request(
+            "Once", GenerationSettings(max_tokens=100, past_context=policy)
+        )
         request = dataclasses.replace(request, stop_ids=frozenset())
         engine = Engine(language_model.model, max_rows=1)
         engine.add(request)
@@ -221,7 +226,7 @@ def test_a_run_says_what_begins_and_ends_its_texts(
     language_model = LanguageModel.load(run)
     assert (language_model.begin_id, language_model.stop_ids) == (begin_id, stop_ids)
     assert language_model.encode_prompt("") == [begin_id]
-    assert language_model.request("a", 5, Sampler.of(1.0)).stop_ids == stop_ids
+    assert language_model.request("a", GenerationSettings()).stop_ids == stop_ids
 
 
 def test_half_a_character_is_never_given_out() -> None:
@@ -249,7 +254,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("missing", "complaint"),
     [
-        (".", "there is no run folder"),
+        (".", "run folder .* does not exist"),
         ("config.yaml", "no config.yaml"),
         ("tokenizer.json", "tokenizer.json"),
         ("checkpoints", "has no checkpoint yet"),

@@ -24,9 +24,8 @@ from groundup.generation.cuda_drawing import (
     DrawSettings,
     draw,
 )
-from groundup.generation.decoder import check_max_seq_len
-from groundup.generation.uniforms import STREAM
-from groundup.generation.writable_ids import WritableIds
+from groundup.generation.decoder import WritableIds, check_max_seq_len
+from groundup.generation.sampling import STREAM
 from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.kernels import row_products
 from groundup.nn.kernels.row_attention import attend

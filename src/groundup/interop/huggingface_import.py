@@ -22,7 +22,7 @@ from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import hash_file
-from groundup.generation.special_ids import IMPORTED_KEY, read_special_ids
+from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture
 from groundup.interop.llama_import import read_config_json

@@ -18,7 +18,7 @@ from groundup.data.check import content_id
 from groundup.data.shard_index import ShardIndex, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
-from groundup.generation.special_ids import IMPORTED_KEY
+from groundup.generation.loading import IMPORTED_KEY
 from groundup.interop.source import DtypeName, Source
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics

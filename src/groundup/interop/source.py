@@ -13,7 +13,7 @@ from groundup.checkpoint.folder_swap import find_folder
 from groundup.checkpoint.record import MODEL_NAME, read_record
 from groundup.config import load_yaml
 from groundup.generation import LanguageModel
-from groundup.generation.special_ids import SpecialIds
+from groundup.generation.loading import SpecialIds
 from groundup.model import ModelConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer

@@ -22,7 +22,7 @@ from groundup.experiments.temperatures.text_diversity import (
     words_of,
 )
 from groundup.experiments.temperatures.writing import Draft, write_drafts
-from groundup.generation import GenerationRequest, LanguageModel, Sampler
+from groundup.generation import GenerationRequest, GenerationSettings, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature
 
 # As many rows at once as a step carries without slowing much.
@@ -182,12 +182,14 @@ def study_run(
 def _requests(
     language_model: LanguageModel, setting: Setting, conditions: Conditions
 ) -> list[GenerationRequest]:
-    sampler = Sampler.of(setting.temperature, top_p=setting.top_p)
+    settings = GenerationSettings(
+        max_tokens=conditions.max_tokens, temperature=setting.temperature, top_p=setting.top_p
+    )
     num_texts = 1 if setting.is_greedy else conditions.num_texts
     context_length = language_model.model.config.context_length
     requests = []
     for prompt in conditions.prompts:
-        request = language_model.request(prompt, conditions.max_tokens, sampler)
+        request = language_model.request(prompt, settings)
         if len(request.prompt_ids) > context_length:
             raise ConfigError(
                 f"the prompt {shorten(prompt, 40)!r} has {len(request.prompt_ids)} tokens, more "
