@@ -14,10 +14,9 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
-from groundup.planner.duration import ASSUMED_MFU
-from groundup.planner.expectation import EXPECTED_MFU
+from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName
-from groundup.planner.prices import Price, find_price
+from groundup.planner.hardware import Price, find_price
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
@@ -189,7 +188,7 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
 
 def _show_devices(arguments: Arguments) -> None:
     from groundup.cli.plan_page import print_devices
-    from groundup.planner.accelerators import ACCELERATORS
+    from groundup.planner.hardware import ACCELERATORS
 
     devices = [*ACCELERATORS, describe_cpu(num_cores(), memory_bytes())]
     if arguments.json:

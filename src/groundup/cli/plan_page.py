@@ -4,10 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from groundup.cli.tables import print_figures, print_table
-from groundup.planner.accelerators import Accelerator
-from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
+from groundup.planner.flops import (
+    SOURCE,
+    fractions_by_context,
+    fractions_by_size,
+    optimal_parameters,
+    optimal_tokens,
+)
+from groundup.planner.hardware import Accelerator, find_price
 from groundup.planner.plan import Plan
-from groundup.planner.prices import find_price
 from groundup.planner.quantities import (
     show_bytes,
     show_count,
@@ -15,7 +20,6 @@ from groundup.planner.quantities import (
     show_duration,
     show_flops,
 )
-from groundup.planner.shares import shares_by_context, shares_by_size
 
 if TYPE_CHECKING:
     from groundup.training.machine_probe import Probe
@@ -24,8 +28,8 @@ if TYPE_CHECKING:
 def print_plan(plan: Plan) -> None:
     """Every part of a plan, one table each."""
     _print_parts(plan)
-    _print_shares("shares by size", shares_by_size())
-    by_context = shares_by_context(plan.config)
+    _print_shares("shares by size", fractions_by_size())
+    by_context = fractions_by_context(plan.config)
     _print_shares(
         "shares by context length", {f"{length:,}": one for length, one in by_context.items()}
     )

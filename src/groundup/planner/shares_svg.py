@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from groundup.model.config import ModelConfig
-from groundup.planner.shares import shares_by_context, shares_by_size
+from groundup.planner.flops import fractions_by_context, fractions_by_size
 
 _PANEL_WIDTH, _HEIGHT = 400, 320
 _LEFT, _TOP, _PLOT_HEIGHT = 44, 56, 210
@@ -23,8 +23,8 @@ _LEAST_LABELLED = 0.05
 
 def draw_shares(config: ModelConfig, name: str = "the model") -> str:
     """An SVG of two panels: GPT-2's sizes, and the model at growing context lengths."""
-    sizes = {size.removeprefix("gpt2-"): one for size, one in shares_by_size().items()}
-    contexts = {f"{length:,}": one for length, one in shares_by_context(config).items()}
+    sizes = {size.removeprefix("gpt2-"): one for size, one in fractions_by_size().items()}
+    contexts = {f"{length:,}": one for length, one in fractions_by_context(config).items()}
     title = f"by context length, {name}"
     width = 2 * _PANEL_WIDTH
     return (

@@ -37,7 +37,7 @@ from groundup.experiments.report.tables import (
     shared_settings_list,
     table,
 )
-from groundup.planner.expectation import EXPECTED_MFU
+from groundup.planner.duration import EXPECTED_MFU
 
 MAIN_FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 MORE_FIGURES = {

@@ -38,7 +38,7 @@ from groundup.experiments.results.groups import (
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
-from groundup.planner.expectation import EXPECTED_MFU
+from groundup.planner.duration import EXPECTED_MFU
 
 _FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
 _MOST_SAMPLES = 4
