@@ -183,7 +183,7 @@ def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: lis
         (["--model.d-model", "48"], "gives heads of odd size 3: choose an even one"),
         (
             ["--device", "H20"],
-            "there is no device 'H20' in the planner's table: did you",
+            "device 'H20' is not in the planner's table: did you",
         ),
         (["--mfu", "50"], "mfu is 50, but it is a fraction"),
         (["--batch-size", "0"], "--batch-size is 0, but must be at least 1"),

@@ -100,7 +100,7 @@ def test_requests_without_end_are_taken_as_they_are_needed(run: Path) -> None:
     request = language_model.request("abc", GenerationSettings(max_tokens=2))
     taken = (dataclasses.replace(request, seed=seed) for seed in itertools.count())
     pieces = language_model.stream_requests(taken)
-    assert max(piece.index for piece in itertools.islice(pieces, 300)) > 64
+    assert max(piece.number for piece in itertools.islice(pieces, 300)) > 64
     assert next(taken).seed < 1_000
 
 

@@ -168,7 +168,7 @@ def _in_order(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
     turn = 0
     waiting: dict[int, deque[TextPiece]] = {}
     for piece in pieces:
-        waiting.setdefault(piece.index, deque()).append(piece)
+        waiting.setdefault(piece.number, deque()).append(piece)
         while waiting.get(turn):
             first = waiting[turn].popleft()
             yield first

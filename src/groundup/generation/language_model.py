@@ -31,7 +31,7 @@ _MOST_ROWS = 64
 class TextPiece(NamedTuple):
     """Some of the text of one of several requests; a reason with the last piece of each."""
 
-    index: int
+    number: int
     """Of the request."""
     text: str
     finish_reason: FinishReason | None
@@ -111,7 +111,7 @@ class LanguageModel:
         ]
         texts = [""] * len(requests)
         for piece in self.stream_requests(requests, first.stop):
-            texts[piece.index] += piece.text
+            texts[piece.number] += piece.text
         return texts
 
     def score(self, text: str) -> Score:

@@ -12,17 +12,18 @@ import torch
 
 from groundup.files import write_json_atomic, write_text_atomic
 from groundup.interop.llama import architecture_of, to_config_json
-from groundup.interop.llama_weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
 from groundup.interop.model_card import write_card
-from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
-from groundup.interop.source import (
+from groundup.interop.run_export import (
+    CARD_NAME,
     CheckpointName,
     DtypeName,
     Source,
+    export_folder,
     express_special_ids,
     open_source,
 )
-from groundup.interop.target import CARD_NAME, export_folder
+from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
+from groundup.interop.weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
 from groundup.tokenizer.byte_spelling import read_spelling
 
 CONFIG_NAME = "config.json"

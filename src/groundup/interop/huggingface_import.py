@@ -24,19 +24,18 @@ from groundup.errors import CheckpointError, ConfigError
 from groundup.files import hash_file
 from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
-from groundup.interop.llama import Architecture
-from groundup.interop.llama_import import read_config_json
-from groundup.interop.llama_weights import (
-    HUGGINGFACE_NAMES,
-    check_foreign_shapes,
-    from_foreign_weights,
-)
+from groundup.interop.llama import Architecture, read_config_json
+from groundup.interop.run_export import express_special_ids
 from groundup.interop.safetensors_files import (
     read_json_object,
     read_weight_files,
     read_weight_shapes,
 )
-from groundup.interop.source import express_special_ids
+from groundup.interop.weights import (
+    HUGGINGFACE_NAMES,
+    check_foreign_shapes,
+    from_foreign_weights,
+)
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import build_optimizer
 from groundup.runs.config import NAME_PATTERN, RunConfig
@@ -65,7 +64,7 @@ def import_huggingface(
     Everything is checked before the run folder appears, which is at once and whole.
     """
     folder = Path(folder)
-    destination = _free_place(name, Path(runs_folder))
+    destination = _new_run_folder(name, Path(runs_folder))
     value = read_json_object(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
     tokenizer = _read_tokenizer(folder, config)
@@ -88,10 +87,10 @@ def import_huggingface(
     return destination
 
 
-def _free_place(name: str, runs_folder: Path) -> Path:
+def _new_run_folder(name: str, runs_folder: Path) -> Path:
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
-            f"the name {name!r:.80} cannot be that of a run: use letters, digits and . _ + = - "
+            f"the name {name!r:.80} is not a valid run name: use letters, digits and . _ + = - "
             f"after a first letter or digit"
         )
     destination = runs_folder / name

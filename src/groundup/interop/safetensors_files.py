@@ -94,13 +94,13 @@ def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[P
         # The index is a stranger's: it names files of its own folder and no others.
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
             raise CheckpointError(
-                f"{path} places {name} in {file!r:.60}, which is no file beside it"
+                f"{path} says that {name} is in {file!r:.60}, which is not a file beside it"
             )
     shapes: dict[str, tuple[int, ...]] = {}
     files = [folder / name for name in sorted(set(file_of.values()))]
     for file in files:
         shard = read_shapes(file)
-        promised = {name for name, place in file_of.items() if place == file.name}
+        promised = {name for name, home in file_of.items() if home == file.name}
         if shard.keys() != promised:
             name = sorted(shard.keys() ^ promised)[0]
             what = "lacks" if name in promised else "holds"

@@ -148,7 +148,7 @@ def get_accelerator(name: str) -> Accelerator:
     if found is None:
         known = [row.name for row in ACCELERATORS]
         raise ConfigError(
-            f"there is no device {name!r} in the planner's table: {did_you_mean(name, known)} "
+            f"device {name!r} is not in the planner's table: {did_you_mean(name, known)} "
             f"(groundup plan --devices lists them; any other can be planned for with its "
             f"--peak-tflops and --memory-gb)"
         )
