@@ -32,11 +32,12 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.removeprefix("error: ")
 
 
-@pytest.mark.parametrize("words", [[], ["--model.d-ff", "6400"]], ids=str)
-def test_gpt2_xl_has_its_known_figures(
-    capsys: pytest.CaptureFixture[str], words: list[str]
+def test_gpt2_xl_has_its_known_costs_and_flags_change_them(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = plan(capsys, "--preset", "gpt2-xl", *words)
+    narrow = plan(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
+    assert narrow["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
+    found = plan(capsys, "--preset", "gpt2-xl")
     assert found["parameters"]["total"] == 2_127_057_600
     assert found["weight_bytes"] == 8_508_230_400
     flops = found["forward_flops"]
@@ -56,12 +57,6 @@ def test_gpt2_xl_has_its_known_figures(
     assert (textbook["fixed_bytes"], textbook["largest_batch"]) == (34_032_921_600, 2)
 
 
-def test_flags_change_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    found = plan(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
-    assert found["model"]["d_ff"] == 4_288 and found["model"]["d_model"] == 1_600
-    assert found["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
-
-
 def test_a_settings_file_says_what_is_planned(
     capsys: pytest.CaptureFixture[str], small_config: Path
 ) -> None:
@@ -73,23 +68,17 @@ def test_a_settings_file_says_what_is_planned(
     assert found["duration"]["num_epochs"] > 0
 
 
-def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--preset", "tinystories", "--batch-size", "10", "--tokens", "1000000"]
-    found = plan(capsys, *words)
-    assert found["duration"]["num_steps"] == 391
-    assert found["duration"]["num_tokens"] == 391 * 2_560
-
-
 @pytest.mark.parametrize(
     "words",
     [["--tokens", "1e9"], ["--tokens=1.0e+9"], ["--tokens", "1_000_000_000"]],
     ids=" ".join,
 )
-def test_whole_numbers_may_have_an_exponent(
+def test_tokens_stand_for_steps_and_may_have_an_exponent(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    found = plan(capsys, *words, "--mfu", "5e-1", "--batch-size", "1")
-    assert found["duration"]["num_steps"] == 3_906_250
+    found = plan(capsys, *words, "--mfu", "5e-1", "--batch-size", "3")
+    assert found["duration"]["num_steps"] == 1_302_084
+    assert found["duration"]["num_tokens"] == 1_302_084 * 3 * 256
     assert found["duration"]["mfu"] == 0.5
 
 
@@ -283,7 +272,6 @@ NO_INTEGERS = {
 @pytest.mark.parametrize(
     "words",
     [
-        ["--preset", "gpt2-xl"],
         ["--preset", "gpt2-xl", "--device", "cpu", "--optimizer", "muon"],
         ["--preset", "tinystories", "--device", "M4 Max", "--minutes", "600"],
         ["--device", "abacus", "--peak-tflops", "0.7", "--memory-gb", "0.3"],

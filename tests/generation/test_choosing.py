@@ -74,7 +74,7 @@ def describe(row: Row) -> State | None:
 def device(new_model: NewModel, monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(
         "groundup.generation.engine.device_chooser",
-        lambda decoder: DeviceChooser(decoder, decoder.max_seq_len, describe),
+        lambda decoder: DeviceChooser(decoder, describe),
     )
     return Device(new_model(), 5)
 

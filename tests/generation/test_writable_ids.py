@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from groundup.generation import (
-    Engine,
     GenerationRequest,
     GenerationSettings,
     LanguageModel,
@@ -35,12 +34,10 @@ TOKENIZERS = {"no gaps": WITHOUT_GAPS, "gaps": WITH_GAPS}
 PROMPTS = ["Once", "upon", "O"]
 RULES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
-    "hot": {"temperature": 2.0},
     "top-p": {"top_p": 0.9},
-    "top-k": {"top_k": 5},
-    "min-p": {"min_p": 0.2},
+    "top-k": {"temperature": 2.0, "top_k": 5},
     "repetition penalty": {"repetition_penalty": 1.5},
-    "all": {"temperature": 1.5, "top_k": 40, "top_p": 0.8, "repetition_penalty": 1.2},
+    "all": {"temperature": 1.5, "top_k": 40, "top_p": 0.8, "min_p": 0.01},
 }
 
 
@@ -74,14 +71,6 @@ def test_the_ids_are_those_that_can_be_decoded() -> None:
     assert (WritableIds(257).num, WritableIds(263, GAPS).num) == (257, 258)
 
 
-def test_the_rigged_model_would_write_nothing_else(padded: TransformerLM) -> None:
-    engine = Engine(padded, max_rows=1)
-    engine.add(GenerationRequest((79, 110), 8, Sampler.of(0)))
-    while engine.num_running:
-        for _, token in engine.step():
-            assert token.id in GAPS or token.id > 262
-
-
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_texts_are_those_of_a_model_without_the_other_ids(
@@ -91,6 +80,8 @@ def test_texts_are_those_of_a_model_without_the_other_ids(
     plain_ids: Callable[[TransformerLM, GenerationRequest], list[int]],
 ) -> None:
     language_model = LanguageModel(padded, tokenizer)
+    # Without them the model would sample nothing else.
+    assert plain_ids(padded, GenerationRequest((79,), 1, Sampler.of(0)))[0] not in tokenizer.vocab
     quiet = without(padded, lacking(tokenizer))
     settings = {**rules, "max_tokens": 10, "past_context": "slide"}
     requests = [

@@ -29,41 +29,15 @@ from groundup.planner.hardware import Price
 from groundup.planner.quantities import show_bytes, show_duration
 from groundup.planner.shares_svg import draw_shares
 
-XL, A100 = PRESETS["gpt2-xl"], get_accelerator("A100 80GB")
-
 
 def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
     accelerator = get_accelerator(device)
     return make_plan(PRESETS[preset], accelerator, batch_size=64, num_steps=1_000, mfu=mfu)
 
 
-def test_a_plan_is_json_to_the_last_value_and_integers_where_it_counts() -> None:
-    plan = make_plan(XL, A100, batch_size=1_024, num_steps=400_000, precision="float32")
-    results = plan.to_json()
+def test_a_plan_is_json_to_the_last_value() -> None:
+    results = plan_on("H200").to_json()
     assert json.loads(json.dumps(results)) == results
-    assert results["parameters"]["total"] == 2_127_057_600
-    assert results["weight_bytes"] == 8_508_230_400
-    assert results["forward_flops"]["total"] == 4_513_336_524_800
-    assert results["textbook_memory"]["largest_batch"] == 2
-    for part in ("parameters", "weight_bytes", "forward_flops", "flops_per_step", "memory"):
-        assert all(value is None or isinstance(value, int | str) for value in leaves(results[part]))
-
-
-def leaves(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return [leaf for inner in value.values() for leaf in leaves(inner)]
-    return [value]
-
-
-def test_days_of_gpt2_xl_on_one_a100_in_float32() -> None:
-    plan = make_plan(XL, A100, batch_size=1_024, num_steps=400_000, precision="float32")
-    duration = plan.duration
-    assert duration.flops_per_step == 13_864_969_804_185_600
-    assert duration.total_flops == 13_864_969_804_185_600 * 400_000
-    assert duration.days == pytest.approx(6_583.55, abs=0.01)
-    derivation = "\n".join(duration.derivation())
-    for text in ("4,513,336,524,800", "19.5 TFLOP/s", "9.75 TFLOP/s", "6,583.6 days"):
-        assert text in derivation
 
 
 def test_time_is_work_over_rate_and_price_is_time() -> None:
@@ -88,7 +62,11 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
     assert plan.peak_bytes is not None and plan.peak_bytes < plan.memory_bytes
     too_large = make_plan(PRESETS["gpt2-xl"], describe_cpu(1, 10**9), batch_size=1, num_steps=1)
     assert too_large.micro_batch == 0 and too_large.peak_bytes is None
-    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0
+    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0 and not too_large.fits
+    given = make_plan(
+        PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=512, num_steps=1, micro_batch=512
+    )
+    assert not given.fits and plan.fits
 
 
 @pytest.mark.parametrize("mfu", [0.0, -1.0, 1e-300, 1.5, float("nan")])
@@ -136,13 +114,6 @@ def test_tf32_is_a_rate_of_its_own_where_there_are_tensor_cores_and_float32_else
     assert rates == {"A100": ("tf32", 156e12), "M4 Max": ("float32", 16.2e12)}
 
 
-def test_a_micro_batch_that_is_too_large_does_not_fit() -> None:
-    config, h200 = PRESETS["gpt2-xl"], get_accelerator("H200")
-    plan = make_plan(config, h200, batch_size=1_024, num_steps=1, micro_batch=1_024)
-    assert not plan.fits and not plan.to_json()["memory"]["fits"]
-    assert make_plan(config, h200, batch_size=1_024, num_steps=1).fits
-
-
 def test_a_run_beyond_all_devices_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"more than 1e\+60 operations"):
         make_plan(PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=10**30, num_steps=10**30)
@@ -172,16 +143,18 @@ def test_the_drawing_in_the_guide_is_the_one_that_is_drawn(repository: Path) -> 
 
 
 def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
-    first, second = two_line_plan(PRESETS["tinystories"], batch_size=32, num_steps=40_000)
+    config = PRESETS["tinystories"]
+    first, second = two_line_plan(config, 32, 40_000, tokens_in_corpus=200_000_000)
     assert first.startswith("22.7 million parameters: 363.1 MB of memory")
-    assert second.startswith("40,000 steps of 8,192 tokens: 327.7 million tokens, ")
-    assert "915 gigaFLOP a step, 36.6 petaFLOP in all" in second
-
-
-def test_epochs_are_told_when_the_size_of_the_corpus_is_known() -> None:
-    config = ModelConfig(context_length=100)
-    _, line = two_line_plan(config, 10, 300, tokens_in_corpus=200_000)
-    assert "300,000 tokens (1.5 epochs of 200,000)" in line
+    assert second == (
+        "40,000 steps of 8,192 tokens: 327.7 million tokens (1.6 epochs of 200.0 million), "
+        "915 gigaFLOP a step, 36.6 petaFLOP in all"
+    )
+    tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
+    first, second = two_line_plan(tiny, 1, 1)
+    assert first.startswith("10 parameters: 160 B ") and "36 FLOP a step" in second
+    _, second = two_line_plan(PRESETS["gpt2-xl"], 512, 10_000_000)
+    assert "zettaFLOP in all" in second and "e+" not in second
 
 
 def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
@@ -193,14 +166,6 @@ def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
     rest = memory.bytes_at(512) - fixed - 512 * memory.bytes_per_sequence
     assert rest > 10**9 and whole.endswith(f", {show_bytes(rest)} temporary")
     assert "with micro-batches of 64 of 512 sequences" in parts
-
-
-def test_small_and_huge_runs_stay_readable() -> None:
-    tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
-    first, second = two_line_plan(tiny, 1, 1)
-    assert first.startswith("10 parameters: 160 B ") and "36 FLOP a step" in second
-    _, second = two_line_plan(PRESETS["gpt2-xl"], 512, 10_000_000)
-    assert "zettaFLOP in all" in second and "e+" not in second
 
 
 @pytest.mark.parametrize("name", PRESETS)

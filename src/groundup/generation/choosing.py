@@ -34,10 +34,6 @@ class Row:
     holds_prompt: bool = True
     """The text still begins with the prompt."""
 
-    def steps_until_event(self, context: int) -> int:
-        """After so many steps the row is full or finished, if no stop id comes before."""
-        return min(self.request.max_tokens - self.num_new, context + 1 - len(self.ids))
-
 
 class HostChooser:
     """Lets the decoder decode and samples from its logits, rows of equal samplers together."""
@@ -122,30 +118,27 @@ class DeviceChooser:
     values that the new one writes as well.
     """
 
-    def __init__(
-        self,
-        decoder: DrawingDecoder,
-        max_seq_len: int,
-        describe: Callable[[Row], Any | None],
-    ) -> None:
+    def __init__(self, decoder: DrawingDecoder, describe: Callable[[Row], Any | None]) -> None:
         """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
         self._decoder = decoder
-        self._max_seq_len = max_seq_len
         self._describe = describe
         self._ahead: Ticket | None = None
         self._knows_all = False
         self._can_look_ahead = False
-        self._num_sure_steps = 0
 
-    def advance(self, rows: Sequence[Row], has_changed: bool) -> tuple[list[int], Tensor] | None:
-        """As the host's; None, and nothing done, where the device does not know a rule."""
+    def advance(
+        self, rows: Sequence[Row], has_changed: bool, num_quiet_steps: int
+    ) -> tuple[list[int], Tensor] | None:
+        """As the host's; None, and nothing done, where the device does not know a rule.
+
+        No row can end within `num_quiet_steps` but by a stop id: so far a step may be ahead.
+        """
         if has_changed:
             self._begin(rows)
         if not self._knows_all:
             return None
         ticket = self._ahead or self._decoder.launch(len(rows))
-        self._num_sure_steps -= 1
-        is_ahead = self._can_look_ahead and self._num_sure_steps > 0
+        is_ahead = self._can_look_ahead and num_quiet_steps > 1
         self._ahead = self._decoder.launch(len(rows)) if is_ahead else None
         return ticket.read(), self._decoder.logits[: len(rows)]
 
@@ -153,12 +146,10 @@ class DeviceChooser:
         self._ahead = None
         states = [self._describe(row) for row in rows]
         self._knows_all = None not in states
-        if not self._knows_all:
-            return
-        self._decoder.set_rows(states)
-        # The logits of a step that is being looked at must stay until then.
-        self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
-        self._num_sure_steps = min(row.steps_until_event(self._max_seq_len) for row in rows)
+        if self._knows_all:
+            self._decoder.set_rows(states)
+            # The logits of a step that is being looked at must stay until then.
+            self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
 
 
 def device_chooser(decoder: Decoder) -> DeviceChooser | None:
@@ -174,4 +165,4 @@ def device_chooser(decoder: Decoder) -> DeviceChooser | None:
             return None
         return RowState(row.ids[-1], len(row.ids) - 1, row.num_new, row.request.seed, settings)
 
-    return DeviceChooser(decoder, decoder.max_seq_len, describe)
+    return DeviceChooser(decoder, describe)

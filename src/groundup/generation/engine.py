@@ -85,8 +85,7 @@ class Engine:
         if self._has_changed or self._num_quiet_steps == 0:
             self._slide()
             self._read_prompts()
-            context = self.decoder.max_seq_len
-            self._num_quiet_steps = min(row.steps_until_event(context) for row in self._rows)
+            self._num_quiet_steps = min(map(self._steps_until_event, self._rows))
             self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
         chosen, logits = self._choose()
         likelihoods = self._likelihoods(logits, chosen) if self._has_questions else {}
@@ -162,6 +161,11 @@ class Engine:
         for source, target in copies:
             self.decoder.copy(source, target)
 
+    def _steps_until_event(self, row: Row) -> int:
+        """After so many steps the row is full or finished, if no stop id comes before."""
+        num_left = row.request.max_tokens - row.num_new
+        return min(num_left, self.decoder.max_seq_len + 1 - len(row.ids))
+
     def _reason_to_finish(self, row: Row) -> FinishReason | None:
         is_full = len(row.ids) > self.decoder.max_seq_len
         stops = is_full and row.request.past_context == "stop"
@@ -180,7 +184,7 @@ class Engine:
         """The next id of each row, and the logits it was sampled from."""
         has_changed, self._has_changed = self._has_changed, False
         if self._device is not None:
-            answer = self._device.advance(self._rows, has_changed)
+            answer = self._device.advance(self._rows, has_changed, self._num_quiet_steps)
             if answer is not None:
                 return answer
         return self._host.advance(self._rows, has_changed)

@@ -188,7 +188,6 @@ class LanguageModel:
                     if request.max_tokens == 0:
                         yield TextPiece(index, "", "length")
                         continue
-                    self.check(request)
                     running[engine.add(request)] = index, TextStream(self.tokenizer, stop)
                 for handle, token in engine.step():
                     index, stream = running[handle]
