@@ -99,7 +99,7 @@ class Ticket(Protocol):
 
 
 @runtime_checkable
-class DrawingDecoder(Protocol):
+class SamplingDecoder(Protocol):
     """A decoder that also samples: `set_rows` says where the rows stand, each `launch` begins a
     step from where the last one ended."""
 
@@ -118,7 +118,7 @@ class DeviceChooser:
     values that the new one writes as well.
     """
 
-    def __init__(self, decoder: DrawingDecoder, describe: Callable[[Row], Any | None]) -> None:
+    def __init__(self, decoder: SamplingDecoder, describe: Callable[[Row], Any | None]) -> None:
         """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
         self._decoder = decoder
         self._describe = describe
@@ -154,7 +154,7 @@ class DeviceChooser:
 
 def device_chooser(decoder: Decoder) -> DeviceChooser | None:
     """The chooser of a decoder that samples."""
-    if not isinstance(decoder, DrawingDecoder):
+    if not isinstance(decoder, SamplingDecoder):
         return None
     from groundup.generation.cuda_decoder import RowState
     from groundup.generation.cuda_drawing import DrawSettings
