@@ -17,7 +17,12 @@ from typing import Any
 import torch
 
 from groundup import __version__
-from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
+from groundup.checkpoint import (
+    CheckpointFolder,
+    capture_random_state,
+    load_weights,
+    restore_random_state,
+)
 from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
@@ -26,11 +31,7 @@ from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture, read_config_json
 from groundup.interop.run_export import express_special_ids
-from groundup.interop.safetensors_files import (
-    read_json_object,
-    read_weight_files,
-    read_weight_shapes,
-)
+from groundup.interop.safetensors_files import read_json_object, read_weight_shapes
 from groundup.interop.weights import (
     HUGGINGFACE_NAMES,
     check_foreign_shapes,
@@ -123,7 +124,8 @@ def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Te
     check_foreign_shapes(shapes, config, HUGGINGFACE_NAMES)
     tensors = {
         name: value
-        for name, value in read_weight_files(files).items()
+        for file in files
+        for name, value in load_weights(file).items()
         if not _DERIVED.fullmatch(name)
     }
     if config.tie_embeddings and "lm_head.weight" in tensors:
@@ -143,7 +145,10 @@ def _describe_environment(
     files: list[Path],
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
-    special_ids = read_special_ids(_read_special_settings(folder, value), tokenizer)
+    # For special ids generation_config.json overrules config.json, as in transformers.
+    path = folder / "generation_config.json"
+    told = {**value, **(read_json_object(path) if path.is_file() else {})}
+    special_ids = read_special_ids(told, tokenizer)
     if (text := _find_prefix(folder)) is not None:
         _log.warning(
             "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
@@ -166,12 +171,6 @@ def _describe_environment(
             "files": {file.name: hash_file(file) for file in hashed},
         },
     }
-
-
-def _read_special_settings(folder: Path, value: dict[str, Any]) -> dict[str, Any]:
-    """Ids of special tokens: generation_config.json overrules config.json, as in transformers."""
-    path = folder / "generation_config.json"
-    return {**value, **(read_json_object(path) if path.is_file() else {})}
 
 
 def _find_prefix(folder: Path) -> str | None:

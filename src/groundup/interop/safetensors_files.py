@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groundup.checkpoint import load_weights, save_weights
+from groundup.checkpoint import save_weights
 from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import parse_json, write_json_atomic
@@ -63,14 +63,6 @@ def read_weight_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[P
     raise CheckpointError(
         f"{folder} has no weights: neither {SINGLE_NAME} nor {INDEX_NAME} is there; check the path"
     )
-
-
-def read_weight_files(files: list[Path]) -> dict[str, Tensor]:
-    """The tensors of files whose shapes were read before."""
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors.update(load_weights(file))
-    return tensors
 
 
 def _cut(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[dict[str, Tensor]]:
