@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from groundup.model import TransformerLM
-from groundup.optim.losses import cross_entropy
+from groundup.nn.losses import cross_entropy
 
 
 def model_with(**settings: Any) -> TransformerLM:

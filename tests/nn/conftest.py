@@ -6,6 +6,18 @@ import pytest
 import torch
 
 
+@pytest.fixture(
+    params=[
+        "cpu",
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+        ),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     torch.manual_seed(0)

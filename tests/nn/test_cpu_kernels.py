@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.nn import RMSNorm, RotaryEmbedding, scaled_dot_product_attention, silu
-from groundup.nn.kernels import on_cpu
-from groundup.optim.linear_cross_entropy import (
+from groundup.nn.kernels import cpu
+from groundup.nn.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
@@ -51,7 +51,7 @@ def test_the_norm_and_its_gradients_are_the_formula(rows: int, width: int) -> No
         return ((x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)) * gain,)
 
     def fast(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.NormByRootMeanSquare.apply(x, gain, eps),)
+        return (cpu.NormByRootMeanSquare.apply(x, gain, eps),)
 
     _assert_twins(fast, plain, [_random(rows, width), _random(width)], 1e-4)
 
@@ -65,7 +65,7 @@ def test_the_norm_of_a_sum_passes_on_both_gradients(rows: int, width: int) -> No
         return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * gain
 
     def fast(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return on_cpu.NormOfSum.apply(x, addend, gain, eps)
+        return cpu.NormOfSum.apply(x, addend, gain, eps)
 
     _assert_twins(
         fast, plain, [_random(rows, width), _random(rows, width, 1)[..., 0], _random(width)], 1e-4
@@ -88,7 +88,7 @@ def test_the_gate_and_its_gradients_are_the_formula(rows: int, width: int) -> No
         return (silu(gate) * up,)
 
     def fast(packed: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.PackedSwiGLU.apply(packed),)
+        return (cpu.PackedSwiGLU.apply(packed),)
 
     _assert_twins(fast, plain, [_random(rows, 2 * width, scale=6.0)])
 
@@ -104,7 +104,7 @@ def test_packed_attention_is_the_formula(batch: int, seq: int, heads: int, pairs
         return (mixed.transpose(1, 2).reshape(batch, seq, -1),)
 
     def fast(packed: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
+        return (cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
 
     _assert_twins(fast, plain, [_random(batch, seq, 6 * heads * pairs)], 1e-4)
 
@@ -129,7 +129,7 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
     assert not RMSNorm(37)(x)[2].isfinite().all()
     assert RMSNorm(37)(x)[3].isfinite().all()
     if bad != -math.inf:
-        assert not on_cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
+        assert not cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
     loss = linear_cross_entropy(x, _random(11, 37), torch.zeros(5, dtype=torch.long))
     assert not loss.isfinite()
 
@@ -147,7 +147,7 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     try:
         for num_threads in (1, 2, 3, 7):
             torch.set_num_threads(num_threads)
-            out = on_cpu.NormByRootMeanSquare.apply(x, gain, 1e-5)
+            out = cpu.NormByRootMeanSquare.apply(x, gain, 1e-5)
             found.append(torch.autograd.grad(out, gain, out.detach())[0])
     finally:
         torch.set_num_threads(before)

@@ -12,7 +12,7 @@ from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn import Embedding, KVCache, Linear, RMSNorm, TransformerBlock
-from groundup.optim.linear_cross_entropy import linear_cross_entropy
+from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 
 class TransformerLM(nn.Module):

@@ -13,6 +13,7 @@ from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fast
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention
 from groundup.nn.kv_cache import LayerCache
+from groundup.nn.limits import is_packed_attention
 from groundup.nn.linear import Kernels, Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -125,8 +126,7 @@ class MultiHeadSelfAttention(nn.Module):
 
     def _can_stay_packed(self, packed: Tensor) -> bool:
         is_plain = self.query_norm is None and self.num_kv_heads == self.num_heads
-        if packed.is_cuda and (self.d_head % 8 or self.d_head > 128 or packed.shape[-2] < 2):
-            # Not every kernel there takes such heads, or a text of one token.
+        if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
             return False
         return is_plain and packed.ndim == 3 and fast.can_run_on(packed)
 

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from groundup.nn.kernels import on_cpu
+from groundup.nn.kernels import cpu
 
 HAS_TRITON = find_spec("triton") is not None
 
 if HAS_TRITON:
-    from groundup.nn.kernels import gating as on_cuda_gating
-    from groundup.nn.kernels import packed_attention as on_cuda_attention
+    from groundup.nn.kernels.cuda_train import gating as cuda_gating
+    from groundup.nn.kernels.cuda_train import packed_attention as cuda_attention
 
 
 def can_run_on(x: Tensor) -> bool:
@@ -34,26 +34,26 @@ def packed_attention(
 ) -> Tensor:
     """Rotation and causal attention on (batch, seq, 3 · d_model)."""
     if packed.is_cuda:
-        return on_cuda_attention.packed_attention(packed, cos, sin, num_heads)[0]
-    mixed: Tensor = on_cpu.PackedAttention.apply(packed, cos, sin, num_heads)
+        return cuda_attention.packed_attention(packed, cos, sin, num_heads)[0]
+    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, num_heads)
     return mixed
 
 
 def packed_swiglu(packed: Tensor) -> Tensor:
     """silu(gate) · up on (…, 2 · d_ff)."""
     if packed.is_cuda:
-        return on_cuda_gating.packed_swiglu(packed)
-    gated: Tensor = on_cpu.PackedSwiGLU.apply(packed)
+        return cuda_gating.packed_swiglu(packed)
+    gated: Tensor = cpu.PackedSwiGLU.apply(packed)
     return gated
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     """`RMSNorm` on a CPU."""
-    normal: Tensor = on_cpu.NormByRootMeanSquare.apply(x, gain, eps)
+    normal: Tensor = cpu.NormByRootMeanSquare.apply(x, gain, eps)
     return normal
 
 
 def rms_norm_of_sum(x: Tensor, addend: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """A sum and its norm on a CPU."""
-    total, normal = on_cpu.NormOfSum.apply(x, addend, gain, eps)
+    total, normal = cpu.NormOfSum.apply(x, addend, gain, eps)
     return total, normal

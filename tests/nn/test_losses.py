@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from groundup.errors import DataError
-from groundup.optim import cross_entropy, perplexity, z_loss
+from groundup.nn import cross_entropy, z_loss
+from groundup.nn.losses import perplexity
 
 SHAPES = [(), (1,), (7,), (3, 5), (2, 1, 4)]
 

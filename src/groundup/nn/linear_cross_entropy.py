@@ -7,7 +7,6 @@ carry it on, while the chunk is still in the cache. Backward has then nothing le
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -16,29 +15,20 @@ from torch import Tensor
 
 from groundup import _native
 from groundup.errors import ConfigError, DataError, check_choice
-from groundup.optim.losses import (
+from groundup.nn.kernels import HAS_TRITON
+from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
+from groundup.nn.losses import (
     check_targets,
     cross_entropy,
     in_float32_at_least,
 )
-from groundup.optim.losses import (
+from groundup.nn.losses import (
     z_loss as mean_z_loss,
 )
-
-# A chunk of logits should stay in a CPU's cache; a GPU wants its products large, within a small
-# share of its memory. Below the fewest rows the product that gathers the weight's gradient becomes
-# narrow and slow.
-_CPU_CHUNK_BYTES = 4 << 20
-_CUDA_CHUNK_BYTES = 2 << 30
-_CUDA_CHUNK_SHARE = 32
-_OTHER_CHUNK_BYTES = 64 << 20
-_FEWEST_ROWS = 512
 
 # From here on torch adds a bfloat16 product to float32 in one call on CUDA.
 _ADDS_WIDE_SINCE = (2, 10)
 _TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-
-_HAS_TRITON = find_spec("triton") is not None
 
 
 def linear_cross_entropy(
@@ -176,8 +166,8 @@ def _chunk_loss_and_gradient(
     logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of one chunk, and its gradient in the place of the logits."""
-    if logits.is_cuda and _HAS_TRITON and logits.dtype in (torch.bfloat16, torch.float16):
-        from groundup.optim.triton_cross_entropy import chunk_loss_and_gradient
+    if logits.is_cuda and HAS_TRITON and logits.dtype in (torch.bfloat16, torch.float16):
+        from groundup.nn.kernels.cuda_train.cross_entropy import chunk_loss_and_gradient
 
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         chunk_loss_and_gradient(logits, targets, losses, soft_cap, z_loss, scale=1.0)
@@ -267,18 +257,11 @@ def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
 def _default_chunk_rows(
     rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    most = max(_FEWEST_ROWS, _chunk_bytes(device) // (vocab_size * dtype.itemsize))
-    # Chunks of one size: a short last one would waste a product.
-    return -(-rows // -(-rows // most))
-
-
-def _chunk_bytes(device: torch.device) -> int:
-    if device.type == "cpu":
-        return _CPU_CHUNK_BYTES
+    memory_bytes = None
     if device.type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(device).total_memory
-        return min(_CUDA_CHUNK_BYTES, memory_bytes // _CUDA_CHUNK_SHARE)
-    return _OTHER_CHUNK_BYTES
+    chunk_bytes = logit_chunk_bytes(device.type, memory_bytes)
+    return logit_chunk_rows(rows, vocab_size * dtype.itemsize, chunk_bytes)
 
 
 def _check(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from groundup.errors import ConfigError, DataError
-from groundup.optim.linear_cross_entropy import (
+from groundup.nn.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
