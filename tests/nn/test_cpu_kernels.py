@@ -44,31 +44,24 @@ def _assert_twins(fast, plain, inputs: list[Tensor], tolerance: float = 2e-5) ->
 
 
 @given(row_counts, widths)
-def test_the_norm_and_its_gradients_are_the_formula(rows: int, width: int) -> None:
+def test_the_norm_of_a_sum_and_both_gradients_are_the_formula(rows: int, width: int) -> None:
     eps = 1e-5
 
-    def plain(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return ((x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)) * gain,)
-
-    def fast(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return (cpu.NormByRootMeanSquare.apply(x, gain, eps),)
-
-    _assert_twins(fast, plain, [_random(rows, width), _random(width)], 1e-4)
-
-
-@given(row_counts, widths)
-def test_the_norm_of_a_sum_passes_on_both_gradients(rows: int, width: int) -> None:
-    eps = 1e-5
-
-    def plain(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+    def plain(x: Tensor, gain: Tensor, addend: Tensor) -> tuple[Tensor, ...]:
         total = x + addend
         return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * gain
 
-    def fast(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return cpu.NormOfSum.apply(x, addend, gain, eps)
+    def fast(x: Tensor, gain: Tensor, addend: Tensor) -> tuple[Tensor, ...]:
+        return cpu.rms_norm(x, addend, gain, eps)
 
+    x, gain = _random(rows, width), _random(width)
+    _assert_twins(fast, plain, [x, gain, _random(rows, width, 1)[..., 0]], 1e-4)
+    # And of x alone.
     _assert_twins(
-        fast, plain, [_random(rows, width), _random(rows, width, 1)[..., 0], _random(width)], 1e-4
+        lambda x, gain: cpu.rms_norm(x, None, gain, eps)[1:],
+        lambda x, gain: plain(x, gain, torch.zeros_like(x))[1:],
+        [x, gain],
+        1e-4,
     )
 
 
@@ -147,7 +140,7 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     try:
         for num_threads in (1, 2, 3, 7):
             torch.set_num_threads(num_threads)
-            out = cpu.NormByRootMeanSquare.apply(x, gain, 1e-5)
+            out = cpu.rms_norm(x, None, gain, 1e-5)[1]
             found.append(torch.autograd.grad(out, gain, out.detach())[0])
     finally:
         torch.set_num_threads(before)

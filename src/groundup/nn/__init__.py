@@ -45,25 +45,27 @@ __all__ = [
     "z_loss",
 ]
 
-_HOME_OF = {
-    "Embedding": "embedding",
-    "FeedForward": "feed_forward",
-    "KVCache": "kv_cache",
-    "LayerCache": "kv_cache",
-    "Linear": "linear",
-    "MultiHeadSelfAttention": "attention",
-    "RMSNorm": "norm",
-    "RotaryEmbedding": "rope",
-    "SwiGLU": "feed_forward",
-    "TransformerBlock": "block",
-    "cross_entropy": "losses",
-    "z_loss": "losses",
+_NAMES_OF = {
+    "attention": "MultiHeadSelfAttention",
+    "block": "TransformerBlock",
+    "embedding": "Embedding",
+    "feed_forward": "FeedForward SwiGLU",
+    "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
+    "kv_cache": "KVCache LayerCache",
+    "linear": "Linear",
+    "losses": "cross_entropy z_loss",
+    "norm": "RMSNorm",
+    "rope": "RotaryEmbedding",
 }
+_HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'groundup.nn' has no attribute {name!r}")
-    value = getattr(import_module(f"groundup.nn.{_HOME_OF.get(name, 'functional')}"), name)
-    globals()[name] = value
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"groundup.nn.{_HOME_OF[name]}"), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,5 +1,12 @@
-"""Which shapes the fused kernels take, and how much memory the loss uses at once. No torch here:
-kernels run by these numbers, and the planner counts with them."""
+"""The kinds of layers there are, which shapes the fused kernels take, and how much memory the loss
+uses at once. No torch here: layers run by these, settings name them and the planner counts them."""
+
+from typing import Literal
+
+# Which form of an operation runs: the fast kernels, or the formulas as they are read.
+Kernels = Literal["fused", "reference"]
+NormPlacement = Literal["pre", "post", "none"]
+FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
 
 # Logits are computed a chunk at a time. A chunk should stay in a CPU's cache; a GPU wants its
 # matmuls large, within a small fraction of its memory. Below the fewest rows the matmul that
