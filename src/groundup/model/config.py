@@ -67,6 +67,11 @@ class ModelConfig(Settings):
     logit_soft_cap: float | None = Field(default=None, gt=0, le=1e6)
     """Keep logits within ± this by cap·tanh(logit/cap); no cap if not given."""
 
+    initialization: Literal["standard", "gpt2"] = "standard"
+    """Initial values. standard: normal with std √(2 / (in + out)) for linear layers and 1 for
+    embeddings, truncated at three sigma. gpt2: normal with std 0.02 for all, and
+    0.02 / √(2 · num_layers) for the output layers of attention and feed-forward."""
+
     kernels: Kernels = "fused"
     """Fast kernels, or the formulas as they are read."""
 
@@ -83,7 +88,8 @@ class ModelConfig(Settings):
         """embedding_scale, as given or by its rule: 1 over the std of a new tied table."""
         if self.embedding_scale is not None:
             return self.embedding_scale
-        return math.sqrt((self.vocab_size + self.d_model) / 2) if self.tie_embeddings else 1.0
+        begins_small = self.tie_embeddings and self.initialization == "standard"
+        return math.sqrt((self.vocab_size + self.d_model) / 2) if begins_small else 1.0
 
     @property
     def feed_forward_dim(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.model.initialization import initialize_like_gpt2_
 from groundup.nn import Embedding, KVCache, Linear, RMSNorm, TransformerBlock
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
@@ -76,6 +77,8 @@ class TransformerLM(nn.Module):
             # predictions are even. On the way in they are scaled up, or the first block's output
             # would drown them.
             self.token_embedding.weight = self.lm_head.weight
+        if config.initialization == "gpt2":
+            initialize_like_gpt2_(self)
 
     @classmethod
     def from_config(
