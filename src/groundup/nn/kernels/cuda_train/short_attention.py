@@ -1,6 +1,6 @@
 """Causal attention for short texts, rotation included, from packed projections to packed gradients.
 
-Up to `MAX_SEQ` positions one program holds all of a head's queries on the way back, so that every
+One program holds all of a head's queries on the way back, so that every
 value is read once, nothing is added by several programs, and the result is the same every time.
 """
 
@@ -13,18 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from groundup.nn.kernels.rotation import rotated
+from groundup.nn.kernels.cuda_train.rotation import rotated
 
-MAX_SEQ = 256
 _LOG2_E = 1.0 / math.log(2.0)
 
 # Rows and columns of a tile, warps, and loads in flight: the fastest tried on an H200 at S1.
 FORWARD_TILE = (64, 64, 4, 3)
 BACKWARD_TILE = (128, 64, 4, 3)
-
-
-def is_short(seq: int, d_head: int) -> bool:
-    return 16 <= seq <= MAX_SEQ and d_head in (16, 32, 64)
 
 
 def short_attention(

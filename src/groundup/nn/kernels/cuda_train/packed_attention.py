@@ -11,12 +11,12 @@ import functools
 import torch
 from torch import Tensor
 
-from groundup.nn.kernels.rotation import pack_gradients, rotate_packed
-from groundup.nn.kernels.short_attention import (
-    is_short,
+from groundup.nn.kernels.cuda_train.rotation import pack_gradients, rotate_packed
+from groundup.nn.kernels.cuda_train.short_attention import (
     short_attention,
     short_attention_backward,
 )
+from groundup.nn.limits import is_short_attention
 
 
 @torch.library.custom_op("groundup::packed_attention", mutates_args=())
@@ -27,7 +27,7 @@ def packed_attention(
     way back needs: each row's log of its total weight, and the rotated queries and keys."""
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
-    if is_short(seq, d_head):
+    if is_short_attention(seq, d_head):
         out, log_total = short_attention(packed, cos, sin, num_heads)
         return out, log_total, packed.new_empty(0)
     query, key, value = _heads(packed, num_heads)
@@ -46,12 +46,12 @@ def _(
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
     out = packed.new_empty(batch, seq, width // 3)
-    if is_short(seq, d_head) or cos is None:
+    if is_short_attention(seq, d_head) or cos is None:
         turned = packed.new_empty(0)
     else:
         turned = packed.new_empty(batch, seq, 2, num_heads, d_head)
     shape: tuple[int, ...] = (batch, num_heads, seq)
-    if not is_short(seq, d_head) and _uses_cudnn():
+    if not is_short_attention(seq, d_head) and _uses_cudnn():
         shape = (*shape, 1)
     return out, packed.new_empty(shape, dtype=torch.float32), turned
 
@@ -70,7 +70,7 @@ def packed_attention_backward(
     """The gradient of the packed projections."""
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
-    if is_short(seq, d_head):
+    if is_short_attention(seq, d_head):
         return short_attention_backward(d_out, packed, out, log_total, cos, sin, num_heads)
     query, key, value = _heads(packed, num_heads)
     if cos is not None:

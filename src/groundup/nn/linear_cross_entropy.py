@@ -1,44 +1,27 @@
 """The output layer and its cross-entropy as one operation that never holds all logits.
 
-The rows are taken in chunks: product, softmax, gradient of the logits, and the two products that
-carry it on, while the chunk is still in the cache. Backward has then nothing left to compute.
+Rows are taken in chunks: logits, softmax, gradient of the logits, and the two matmuls that carry it
+on, while the chunk is still in the cache. Backward has then nothing left to compute.
 """
 
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groundup import _native
 from groundup.errors import ConfigError, DataError, check_choice
-from groundup.optim.losses import (
-    check_targets,
-    cross_entropy,
-    in_float32_at_least,
-)
-from groundup.optim.losses import (
-    z_loss as mean_z_loss,
-)
+from groundup.nn import kernels
+from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
+from groundup.nn.losses import check_targets, cross_entropy, in_float32_at_least
+from groundup.nn.losses import z_loss as mean_z_loss
 
-# A chunk of logits should stay in a CPU's cache; a GPU wants its products large, within a small
-# share of its memory. Below the fewest rows the product that gathers the weight's gradient becomes
-# narrow and slow.
-_CPU_CHUNK_BYTES = 4 << 20
-_CUDA_CHUNK_BYTES = 2 << 30
-_CUDA_CHUNK_SHARE = 32
-_OTHER_CHUNK_BYTES = 64 << 20
-_FEWEST_ROWS = 512
-
-# From here on torch adds a bfloat16 product to float32 in one call on CUDA.
+# From here on torch adds a bfloat16 matmul to float32 in one call on CUDA.
 _ADDS_WIDE_SINCE = (2, 10)
 _TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-
-_HAS_TRITON = find_spec("triton") is not None
 
 
 def linear_cross_entropy(
@@ -54,14 +37,18 @@ def linear_cross_entropy(
     """Mean or sum over rows of cross-entropy + z_loss · (log Z)², for l = hidden weightᵀ:
 
         l <- soft_cap · tanh(l / soft_cap), if a cap is given
-        log Z = log Σ_j exp(l_j);   loss = log Z - l_target + z_loss · (log Z)²
+        log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
-    Products are taken in the autocast type where autocast is on; softmax, loss and the sum of the
-    weight's gradient are float32 (float64 for such inputs). Gradients flow once: there is no
-    second derivative. Equal to `linear_cross_entropy_reference` up to rounding.
+    Matmuls are in the autocast type where autocast is on; softmax, loss and the sum of the weight's
+    gradient are float32 (float64 for such inputs). There is no second derivative. Equal to
+    `linear_cross_entropy_reference` up to rounding.
+
+    hidden: what the output layer sees.   weight: the output layer.   targets: an id for each row.
+    soft_cap: bound on the logits, above 0; None for no cap.   z_loss: weight of (log Z)².
+    chunk_rows: rows of logits at once; by default what `nn.limits` says.
     """
     _check(hidden, weight, targets, soft_cap, z_loss, reduction, chunk_rows)
-    dtype = _product_dtype(hidden, weight)
+    dtype = _matmul_dtype(hidden, weight)
     rows = targets.numel()
     if chunk_rows is None:
         chunk_rows = _default_chunk_rows(rows, weight.shape[0], dtype, weight.device)
@@ -139,7 +126,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 elif d_rows is not None:
                     torch.mm(d_logits, columns, out=d_rows[part])
                 if d_columns is not None:
-                    _add_product_(d_columns, d_logits.T, chunk)
+                    _add_matmul_(d_columns, d_logits.T, chunk)
 
         ctx.save_for_backward(d_rows, d_columns)
         ctx.hidden_like, ctx.weight_dtype = (hidden.shape, hidden.dtype), weight.dtype
@@ -175,25 +162,9 @@ def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss:
 def _chunk_loss_and_gradient(
     logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of one chunk, and its gradient in the place of the logits."""
-    if logits.is_cuda and _HAS_TRITON and logits.dtype in (torch.bfloat16, torch.float16):
-        from groundup.optim.triton_cross_entropy import chunk_loss_and_gradient
-
-        losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-        chunk_loss_and_gradient(logits, targets, losses, soft_cap, z_loss, scale=1.0)
-        return losses.sum(), logits
-    is_plain = logits.device.type == "cpu" and logits.dtype == torch.float32
-    if is_plain and soft_cap is None and not torch.compiler.is_compiling():
-        losses = torch.empty(len(logits))
-        _native.loss_rows(
-            logits.numpy(),
-            targets.numpy(),
-            losses.numpy(),
-            len(logits),
-            logits.shape[1],
-            z_loss,
-            torch.get_num_threads(),
-        )
+    """The summed loss of one chunk, and its gradient, written over the logits."""
+    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss)
+    if losses is not None:
         return losses.sum(), logits
     return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss)
 
@@ -230,7 +201,7 @@ def _chunk_loss_and_gradient_in_passes(
 
 
 def _times(x: Tensor, factor: Tensor) -> Tensor:
-    # On CUDA the plain product with a number that lies on the device is a slow, unaligned kernel.
+    # On CUDA multiplying by a number that lies on the device is a slow, unaligned kernel.
     return torch._foreach_mul([x], factor.to(x.dtype))[0] if x.is_cuda else x * factor
 
 
@@ -241,7 +212,7 @@ def _sum_of_losses(log_z: Tensor, chosen: Tensor, z_loss: float) -> Tensor:
     return losses.sum()
 
 
-def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
+def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
     """total <- total + left right, summed in the type of `total`."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
@@ -256,7 +227,7 @@ def _add_product_(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.add_(left @ right)
 
 
-def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+def _matmul_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     kind = hidden.device.type
     if dtype != torch.float64 and torch.is_autocast_enabled(kind):
@@ -267,18 +238,11 @@ def _product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
 def _default_chunk_rows(
     rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    most = max(_FEWEST_ROWS, _chunk_bytes(device) // (vocab_size * dtype.itemsize))
-    # Chunks of one size: a short last one would waste a product.
-    return -(-rows // -(-rows // most))
-
-
-def _chunk_bytes(device: torch.device) -> int:
-    if device.type == "cpu":
-        return _CPU_CHUNK_BYTES
+    memory_bytes = None
     if device.type == "cuda":
         memory_bytes = torch.cuda.get_device_properties(device).total_memory
-        return min(_CUDA_CHUNK_BYTES, memory_bytes // _CUDA_CHUNK_SHARE)
-    return _OTHER_CHUNK_BYTES
+    chunk_bytes = logit_chunk_bytes(device.type, memory_bytes)
+    return logit_chunk_rows(rows, vocab_size * dtype.itemsize, chunk_bytes)
 
 
 def _check(
@@ -297,9 +261,9 @@ def _check(
         )
     check_targets(targets, hidden.shape[:-1], hidden.shape)
     if soft_cap is not None and not soft_cap > 0:
-        raise ConfigError(f"soft_cap must be positive, or None for no cap; it is {soft_cap}")
+        raise ConfigError(f"soft_cap must be positive, or None for no cap, got {soft_cap}")
     if not 0 <= z_loss < math.inf:
-        raise ConfigError(f"z_loss, a weight, must be at least 0 and finite; it is {z_loss}")
+        raise ConfigError(f"z_loss must be at least 0 and finite, got {z_loss}")
     check_choice("reduction", reduction, ("mean", "sum"))
     if chunk_rows is not None and chunk_rows < 1:
-        raise ConfigError(f"chunk_rows must be at least 1; it is {chunk_rows}")
+        raise ConfigError(f"chunk_rows must be at least 1, got {chunk_rows}")

@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional
 
 from groundup.errors import DataError
-from groundup.optim import cross_entropy, perplexity, z_loss
+from groundup.nn import cross_entropy, z_loss
+from groundup.nn.losses import perplexity
 
 SHAPES = [(), (1,), (7,), (3, 5), (2, 1, 4)]
 
@@ -46,7 +47,7 @@ def test_cross_entropy_is_stable_for_logits_of_a_thousand(offset: float) -> None
 def test_cross_entropy_of_even_logits_is_the_log_of_the_vocabulary() -> None:
     loss = cross_entropy(torch.zeros(4, 100), torch.arange(4))
     assert loss.item() == pytest.approx(math.log(100))
-    assert perplexity(loss).item() == pytest.approx(100, rel=1e-5)
+    assert perplexity(loss.item()) == pytest.approx(100, rel=1e-5)
 
 
 def test_narrow_targets_are_read_as_wide_ones() -> None:
@@ -68,9 +69,8 @@ def test_z_loss_is_the_mean_squared_log_of_the_denominator(shape: tuple[int, ...
     )
 
 
-def test_perplexity_takes_numbers_and_tensors() -> None:
-    assert perplexity(0.0).item() == 1.0
-    assert perplexity(torch.tensor(2.0)).item() == pytest.approx(math.exp(2))
+def test_perplexity_is_the_exponential_of_the_loss_and_never_an_error() -> None:
+    assert [perplexity(loss) for loss in (0.0, 2.0, 1e4)] == [1.0, math.exp(2), math.inf]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_perplexity_takes_numbers_and_tensors() -> None:
         (torch.zeros(3, 5), torch.zeros(3, 5, dtype=torch.long), r"\(3, 5\).*shape \(3,\)"),
         (torch.zeros(3, 5), torch.zeros(3), "integer.*float32"),
         (torch.zeros(3, 5), torch.zeros(3, dtype=torch.bool), "integer.*bool"),
-        (torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), "no loss of nothing"),
+        (torch.zeros(0, 5), torch.zeros(0, dtype=torch.long), "targets are empty"),
     ],
 )
 def test_targets_that_do_not_fit_are_named(

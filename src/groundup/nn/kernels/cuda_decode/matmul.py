@@ -4,7 +4,7 @@ Every row's numbers hang on that row alone: products add up in one order whateve
 rows, so a text does not change with what else is being written. Five launches make a block:
 
     packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_product`
-    mixed  = attention over the row's cache          `row_attention.attend`
+    mixed  = attention over the row's cache          `attention.attend`
     x     += mixed W_outputᵀ                         `add_product`
     gated  = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ   `gated_product`
     x     += gated W_downᵀ                           `add_product`

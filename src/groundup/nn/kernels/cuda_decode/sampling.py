@@ -1,4 +1,5 @@
-"""The draw of the next id on CUDA, one program a row: a usual `Sampler` without a sort.
+"""Sampling of the next id on CUDA, one program a row: temperature, top-k, top-p and min-p without
+a sort.
 
 What a set of likeliest ids must reach, a count or a mass, only falls as the least probability in it
 rises; so that is searched for, a quarter of the remaining floats at a time: with eighths it took
@@ -7,23 +8,9 @@ longer.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 from torch import Tensor
-
-from groundup.generation.sampling import (
-    NO_ID,
-    Greedy,
-    MinP,
-    RepetitionPenalty,
-    Sampler,
-    Temperature,
-    TopK,
-    TopP,
-)
 
 _BLOCK = 4096
 # Loads under way at once.
@@ -33,54 +20,23 @@ ID, POSITION, COUNT, KEY, TOP_K, NUM_WHOLE = range(6)
 TEMPERATURE, TOP_P, LOG_MIN_P, NUM_FLOATS = range(4)
 
 
-class DrawSettings(NamedTuple):
-    """A sampler as the numbers that `draw` knows: top_k 0 is none, top_p 1 is none."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    log_min_p: float = -math.inf
-
-    @classmethod
-    def of(cls, sampler: Sampler) -> DrawSettings | None:
-        """None for rules, or an order of them, that `draw` does not know."""
-        settings, last = cls(), -1
-        for rule in sampler.rules:
-            if isinstance(rule, RepetitionPenalty) and rule.penalty == 1:
-                continue
-            if isinstance(rule, Greedy) or rule == Temperature(0):
-                return settings._replace(temperature=0.0)
-            order = (Temperature, TopK, TopP, MinP)
-            place = next((i for i, kind in enumerate(order) if isinstance(rule, kind)), -1)
-            if place <= last:
-                return None
-            last = place
-            match rule:
-                case Temperature(temperature):
-                    settings = settings._replace(temperature=temperature)
-                case TopK(k):
-                    settings = settings._replace(top_k=k)
-                case TopP(p):
-                    settings = settings._replace(top_p=p)
-                case MinP(p) if p > 0:
-                    settings = settings._replace(log_min_p=math.log(p))
-        return settings
-
-
-def draw(
+def sample(
     logits: Tensor,
     weights: Tensor,
     whole: Tensor,
     floats: Tensor,
     chosen: Tensor,
     last_position: int,
+    no_id: int,
 ) -> None:
-    """Choose an id for each row of `logits` by its state, and make the state the next token's.
+    """Sample an id for each row of `logits` by its state, and make the state the next token's.
 
-    `weights` has the shape of the logits and is written over. Positions end at the last: what
-    comes after is nobody's text, but must lie in the tables.
+    weights: of the shape of the logits, written over.
+    whole, floats: the state of each row, in the columns named above; top_k 0 and top_p 1 are none.
+    chosen: the ids, `no_id` where logits are not finite.
+    last_position: where positions end: what comes after is nobody's text, but must lie in tables.
     """
-    _draw[(len(logits),)](
+    _sample[(len(logits),)](
         logits,
         weights,
         whole,
@@ -88,7 +44,7 @@ def draw(
         chosen,
         last_position,
         VOCAB=logits.shape[1],
-        NO_ID=NO_ID,
+        NO_ID=no_id,
         ID=ID,
         POSITION=POSITION,
         COUNT=COUNT,
@@ -202,7 +158,7 @@ def _kept(weights, start, edge, last_tie, VOCAB: tl.constexpr, BLOCK: tl.constex
 
 
 @triton.jit
-def _draw(
+def _sample(
     logits,
     weights,
     whole,
