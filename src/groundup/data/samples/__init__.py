@@ -1,16 +1,20 @@
 """The built-in corpus: little stories of any amount, so that everything works with no download.
 
-What the stories say is in `stories`; here they are counted and written to a file.
+What the stories say is in the files of `stories`, which `grammar` expands; here they are counted
+and written to a file.
 """
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from groundup.data.stories.writer import endless_stories
+from groundup.data.samples.grammar import Grammar
 from groundup.errors import DataError
 from groundup.files import atomic_path
 
+STORIES = Path(__file__).with_name("stories")
 SEPARATOR = "<|endoftext|>"
 
 _CHUNK_BYTES = 1 << 18
@@ -31,9 +35,10 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
     """
     overhead = len(_with_separator(""))
     written = 0
-    for story in endless_stories(seed):
+    for telling in _story_grammar().tellings(seed):
         if written >= num_bytes:
             return
+        story = telling.expand("story")
         yield story
         written += len(story.encode()) + overhead
 
@@ -59,6 +64,11 @@ def write_sample_corpus(
             if progress is not None:
                 progress(min(num_bytes, total), total)
     return SampleCorpus(num_stories, num_bytes)
+
+
+@cache
+def _story_grammar() -> Grammar:
+    return Grammar.read(STORIES)
 
 
 def _with_separator(story: str) -> str:
