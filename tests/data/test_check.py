@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from groundup.data.check import DataIds, check_shards, check_vocabulary, content_id
 from groundup.data.prepare import prepare
-from groundup.data.shard_index import read_index
+from groundup.data.shards import DataIds, check_shards, check_vocabulary, content_id, read_index
 from groundup.errors import ConfigError, DataError
 from groundup.tokenizer import Tokenizer
 
@@ -70,7 +69,7 @@ def test_ids_beyond_the_vocabulary_are_named(
     change_id(folder / file, place, id)
     size = (folder / file).stat().st_size
     offset = (2 * place) % size
-    with pytest.raises(DataError, match=rf"{file} has id {id} at byte {offset}, which the token"):
+    with pytest.raises(DataError, match=rf"{file} has id {id} at byte {offset}, which is not in"):
         check_shards(folder, tokenizer)
 
 

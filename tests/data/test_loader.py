@@ -16,11 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import groundup.data
-from groundup.data.loader import Batch, Batches, BatchLoader, get_batch, read_windows
-from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
-from groundup.data.shard_index import EndToken, PrepareSettings, ShardEntry, ShardIndex, SplitEntry
-from groundup.data.shards import ShardFile, Shards
-from groundup.data.transfer import transfer_to
+from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
+from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.batches.transfer import transfer_to
+from groundup.data.batches.windows import Ids, WindowReader
+from groundup.data.shards.index import (
+    EndToken,
+    PrepareSettings,
+    ShardEntry,
+    ShardIndex,
+    SplitEntry,
+)
+from groundup.data.shards.reading import ShardFile, Shards
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import set_seed
 
@@ -55,6 +62,10 @@ def make_shards(lengths: list[int], dtype: str = "uint16") -> Shards:
             array.tofile(path := Path(folder, entry.file))
             files.append(ShardFile(path, array.dtype, len(array)))
         return Shards("train", files, index)
+
+
+def read_windows(ids: Ids, starts: Any, context_length: int) -> np.ndarray:
+    return WindowReader(ids, context_length).read(starts)
 
 
 def scrambled(num_ids: int) -> np.ndarray:
@@ -97,7 +108,7 @@ def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.Dat
     starts = data.draw(st.lists(st.integers(0, last), max_size=20))
     expected = [whole[start : start + context_length + 1] for start in starts]
     windows = read_windows(make_shards(lengths), starts, context_length)
-    assert windows.dtype == np.int64 and windows.shape == (len(starts), context_length + 1)
+    assert windows.dtype == np.uint16 and windows.shape == (len(starts), context_length + 1)
     assert windows.tolist() == [row.tolist() for row in expected]
     assert np.array_equal(windows, read_windows(whole, starts, context_length))
 
@@ -283,8 +294,8 @@ def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn(prefetch: int)
 
 def test_a_thread_at_work_does_not_keep_the_process() -> None:
     script = (
-        "import numpy as np; from groundup.data.loader import BatchLoader\n"
-        "from groundup.data.order import RandomWindows\n"
+        "import numpy as np; from groundup.data.batches.loader import BatchLoader\n"
+        "from groundup.data.batches.order import RandomWindows\n"
         "batches = BatchLoader(np.arange(100), RandomWindows(100, 9, 1), 4).batches()\n"
         "print(next(batches).step)"
     )

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.data.counter_random import permute, random_below, random_uint64
-from groundup.data.order import (
+from groundup.data.batches.order import (
     RandomWindows,
     SampleOrder,
     ShuffledEpochs,
@@ -18,6 +17,7 @@ from groundup.data.order import (
     fixed_windows,
     whole_walk,
 )
+from groundup.data.counter_random import permute, random_below, random_uint64
 from groundup.errors import ConfigError, DataError
 
 ORDERS = [RandomWindows, ShuffledEpochs]
@@ -315,6 +315,6 @@ def test_impossible_shares_are_refused(arguments: tuple[int, ...], message: str)
 
 
 def test_the_order_costs_no_torch() -> None:
-    script = "import sys, groundup.data.order; sys.exit('torch' in sys.modules)"
+    script = "import sys, groundup.data.batches.order; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

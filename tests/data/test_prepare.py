@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 
 from groundup._native import hash_documents
-from groundup.data import corpus_writer, shard_writer
-from groundup.data.prepare import prepare
-from groundup.data.shards import open_shards
-from groundup.data.verify import verify
+from groundup.data.prepare import corpus_writer, prepare, shard_writer
+from groundup.data.shards import open_shards, verify
 from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
 from groundup.tokenizer import Tokenizer
 
@@ -51,7 +49,9 @@ def expected_shards(
 
 def read_shards(folder: Path) -> dict[str, list[list[int]]]:
     return {
-        split: [file.read(0, len(file)).tolist() for file in open_shards(folder, split).files]
+        split: [
+            np.fromfile(file.path, file.dtype).tolist() for file in open_shards(folder, split).files
+        ]
         for split in ("train", "validation")
     }
 
@@ -403,14 +403,14 @@ def test_a_full_disk_leaves_a_folder_that_goes_on(
 KILLS = """
 import os, random, signal, sys
 from pathlib import Path
-from groundup.data import corpus_writer
+from groundup.data.prepare import corpus_writer
 from groundup.data.prepare import prepare
 from groundup.tokenizer import Tokenizer
 
 tokenizer, out, *inputs = sys.argv[1:]
 tokenizer = Tokenizer.load(tokenizer)
 corpus_writer._JOURNAL_SECONDS = 0.001
-corpus_writer._JOURNAL_SHARE = 1e9
+corpus_writer._JOURNAL_FRACTION = 1e9
 
 def run(folder, batch_bytes, lives):
     "In a child that kills itself at some moment of its dealings with the disk."

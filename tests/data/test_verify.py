@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from groundup.data.prepare import prepare
-from groundup.data.shard_index import HASH_BLOCK_BYTES, HashTree
-from groundup.data.verify import verify
+from groundup.data.shards import verify
+from groundup.data.shards.index import HASH_BLOCK_BYTES, HashTree
 from groundup.errors import DataError
 from groundup.tokenizer import Tokenizer
 
@@ -64,7 +64,7 @@ def test_a_flipped_bit_is_found(folder: Path, place: int) -> None:
 
 def test_an_id_out_of_range_is_named_with_its_byte(folder: Path, tokenizer: Tokenizer) -> None:
     change_shard(folder, 123, tokenizer.vocab_size)
-    with pytest.raises(DataError, match=r"train_000001\.bin has id 300 at byte 246.*300 tokens"):
+    with pytest.raises(DataError, match=r"train_000001\.bin has id 300 at byte 246, which is not"):
         verify(folder)
 
 
@@ -74,7 +74,7 @@ def test_an_id_that_the_vocabulary_leaves_out_is_found(corpus: list[Path], tmp_p
     out = tmp_path / "gaps"
     prepare(corpus, tokenizer, out, shard_ids=5000)
     change_shard(out, 7, 280)
-    with pytest.raises(DataError, match="id 280 at byte 14: the vocabulary has no such token"):
+    with pytest.raises(DataError, match="id 280 at byte 14, which is not in"):
         verify(out, tokenizer)
 
 

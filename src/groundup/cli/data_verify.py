@@ -28,7 +28,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Verify and say that all is well."""
     from groundup.cli.progress import progress_bar
-    from groundup.data.verify import verify
+    from groundup.data.shards import verify
     from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
 

@@ -4,20 +4,20 @@ The law: what lies in the folder is always a beginning of what an undisturbed ru
 journal names that beginning; bytes behind it are written again.
 """
 
-import os
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from groundup.data.journal import Journal, Position, write_journal
-from groundup.data.shard_index import (
+from groundup.data.prepare.journal import Journal, Position, write_journal
+from groundup.data.prepare.shard_writer import ShardWriter, find_shard_files, shard_name
+from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
+from groundup.data.shards.index import (
     JOURNAL_NAME,
     SPLITS,
     HashTree,
@@ -27,32 +27,11 @@ from groundup.data.shard_index import (
     SplitEntry,
     write_index,
 )
-from groundup.data.shard_writer import ShardWriter, shard_name
 from groundup.errors import DataError
-
-_SHARD_FILE = re.compile(r"(?:train|validation)_\d{6,}\.bin(?:\.partial)?")
 
 # Between shards the journal is written this often, and never for more than a twentieth of the time.
 _JOURNAL_SECONDS = 10.0
-_JOURNAL_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class SkippedDocuments:
-    """Documents at the beginning of a source that an earlier process has written."""
-
-    path: str
-    hashes: npt.NDArray[np.uint64]
-    num_bytes: int
-
-
-class SourceEnd(NamedTuple):
-    """All documents of a source have come, or all that can be read of it."""
-
-    path: str
-    size: int | None
-    modified_ns: int | None
-    unreadable: str | None = None
+_JOURNAL_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
@@ -234,7 +213,7 @@ class CorpusWriter:
         self._begin_source()
 
     def _save_journal_if_due(self, after: float) -> None:
-        wait = max(after, self._journal_cost / _JOURNAL_SHARE)
+        wait = max(after, self._journal_cost / _JOURNAL_FRACTION)
         if time.monotonic() - self._journal_time >= wait:
             self.save_journal()
 
@@ -255,11 +234,6 @@ def _changed(path: str) -> DataError:
         f"{path} has changed since part of it was encoded; put it back as it was, or start over "
         f"with --overwrite"
     )
-
-
-def find_shard_files(folder: Path) -> list[str]:
-    """The names in a folder that only shards have, finished or not."""
-    return sorted(name for name in os.listdir(folder) if _SHARD_FILE.fullmatch(name))
 
 
 def _gather(

@@ -5,22 +5,22 @@ difference is named.
 """
 
 import contextlib
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from groundup.data.corpus_writer import find_shard_files
-from groundup.data.journal import (
+from groundup.data.prepare.journal import (
     Journal,
     Position,
     ShardIdentity,
     read_journal,
     write_journal,
 )
-from groundup.data.shard_index import (
+from groundup.data.prepare.shard_writer import find_shard_files
+from groundup.data.prepare.sources import UNKNOWN, path_text, stamp
+from groundup.data.shards.check import check_hash
+from groundup.data.shards.index import (
     INDEX_NAME,
     JOURNAL_NAME,
     HashTree,
@@ -30,13 +30,10 @@ from groundup.data.shard_index import (
     hash_each,
     read_index,
 )
-from groundup.data.shards import check_shard_file
-from groundup.data.verify import check_hash
+from groundup.data.shards.reading import check_shard_file
 from groundup.errors import DataError
 from groundup.files import locked, remove_stale_temporaries
 from groundup.text_files import STDIN, OnError, Source, read_document_batches
-
-_UNKNOWN = (None, None)
 
 
 @contextlib.contextmanager
@@ -75,26 +72,6 @@ def open_journal(
     journal = Journal(identity=identity)
     write_journal(folder, journal)
     return journal
-
-
-def path_text(source: Source) -> str:
-    """A path as JSON can hold it."""
-    return os.fsencode(source).decode("utf-8", "backslashreplace")
-
-
-def stamp(source: Source, on_error: OnError = "stop") -> tuple[int | None, int | None]:
-    """Size and time of a file, which tell that it is still the same; unknown for pipes and such."""
-    if source == STDIN:
-        return _UNKNOWN
-    try:
-        status = os.stat(source)
-    except OSError as error:
-        if on_error == "skip":
-            return _UNKNOWN
-        raise DataError(f"{source} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        return _UNKNOWN
-    return status.st_size, status.st_mtime_ns
 
 
 def _clear(folder: Path) -> None:
@@ -220,14 +197,14 @@ def _compare_position(
         if not is_same and not _has_hash(source, entry, settings):
             return f"{entry.path} has changed since, or cannot be read again"
     for source in sources[len(position.finished) : num_begun]:
-        if stamp(source) == _UNKNOWN:
+        if stamp(source) == UNKNOWN:
             return f"it was made from {_describe(source)}, which cannot be read again"
     return None
 
 
 def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> bool:
     """Read a source again: are its documents still those of the entry?"""
-    if stamp(source) == _UNKNOWN:
+    if stamp(source) == UNKNOWN:
         return False
     tree = HashTree()
     for batch in read_document_batches(

@@ -1,8 +1,7 @@
-"""Encoded corpora on disk: `open_shards` opens the files of one split.
+"""The ids of a split: `open_shards` opens its files and reads what is asked for.
 
-A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little-endian ids, and
-`index.json` (see `shard_index`). Opening checks what is cheap; `verify` checks every byte. Ids are
-read when they are asked for, and not mapped: a mapped file that shrinks is a bus error.
+Opening checks what is cheap. Ids are read when they are asked for, and not mapped: a mapped file
+that shrinks is a bus error.
 """
 
 import os
@@ -14,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import read_ranges
-from groundup.data.shard_index import ShardEntry, ShardIndex, read_index
+from groundup.data.shards.index import ShardEntry, ShardIndex, read_index
 from groundup.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
-_MEND = "put the whole file back, or run groundup data prepare again with --overwrite"
+RESTORE = "put the file back as it was, or run groundup data prepare again with --overwrite"
+"""What to do about a damaged file."""
 
 
 class ShardFile:
@@ -36,10 +36,6 @@ class ShardFile:
     def __len__(self) -> int:
         return self._num_ids
 
-    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """The ids from `begin` up to `end`."""
-        return self.read_windows(np.array([begin]), end - begin).reshape(-1)
-
     def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
         """The rows ids[start : start + length], as (count, length)."""
         rows = np.empty((len(starts), length), self.dtype)
@@ -52,13 +48,13 @@ class ShardFile:
         if count < len(starts):
             raise DataError(
                 f"{self.path} became shorter while it was in use: it has no {size} bytes at "
-                f"{offsets[count]}; {_MEND}"
+                f"{offsets[count]}; {RESTORE}"
             )
         return rows
 
 
 class Shards:
-    """The ids of one split as one long array; a slice may cross from shard to shard."""
+    """The ids of one split as one long array; what is read may cross from shard to shard."""
 
     def __init__(self, split: str, files: list[ShardFile], index: ShardIndex) -> None:
         self.split = split
@@ -71,39 +67,57 @@ class Shards:
     def num_ids(self) -> int:
         return int(self._begins[-1])
 
+    def __len__(self) -> int:
+        return self.num_ids
+
+    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        """The rows ids[start : start + length], as (count, length), for starts that all exist."""
+        if len(self.files) == 1:
+            return self.files[0].read_windows(starts, length)
+        rows = np.empty((len(starts), length), self.dtype)
+        numbers = np.searchsorted(self._begins, starts, side="right") - 1
+        is_inside = starts + length <= self._begins[numbers + 1]
+        for number in np.unique(numbers[is_inside]):
+            here = np.flatnonzero(is_inside & (numbers == number))
+            offsets = starts[here] - self._begins[number]
+            rows[here] = self.files[number].read_windows(offsets, length)
+        for row in np.flatnonzero(~is_inside):
+            filled = 0
+            while filled < length:
+                file, offset = self.locate(int(starts[row]) + filled)
+                count = min(length - filled, len(file) - offset)
+                part = file.read_windows(np.array([offset]), count)
+                rows[row, filled : filled + count] = part[0]
+                filled += count
+        return rows
+
     def read(self, begin: int, end: int) -> npt.NDArray[Any]:
         """The ids from `begin` up to `end`."""
         if not 0 <= begin <= end <= self.num_ids:
             raise IndexError(f"ids {begin} to {end} of {self.num_ids} in split {self.split}")
-        first = int(np.searchsorted(self._begins, begin, side="right")) - 1
-        parts = []
-        while begin < end:
-            offset = int(self._begins[first])
-            file = self.files[first]
-            parts.append(file.read(begin - offset, min(end - offset, len(file))))
-            begin += len(parts[-1])
-            first += 1
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.empty(0, self.dtype)
+        if begin == end:
+            return np.empty(0, self.dtype)
+        return self.read_windows(np.array([begin]), end - begin).reshape(-1)
 
-    def __len__(self) -> int:
-        return self.num_ids
+    def locate(self, position: int) -> tuple[ShardFile, int]:
+        """The file that holds the id at a position, and the id's position in it."""
+        number = int(np.searchsorted(self._begins, position, side="right")) - 1
+        return self.files[number], position - int(self._begins[number])
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, key: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> npt.NDArray[Any]: ...
-    def __getitem__(self, place: int | slice) -> int | npt.NDArray[Any]:
-        if isinstance(place, slice):
-            begin, end, step = place.indices(self.num_ids)
+    def __getitem__(self, key: slice) -> npt.NDArray[Any]: ...
+    def __getitem__(self, key: int | slice) -> int | npt.NDArray[Any]:
+        if isinstance(key, slice):
+            begin, end, step = key.indices(self.num_ids)
             if step < 1:
                 raise IndexError(f"a slice of shards goes forward; its step is {step}")
             return self.read(begin, max(begin, end))[::step]
-        number = place + self.num_ids if place < 0 else place
-        if not 0 <= number < self.num_ids:
-            raise IndexError(f"id {place} of {self.num_ids} in split {self.split}")
-        return int(self.read(number, number + 1)[0])
+        position = key + self.num_ids if key < 0 else key
+        if not 0 <= position < self.num_ids:
+            raise IndexError(f"id {key} of {self.num_ids} in split {self.split}")
+        return int(self.read(position, position + 1)[0])
 
     def __repr__(self) -> str:
         return f"Shards({self.split}: {self.num_ids} ids in {len(self.files)} shards)"
@@ -137,13 +151,11 @@ def check_shard_file(folder: Path, shard: ShardEntry, id_bytes: int) -> Path:
     if Path(shard.file).name != shard.file:
         raise DataError(f"{folder}: the index names {shard.file}, which is not in the folder")
     if not path.is_file():
-        raise DataError(
-            f"{path} is missing; put it back, or run groundup data prepare again with --overwrite"
-        )
+        raise DataError(f"{path} is missing; {RESTORE}")
     size = path.stat().st_size
     expected = shard.num_ids * id_bytes
     if size != expected:
-        raise DataError(f"{path} has {size} bytes where the index says {expected}; {_MEND}")
+        raise DataError(f"{path} has {size} bytes where the index says {expected}; {RESTORE}")
     return path
 
 

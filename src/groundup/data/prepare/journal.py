@@ -1,7 +1,7 @@
 """What `unfinished.json` says about shards being made: with what, and how far.
 
 It names a beginning of what an undisturbed run would write; when it is written is `corpus_writer`'s
-matter, whether to go on from it `output_folder`'s.
+matter, whether to go on from it `folder`'s.
 """
 
 from pathlib import Path
@@ -9,18 +9,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from groundup.data.shard_index import (
+from groundup.data.shards.index import (
     JOURNAL_NAME,
     SPLITS,
     EndToken,
     HashTree,
     PrepareSettings,
     Record,
+    ShardEntry,
     SourceEntry,
     read_record,
     write_record,
 )
-from groundup.data.shard_writer import SplitState
 
 JOURNAL_FORMAT = "groundup-unfinished-shards"
 JOURNAL_VERSION = 1
@@ -44,6 +44,15 @@ class Position(Record):
     num_documents: int = 0
     num_bytes: int = 0
     hash: str = HashTree().value()
+
+
+class SplitState(Record):
+    """What a split consists of at some moment: finished shards, and how much of the next."""
+
+    shards: list[ShardEntry] = Field(default_factory=list)
+    num_ids: int = 0
+    num_documents: int = 0
+    num_bytes: int = 0
 
 
 def _new_splits() -> dict[str, SplitState]:

@@ -6,28 +6,22 @@ of an unfinished one is a few numbers, from which a later process goes on.
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
-from groundup.data.shard_index import HASH_BLOCK_BYTES, HashTree, Record, ShardEntry, Split
+from groundup.data.prepare.journal import SplitState
+from groundup.data.shards.index import HASH_BLOCK_BYTES, HashTree, ShardEntry, Split
 from groundup.errors import DataError
+
+_SHARD_FILE = re.compile(r"(?:train|validation)_\d{6,}\.bin(?:\.partial)?")
 
 # Syncing on the way leaves little to wait for when a shard is complete.
 _SYNC_BYTES = 8 << 20
-
-
-class SplitState(Record):
-    """What a split consists of at some moment: finished shards, and how much of the next."""
-
-    shards: list[ShardEntry] = Field(default_factory=list)
-    num_ids: int = 0
-    num_documents: int = 0
-    num_bytes: int = 0
 
 
 class ShardWriter:
@@ -185,6 +179,11 @@ class ShardWriter:
 
 def shard_name(split: Split, number: int) -> str:
     return f"{split}_{number:06d}.bin"
+
+
+def find_shard_files(folder: Path) -> list[str]:
+    """The names in a folder that only shards have, finished or not."""
+    return sorted(name for name in os.listdir(folder) if _SHARD_FILE.fullmatch(name))
 
 
 def _partial(path: Path) -> Path:

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import WordCounter
-from groundup.data.corpus_writer import CorpusWriter, EncodedDocuments, SkippedDocuments
-from groundup.data.journal import Journal, ShardIdentity
-from groundup.data.output_folder import claim_folder, open_journal, stamp
 from groundup.data.pipeline import WriteBehind, read_ahead
-from groundup.data.shard_index import EndToken, PrepareSettings, ShardIndex
-from groundup.data.source_reader import SourceBatch, read_sources
+from groundup.data.prepare.corpus_writer import CorpusWriter, EncodedDocuments
+from groundup.data.prepare.folder import claim_folder, open_journal
+from groundup.data.prepare.journal import Journal, ShardIdentity
+from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_sources, stamp
+from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
 from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs

@@ -3,18 +3,20 @@
 Small files are put together into one batch, and what an earlier process has written is passed over.
 """
 
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from groundup.data.corpus_writer import SkippedDocuments, SourceEnd
-from groundup.data.journal import Position
-from groundup.data.output_folder import path_text, stamp
-from groundup.data.shard_index import PrepareSettings, hash_each
+from groundup.data.prepare.journal import Position
+from groundup.data.shards.index import PrepareSettings, hash_each
 from groundup.errors import DataError
 from groundup.text_files import (
+    STDIN,
     DocumentBatch,
     OnError,
     SkippedFiles,
@@ -27,6 +29,27 @@ from groundup.text_files import (
 )
 
 _MOST_SOURCES = 4096
+
+UNKNOWN = (None, None)
+"""The stamp of what is no regular file."""
+
+
+@dataclass(frozen=True)
+class SkippedDocuments:
+    """Documents at the beginning of a source that an earlier process has written."""
+
+    path: str
+    hashes: npt.NDArray[np.uint64]
+    num_bytes: int
+
+
+class SourceEnd(NamedTuple):
+    """All documents of a source have come, or all that can be read of it."""
+
+    path: str
+    size: int | None
+    modified_ns: int | None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +96,26 @@ def read_sources(
         raise
     if small:
         yield _join(small)
+
+
+def path_text(source: Source) -> str:
+    """A path as JSON can hold it."""
+    return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def stamp(source: Source, on_error: OnError = "stop") -> tuple[int | None, int | None]:
+    """Size and time of a file, which tell that it is still the same; unknown for pipes and such."""
+    if source == STDIN:
+        return UNKNOWN
+    try:
+        status = os.stat(source)
+    except OSError as error:
+        if on_error == "skip":
+            return UNKNOWN
+        raise DataError(f"{source} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        return UNKNOWN
+    return status.st_size, status.st_mtime_ns
 
 
 def _read(

@@ -17,13 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from groundup.data.order import SampleOrder, Starts, batch_samples
+from groundup.data.batches.order import SampleOrder, Starts, batch_samples
+from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_index
+from groundup.data.batches.windows import Ids, WindowReader
 from groundup.data.pipeline import read_ahead
-from groundup.data.transfer import Sent, Transfer, transfer_to, with_index
-from groundup.data.windows import Ids, WindowReader, read_windows
 from groundup.errors import ConfigError, DataError
-
-__all__ = ["Batch", "BatchLoader", "Batches", "get_batch", "read_windows"]
 
 
 def get_batch(
