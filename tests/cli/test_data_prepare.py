@@ -76,7 +76,7 @@ def test_verify_names_what_is_wrong(
     shard = out / "train_000000.bin"
     shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:])
     assert "train_000000.bin has id 65535 at byte 0" in fail(capsys, "verify", out)
-    assert "nowhere is no folder" in fail(capsys, "verify", tmp_path / "nowhere")
+    assert "nowhere does not exist" in fail(capsys, "verify", tmp_path / "nowhere")
 
 
 def test_standard_input_is_a_source(

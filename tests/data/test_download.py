@@ -13,9 +13,8 @@ import pytest
 
 from groundup.cli.main import main
 from groundup.data import corpora
-from groundup.data.corpora import CORPORA, Corpus, RemoteFile
-from groundup.data.download import download_corpus, download_file
-from groundup.data.partial_file import PartialFile
+from groundup.data.corpora import CORPORA, RemoteFile
+from groundup.data.download import PartialFile, download_corpus, download_file
 from groundup.errors import DataError
 
 CONTENT = bytes(range(256)) * 400 + b"the end"
@@ -262,7 +261,7 @@ def test_a_server_that_is_not_there_is_given_up_soon(
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "nonsense"])
 def test_only_http_is_spoken(path: Path, url: str) -> None:
-    with pytest.raises(DataError, match="no http or https address"):
+    with pytest.raises(DataError, match="not an http or https address"):
         download_file(url, path)
 
 
@@ -289,12 +288,12 @@ def test_two_downloads_do_not_share_a_part(path: Path, fetch: Fetch) -> None:
         fetch()
 
 
-def packed_corpus(site: Site) -> Corpus:
+def packed_corpus(site: Site) -> tuple[RemoteFile, ...]:
     packed = gzip.compress(CONTENT)
     site.files["/corpus/words.txt.gz"] = packed
     sha256 = hashlib.sha256(packed).hexdigest()
     words = RemoteFile("corpus/words.txt.gz", len(packed), sha256, len(CONTENT), SHA256)
-    return Corpus("tried", (RemoteFile("corpus/file.txt", len(CONTENT), SHA256), words))
+    return RemoteFile("corpus/file.txt", len(CONTENT), SHA256), words
 
 
 def test_a_corpus_is_fetched_and_unpacked_once(site: Site, tmp_path: Path) -> None:
@@ -314,7 +313,7 @@ def test_a_corpus_is_fetched_and_unpacked_once(site: Site, tmp_path: Path) -> No
     assert len(site.requests) == 2
     done = [done for done, _ in seen]
     assert done == sorted(done)
-    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes or 0 for file in corpus.files)
+    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes or 0 for file in corpus)
 
 
 def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> None:
@@ -325,7 +324,7 @@ def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> No
 def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> None:
     packed = gzip.compress(b"other")
     site.files["/words.txt.gz"] = packed
-    corpus = Corpus("tried", (RemoteFile("words.txt.gz", unpacked_sha256=SHA256),))
+    corpus = [RemoteFile("words.txt.gz", unpacked_sha256=SHA256)]
     with pytest.raises(DataError, match="unpacks to other bytes than recorded"):
         download_corpus(corpus, tmp_path, base_url=site.url, unpack=True)
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt.gz"]
@@ -333,7 +332,7 @@ def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> N
 
 def test_recorded_hashes_look_like_hashes() -> None:
     for corpus in CORPORA.values():
-        for file in corpus.files:
+        for file in corpus:
             assert file.num_bytes is None or file.num_bytes > 0
             for sha256 in (file.sha256, file.unpacked_sha256):
                 assert sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)
@@ -359,9 +358,7 @@ def test_the_command_says_in_one_line_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(
-        corpora.CORPORA, "openwebtext", Corpus("openwebtext", (RemoteFile("nowhere.txt"),))
-    )
+    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt"),))
     argv = ["data", "download", "openwebtext", "--out", str(tmp_path), "--base-url", site.url]
     assert main(argv) == 2
     error = capsys.readouterr().err

@@ -307,7 +307,7 @@ def test_loaders_that_cannot_work_are_refused() -> None:
     shards, order = make_shards([1000]), RandomWindows(1000, 9, 1)
     with pytest.raises(DataError, match="goes over 1000 ids and the text has 999"):
         BatchLoader(make_shards([999]), order, 4)
-    with pytest.raises(ConfigError, match="batch_size 5 cannot be shared by 2 ranks"):
+    with pytest.raises(ConfigError, match="batch_size 5 cannot be divided among 2 ranks"):
         BatchLoader(shards, order, 5, world=2)
     with pytest.raises(ConfigError, match="micro_batch_size 4 does not divide the 2 rows"):
         BatchLoader(shards, order, 4, micro_batch_size=4, world=2)

@@ -301,7 +301,7 @@ def test_numbers_out_of_range_are_refused(order_type: Order) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0, 10, 0, 4), "batch_size 10 cannot be shared by 4 ranks alike; .* for example 12"),
+        ((0, 10, 0, 4), "batch_size 10 cannot be divided among 4 ranks; .* for example 12"),
         ((0, 0, 0, 1), "batch_size 0"),
         ((0, 8, 0, 0), "world 0"),
         ((0, 8, 2, 2), "rank 2 does not exist among 2"),

@@ -151,7 +151,9 @@ def test_the_index_cannot_lead_out_of_the_folder(folder: Path) -> None:
 
 
 def test_folders_without_an_index_say_what_to_do(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no folder; make shards with groundup data prepare"):
+    with pytest.raises(
+        DataError, match="nowhere does not exist; make shards with groundup data prepare"
+    ):
         open_shards(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"has no index\.json"):
         open_shards(tmp_path)

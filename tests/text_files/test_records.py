@@ -113,5 +113,5 @@ def test_bad_bytes_in_parquet_are_named_by_row(tmp_path: Path) -> None:
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     path.write_bytes(b"not at all")
-    with pytest.raises(DataError, match=rf"{path} is no Parquet file"):
+    with pytest.raises(DataError, match=rf"{path} is not a readable Parquet file"):
         read(path)

@@ -6,6 +6,7 @@ files there are is in `corpora`.
 
 import contextlib
 import errno
+import fcntl
 import gzip
 import hashlib
 import http.client
@@ -16,14 +17,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from groundup.data.corpora import HUB, Corpus, RemoteFile
-from groundup.data.partial_file import PartialFile
+from groundup.data.corpora import HUB, RemoteFile
 from groundup.errors import DataError
-from groundup.files import atomic_path, hash_file
+from groundup.files import atomic_path, hash_file, parse_json, write_json_atomic
 
 Progress = Callable[[int, int | None], None]
 
@@ -36,7 +36,7 @@ _PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def download_corpus(
-    corpus: Corpus,
+    files: Sequence[RemoteFile],
     folder: str | os.PathLike[str],
     *,
     base_url: str = HUB,
@@ -50,11 +50,11 @@ def download_corpus(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = [file.num_bytes for file in corpus.files]
+    sizes = [file.num_bytes for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     paths = []
     done = 0
-    for file in corpus.files:
+    for file in files:
         report = _shifted(progress, done, total)
         packed = folder / file.name
         target = packed.with_suffix("") if unpack and packed.suffix == ".gz" else packed
@@ -83,7 +83,7 @@ def download_file(
     connections and busy servers are tried again after a pause that doubles.
     """
     if not re.match(r"https?://", url):
-        raise DataError(f"{url} is no http or https address")
+        raise DataError(f"{url} is not an http or https address")
     path = Path(path)
     if _is_there(path, num_bytes, sha256):
         return
@@ -91,6 +91,68 @@ def download_file(
         _fetch(url, part, num_bytes, progress, pause)
         _check_content(url, part, num_bytes, sha256)
         part.finish()
+
+
+class PartialFile:
+    """Bytes that have arrived so far for `destination`; one process at a time can have it open.
+
+    They are in `NAME.part`, and which version they belong to in `NAME.part.json`. Both stay when a
+    download stops, so that a later one can go on.
+    """
+
+    def __init__(self, destination: Path) -> None:
+        self.path = destination.with_name(destination.name + ".part")
+        self._note = destination.with_name(destination.name + ".part.json")
+        self._destination = destination
+        self._file: IO[bytes]
+
+    def __enter__(self) -> "PartialFile":
+        # Unbuffered: what is counted has been written, and a full disk shows at once.
+        self._file = open(self.path, "ab", buffering=0)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise DataError(f"{self.path} is being written by another download") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        is_empty = self.size == 0
+        self._file.close()
+        if is_empty:
+            self.discard()
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def read_version(self) -> str | None:
+        """Which version the bytes belong to; None when that is unknown."""
+        try:
+            version = parse_json(self._note.read_bytes())["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return version if isinstance(version, str) else None
+
+    def start_over(self, version: str | None) -> None:
+        """Forget the bytes; those to come belong to `version`."""
+        self._file.truncate(0)
+        write_json_atomic(self._note, {"version": version})
+
+    def write(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Make the part the destination."""
+        os.fsync(self._file.fileno())
+        os.replace(self.path, self._destination)
+        self._note.unlink(missing_ok=True)
 
 
 class _Answer(NamedTuple):
@@ -160,9 +222,9 @@ def _request(url: str, part: PartialFile) -> Iterator[_Answer | None]:
         return
     with body:
         if body.status == http.HTTPStatus.PARTIAL_CONTENT:
-            place = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", body.headers.get("Content-Range", ""))
-            if place and int(place[1]) == part.size:
-                total = None if place[2] == "*" else int(place[2])
+            sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", body.headers.get("Content-Range", ""))
+            if sent and int(sent[1]) == part.size:
+                total = None if sent[2] == "*" else int(sent[2])
                 yield _Answer(body, total)
                 return
             part.start_over(None)

@@ -1,8 +1,8 @@
 """Which windows of a text are read, and when: sample number n is a pure function of (seed, n).
 
-Whatever the number of ranks, threads or resumes, the stream of samples is the same, and any place
-in it is reached at once. A window of context_length inputs takes one id more, for the last target.
-Reading the windows is left to `windows`, making batches of them to `loader`.
+Whatever the number of ranks, threads or resumes, the stream of samples is the same, and any
+position in it is reached at once. A window of context_length inputs takes one id more, for the last
+target. Reading the windows is left to `windows`, making batches of them to `loader`.
 """
 
 from typing import NamedTuple, Protocol
@@ -35,14 +35,16 @@ class SampleOrder(Protocol):
         ...
 
 
-class RandomWindows:
-    """Every sample is any window of the text, with equal chance, whatever came before."""
-
+class _Order:
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
         check_window(num_ids, context_length)
         self.num_ids = num_ids
         self.context_length = context_length
         self.seed = check_seed(seed)
+
+
+class RandomWindows(_Order):
+    """Every sample is any window of the text, with equal chance, whatever came before."""
 
     def starts(self, first_sample: int, count: int) -> Starts:
         samples = _number(first_sample, count)
@@ -54,18 +56,15 @@ class RandomWindows:
         return sample * self.context_length // (self.num_ids - 1)
 
 
-class ShuffledEpochs:
+class ShuffledEpochs(_Order):
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
 
-    Every epoch puts its first window at another place, so that the cuts fall elsewhere and all
-    ids are seen in time. For that room, up to two windows' worth of ids rest in an epoch.
+    Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
+    ids are seen in time. To make room for that, up to two windows of ids are left out of an epoch.
     """
 
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
-        check_window(num_ids, context_length)
-        self.num_ids = num_ids
-        self.context_length = context_length
-        self.seed = check_seed(seed)
+        super().__init__(num_ids, context_length, seed)
         self.num_windows = max(1, (num_ids - context_length) // context_length)
         """Samples in an epoch."""
 
@@ -94,22 +93,22 @@ def check_window(num_ids: int, context_length: int) -> None:
 def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
     """The numbers of the samples that one of `world` ranks takes at a step.
 
-    The ranks' shares, joined in order, are the samples step * batch_size up to the next step's.
+    The ranks' parts, joined in order, are the samples step * batch_size up to the next step's.
     """
     if batch_size < 1 or world < 1:
         raise ConfigError(f"batch_size {batch_size} and world {world} must both be at least 1")
     if batch_size % world != 0:
         raise ConfigError(
-            f"batch_size {batch_size} cannot be shared by {world} ranks alike; choose a multiple "
-            f"of {world}, for example {-(-batch_size // world) * world}"
+            f"batch_size {batch_size} cannot be divided among {world} ranks; choose a multiple of "
+            f"{world}, for example {-(-batch_size // world) * world}"
         )
     if not 0 <= rank < world:
         raise ConfigError(f"rank {rank} does not exist among {world}; they count from 0")
     if step < 0:
         raise ConfigError(f"step {step} does not exist; steps count from 0")
-    share = batch_size // world
-    first = step * batch_size + rank * share
-    return range(first, first + share)
+    count = batch_size // world
+    first = step * batch_size + rank * count
+    return range(first, first + count)
 
 
 def fixed_windows(

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from groundup.data.prepare.journal import Journal, Position, write_journal
+from groundup.data.prepare.journal import Journal, Position, SplitState
 from groundup.data.prepare.shard_writer import ShardWriter, find_shard_files, shard_name
 from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
 from groundup.data.shards.index import (
+    INDEX_NAME,
     JOURNAL_NAME,
     SPLITS,
     HashTree,
@@ -25,7 +26,7 @@ from groundup.data.shards.index import (
     SourceEntry,
     Split,
     SplitEntry,
-    write_index,
+    write_record,
 )
 from groundup.errors import DataError
 
@@ -98,7 +99,7 @@ class CorpusWriter:
             splits={split: SplitEntry.of(writer.shards) for split, writer in self._writers.items()},
             sources=self._finished,
         )
-        write_index(self._folder, index)
+        write_record(self._folder / INDEX_NAME, index)
         (self._folder / JOURNAL_NAME).unlink()
         return index
 
@@ -113,20 +114,17 @@ class CorpusWriter:
         started = time.monotonic()
         for writer in self._writers.values():
             writer.sync()
-        write_journal(
-            self._folder,
-            Journal(
-                identity=self._identity,
-                position=Position(
-                    finished=self._finished,
-                    modified_ns=self._modified_ns,
-                    num_documents=self._num_documents,
-                    num_bytes=self._num_bytes,
-                    hash=self._hash.value(),
-                ),
-                splits={split: writer.state for split, writer in self._writers.items()},
-            ),
+        position = Position(
+            finished=self._finished,
+            modified_ns=self._modified_ns,
+            num_documents=self._num_documents,
+            num_bytes=self._num_bytes,
+            hash=self._hash.value(),
         )
+        splits: dict[str, SplitState]
+        splits = {split: writer.state for split, writer in self._writers.items()}
+        journal = Journal(identity=self._identity, position=position, splits=splits)
+        write_record(self._folder / JOURNAL_NAME, journal)
         self._journal_time = time.monotonic()
         self._journal_cost = self._journal_time - started
 

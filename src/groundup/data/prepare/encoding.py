@@ -24,8 +24,8 @@ from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
 from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
+from groundup.text_files.documents import Errors, check_error_handling
 from groundup.text_files.opening import release_pages
-from groundup.text_files.pieces import Errors, check_wishes
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -71,14 +71,23 @@ def prepare(
 ) -> PrepareSummary:
     """Encode the documents of files, folders or globs into shards in the folder `out`.
 
-    The token `separator` ends every document. A shard is complete with the document that brings
-    it to `shard_ids`. An unfinished folder is continued; a finished one is left alone if it came
-    from the same, and refused otherwise unless `overwrite` is set. With `on_error` "skip", files
-    that cannot be read, or no further, are left there, named in a warning and noted in the index.
+    validation_fraction: fraction of the documents for validation, chosen by their hashes.
+    shard_ids: a shard is complete with the document that brings it to this many ids.
+    separator: the special token between documents of plain text, which ends each one in the shards.
+    field, column: where the text is in a JSON-lines record and in a Parquet file.
+    errors: what to do with text that is not UTF-8: stop, put U+FFFD, or leave the document out.
+    on_error: "skip" leaves files that cannot be read, or no further, names them in a warning and
+        notes them in the index.
+    num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
+    overwrite: replace a finished folder of something else. Without it an unfinished folder is
+        continued, and a finished one is left alone if it came from the same, and refused otherwise.
+    progress: called with the bytes read so far and their total, or None where that is unknown.
     """
     started = time.perf_counter()
-    threads = _check_threads(num_threads)
-    check_wishes(errors, on_error)
+    if num_threads is not None and num_threads < 1:
+        raise ConfigError(f"num_threads is {num_threads}; it must be at least 1")
+    num_threads = num_threads or num_cores()
+    check_error_handling(errors, on_error)
     identity = _identify(
         tokenizer,
         separator,
@@ -97,41 +106,33 @@ def prepare(
         if isinstance(opened, ShardIndex):
             seconds = time.perf_counter() - started
             return PrepareSummary(folder, opened, "up to date", 0, seconds)
-        batch_bytes = batch_bytes or max(_BATCH_BYTES, threads * _BATCH_BYTES_PER_THREAD)
-        work = _Preparing(tokenizer, identity, sources, on_error, threads, batch_bytes)
+        batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
+        work = _Preparing(tokenizer, identity, sources, on_error, num_threads, batch_bytes)
         index = work.run(folder, opened, progress)
     is_new = opened == Journal(identity=identity)
     outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
     return PrepareSummary(folder, index, outcome, work.num_bytes, time.perf_counter() - started)
 
 
+@dataclass
 class _Preparing:
     """One run over the sources, from where the journal left off."""
 
-    def __init__(
-        self,
-        tokenizer: "Tokenizer",
-        identity: ShardIdentity,
-        sources: list[Source],
-        on_error: OnError,
-        threads: int,
-        batch_bytes: int,
-    ) -> None:
-        self.num_bytes = 0
-        self._tokenizer = tokenizer
-        self._end_id = identity.end.id
-        self._settings = identity.settings
-        self._sources = sources
-        self._on_error: OnError = on_error
-        self._threads = threads
-        self._batch_bytes = batch_bytes
-        self._cutter: WordCounter | None = None
+    tokenizer: "Tokenizer"
+    identity: ShardIdentity
+    sources: list[Source]
+    on_error: OnError
+    num_threads: int
+    batch_bytes: int
+    num_bytes: int = 0
+    """How much text has been encoded."""
+    cutter: WordCounter | None = None
 
     def run(self, folder: Path, journal: Journal, progress: Progress | None) -> ShardIndex:
-        sizes = [stamp(source, self._on_error)[0] for source in self._sources]
+        sizes = [stamp(source, self.on_error)[0] for source in self.sources]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         batches = read_sources(
-            self._sources, self._settings, self._batch_bytes, journal.position, self._on_error
+            self.sources, self.identity.settings, self.batch_bytes, journal.position, self.on_error
         )
         writer = CorpusWriter(folder, journal)
         behind = WriteBehind(writer.write, _DEPTH)
@@ -161,9 +162,10 @@ class _Preparing:
         return index
 
     def _encode(self, batch: SourceBatch) -> Iterator[EncodedDocuments]:
-        bounds, hashes, lengths = batch.bounds, batch.hashes, _lengths(batch.bounds)
+        bounds, hashes = batch.bounds, batch.hashes
+        lengths = bounds[:, 1] - bounds[:, 0]
         self.num_bytes += int(lengths.sum())
-        long_rows = np.flatnonzero(lengths > _LONG_BATCHES * self._batch_bytes).tolist()
+        long_rows = np.flatnonzero(lengths > _LONG_BATCHES * self.batch_bytes).tolist()
         begin = 0
         for row in long_rows:
             yield self._encode_rows(batch, lengths, begin, row)
@@ -177,20 +179,22 @@ class _Preparing:
     def _encode_rows(
         self, batch: SourceBatch, lengths: npt.NDArray[np.int64], begin: int, end: int
     ) -> EncodedDocuments:
-        ids, offsets = self._encode_documents(batch.data, batch.bounds[begin:end], self._end_id)
+        ids, offsets = self._encode_documents(
+            batch.data, batch.bounds[begin:end], self.identity.end.id
+        )
         return EncodedDocuments(ids, offsets, batch.hashes[begin:end], lengths[begin:end])
 
     def _encode_long(
         self, text: memoryview, hashes: npt.NDArray[np.uint64]
     ) -> Iterator[EncodedDocuments]:
         """A document too long to be held twice, in parts cut where no token can cross."""
-        if not self._tokenizer.pattern.native and len(text) > _LONGEST_BY_REGEX:
+        if not self.tokenizer.pattern.native and len(text) > _LONGEST_BY_REGEX:
             raise DataError(
                 f"a document of {len(text):,} bytes is too long for the split pattern "
-                f"{self._tokenizer.pattern.name}, which takes documents whole, of at most "
+                f"{self.tokenizer.pattern.name}, which takes documents whole, of at most "
                 f"{_LONGEST_BY_REGEX:,} bytes; put separators into it"
             )
-        window = _LONG_BATCHES * self._batch_bytes
+        window = _LONG_BATCHES * self.batch_bytes
         while text:
             ids, used = self._encode_beginning(text[:window], is_whole=len(text) <= window)
             if not used:
@@ -201,7 +205,7 @@ class _Preparing:
             lengths = np.array([used], np.int64)
             yield EncodedDocuments(ids, offsets, hashes, lengths, is_whole=is_whole)
             release_pages(text[:used])
-            text, window = text[used:], _LONG_BATCHES * self._batch_bytes
+            text, window = text[used:], _LONG_BATCHES * self.batch_bytes
 
     def _encode_beginning(
         self, text: memoryview, *, is_whole: bool
@@ -210,8 +214,8 @@ class _Preparing:
         cut = self._find_cut(text)
         if cut == len(text) and not is_whole:
             # One pre-token, or almost: then it is cut inside.
-            return self._tokenizer.encode_beginning(text)
-        end_id = self._end_id if cut == len(text) else None
+            return self.tokenizer.encode_beginning(text)
+        end_id = self.identity.end.id if cut == len(text) else None
         bounds = np.array([[0, cut]], np.int64)
         ids, _ = self._encode_documents(text, bounds, end_id)
         return ids, cut
@@ -220,28 +224,18 @@ class _Preparing:
         self, data: bytes | memoryview, bounds: npt.NDArray[np.int64], end_id: int | None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         try:
-            return self._tokenizer.encode_documents(data, bounds, self._threads, end_id)
+            return self.tokenizer.encode_documents(data, bounds, self.num_threads, end_id)
         except ValueError as error:
             # A pre-token that these merges cannot take in parts.
             raise TokenizerError(str(error)) from None
 
     def _find_cut(self, text: memoryview) -> int:
-        if len(text) < 2 * self._batch_bytes or not self._tokenizer.pattern.native:
+        if len(text) < 2 * self.batch_bytes or not self.tokenizer.pattern.native:
             return len(text)
-        if self._cutter is None:
-            special_tokens = [token.encode() for token in self._tokenizer.special_tokens]
-            self._cutter = WordCounter(self._tokenizer.pattern.name, special_tokens, 1)
-        return self._cutter.find_cut(text, self._batch_bytes)
-
-
-def _lengths(bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return bounds[:, 1] - bounds[:, 0]
-
-
-def _check_threads(num_threads: int | None) -> int:
-    if num_threads is not None and num_threads < 1:
-        raise ConfigError(f"num_threads is {num_threads}; it must be at least 1")
-    return num_threads or num_cores()
+        if self.cutter is None:
+            special_tokens = [token.encode() for token in self.tokenizer.special_tokens]
+            self.cutter = WordCounter(self.tokenizer.pattern.name, special_tokens, 1)
+        return self.cutter.find_cut(text, self.batch_bytes)
 
 
 def _identify(tokenizer: "Tokenizer", separator: str, settings: PrepareSettings) -> ShardIdentity:

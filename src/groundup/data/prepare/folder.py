@@ -15,7 +15,6 @@ from groundup.data.prepare.journal import (
     Position,
     ShardIdentity,
     read_journal,
-    write_journal,
 )
 from groundup.data.prepare.shard_writer import find_shard_files
 from groundup.data.prepare.sources import UNKNOWN, path_text, stamp
@@ -29,6 +28,7 @@ from groundup.data.shards.index import (
     SourceEntry,
     hash_each,
     read_index,
+    write_record,
 )
 from groundup.data.shards.reading import check_shard_file
 from groundup.errors import DataError
@@ -70,7 +70,7 @@ def open_journal(
             f"is there with --overwrite"
         )
     journal = Journal(identity=identity)
-    write_journal(folder, journal)
+    write_record(folder / JOURNAL_NAME, journal)
     return journal
 
 

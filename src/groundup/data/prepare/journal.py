@@ -19,7 +19,6 @@ from groundup.data.shards.index import (
     ShardEntry,
     SourceEntry,
     read_record,
-    write_record,
 )
 
 JOURNAL_FORMAT = "groundup-unfinished-shards"
@@ -71,7 +70,3 @@ class Journal(Record):
 
 def read_journal(folder: Path) -> Journal:
     return read_record(folder / JOURNAL_NAME, Journal, JOURNAL_FORMAT, JOURNAL_VERSION)
-
-
-def write_journal(folder: Path, journal: Journal) -> None:
-    write_record(folder / JOURNAL_NAME, journal)

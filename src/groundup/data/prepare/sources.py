@@ -17,7 +17,6 @@ from groundup.data.shards.index import PrepareSettings, hash_each
 from groundup.errors import DataError
 from groundup.text_files import (
     STDIN,
-    DocumentBatch,
     OnError,
     SkippedFiles,
     SmallFile,
@@ -56,7 +55,7 @@ class SourceEnd(NamedTuple):
 class SourceBatch:
     """Documents of one or more sources; `ends` says after how many of them a source is over.
 
-    `done` is how many bytes of the sources had been read before.
+    `done` is how many bytes of the sources have been read with it.
     """
 
     data: bytes | memoryview
@@ -127,21 +126,28 @@ def _read(
 ) -> Iterator[SourceBatch | SkippedDocuments]:
     to_skip = position.num_documents
     read = sum(entry.size or 0 for entry in position.finished)
-    place = len(position.finished)
+    number = len(position.finished)
     unreadable = SkippedFiles("cannot be read")
-    while place < len(sources):
+    while number < len(sources):
         if not to_skip:
-            small = read_small_files(sources, place, batch_bytes // 2)
+            small = read_small_files(sources, number, batch_bytes // 2)
             if small:
-                yield _join_files(sources[place : place + len(small)], small, settings, read)
-                place += len(small)
                 read += sum(len(file.text) for file in small)
+                yield _join_files(sources[number : number + len(small)], small, settings, read)
+                number += len(small)
                 continue
-        source = sources[place]
-        place += 1
+        source = sources[number]
+        number += 1
         before, reason = stamp(source, on_error), None
         try:
-            for batch, done in _read_source(source, settings, batch_bytes):
+            for batch in read_document_batches(
+                [source],
+                separators=settings.separators,
+                field=settings.field,
+                column=settings.column,
+                errors=settings.errors,
+                batch_bytes=batch_bytes,
+            ):
                 hashes = hash_each(batch.data, batch.bounds)
                 skip = min(to_skip, len(hashes))
                 if skip:
@@ -149,7 +155,8 @@ def _read(
                     num_bytes = int(np.diff(batch.bounds[:skip]).sum())
                     yield SkippedDocuments(path_text(source), hashes[:skip], num_bytes)
                 if skip < len(hashes):
-                    yield SourceBatch(batch.data, batch.bounds[skip:], hashes[skip:], read + done)
+                    done = read + batch.read_bytes
+                    yield SourceBatch(batch.data, batch.bounds[skip:], hashes[skip:], done)
         except UnreadableError as error:
             if on_error == "stop":
                 raise
@@ -160,29 +167,6 @@ def _read(
         read += before[0] or 0
         yield _only_end(SourceEnd(path_text(source), *before, reason), read)
     unreadable.warn()
-
-
-def _read_source(
-    source: Source, settings: PrepareSettings, batch_bytes: int
-) -> Iterator[tuple[DocumentBatch, int]]:
-    """The batches of a source, each with how many bytes of the file were read before it."""
-    read = 0
-
-    def note(done: int, total: int | None) -> None:
-        nonlocal read
-        read = done
-
-    batches = read_document_batches(
-        [source],
-        separators=settings.separators,
-        field=settings.field,
-        column=settings.column,
-        errors=settings.errors,
-        batch_bytes=batch_bytes,
-        progress=note,
-    )
-    for batch in batches:
-        yield batch, read
 
 
 def _join_files(

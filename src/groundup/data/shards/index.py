@@ -1,13 +1,12 @@
 """What `index.json` says about a folder of shards, and the hash that everything in it is known by.
 
-Reading it names every mistake a file can have; opening the shards themselves is `shards`, writing
-them is `prepare`.
+Reading it names every mistake a file can have; opening the shards themselves is left to `reading`.
 """
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +89,7 @@ class SourceEntry:
 
 
 class PrepareSettings(Record):
-    """What decides the ids, their order and their places besides tokenizer and sources."""
+    """What decides the ids and their order besides tokenizer and sources."""
 
     validation_fraction: float
     shard_ids: int
@@ -162,10 +161,6 @@ def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.ND
     return hashes
 
 
-def write_index(folder: Path, index: ShardIndex) -> None:
-    write_record(folder / INDEX_NAME, index)
-
-
 def read_index(folder: Path) -> ShardIndex:
     """The index of a finished folder; a DataError says what is wrong with any other."""
     path = folder / INDEX_NAME
@@ -175,10 +170,13 @@ def read_index(folder: Path) -> ShardIndex:
                 f"{folder} is not finished: run the same groundup data prepare again, and it goes "
                 f"on where it stopped"
             )
-        what = f"has no {INDEX_NAME}" if folder.is_dir() else "is no folder"
-        raise DataError(f"{folder} {what}; make shards with groundup data prepare")
+        is_there = folder.is_dir()
+        what = f"{folder} has no {INDEX_NAME}" if is_there else f"folder {folder} does not exist"
+        raise DataError(f"{what}; make shards with groundup data prepare")
     index = read_record(path, ShardIndex, FORMAT, VERSION)
-    _check_sums(path, index)
+    for name, split in index.splits.items():
+        if split != SplitEntry.of(split.shards):
+            raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")
     return index
 
 
@@ -192,34 +190,23 @@ def read_record(
     path: Path, record_type: type[RecordType], format_name: str, version: int
 ) -> RecordType:
     """Read a JSON file of a known format and version."""
-    value = _read_object(path)
-    if value.get("format") != format_name:
-        raise DataError(
-            f"{path} is no {format_name} file: its format is {value.get('format')!r:.60}"
-        )
-    found = value.get("version")
-    if found != version:
-        mend = "update groundup" if isinstance(found, int) and found > version else "make it anew"
-        raise DataError(f"{path} has format version {found}, this groundup knows {version}; {mend}")
-    try:
-        return record_type.model_validate(value)
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path} is damaged at {place}: {first['msg']}; make it anew") from None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(path.read_bytes())
     except ValueError as error:
         raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
     if not isinstance(value, dict):
         raise DataError(f"{path} holds no JSON object; make it anew")
-    return value
-
-
-def _check_sums(path: Path, index: ShardIndex) -> None:
-    for name, split in index.splits.items():
-        if split != SplitEntry.of(split.shards):
-            raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")
+    if value.get("format") != format_name:
+        raise DataError(
+            f"{path} is not a {format_name} file: its format is {value.get('format')!r:.60}"
+        )
+    found = value.get("version")
+    if found != version:
+        fix = "update groundup" if isinstance(found, int) and found > version else "make it anew"
+        raise DataError(f"{path} has format version {found}, this groundup knows {version}; {fix}")
+    try:
+        return record_type.model_validate(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path} is damaged at {key}: {first['msg']}; make it anew") from None
