@@ -14,7 +14,8 @@ import pytest
 from groundup.cli.main import main
 from groundup.data import corpora
 from groundup.data.corpora import CORPORA, RemoteFile
-from groundup.data.download import PartialFile, download_corpus, download_file
+from groundup.data.download import download_corpus, download_file
+from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
 
 CONTENT = bytes(range(256)) * 400 + b"the end"

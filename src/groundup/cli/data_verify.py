@@ -42,7 +42,8 @@ def run(arguments: Arguments) -> None:
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)
     num_ids = sum(split.num_ids for split in summary.index.splits.values())
+    shards = "shard" if summary.num_shards == 1 else "shards"
     print(
-        f"{arguments.folder} is sound: {summary.num_shards} shards, {num_ids:,} ids, "
+        f"{arguments.folder} is sound: {summary.num_shards} {shards}, {num_ids:,} ids, "
         f"{show_bytes(summary.num_bytes)}"
     )

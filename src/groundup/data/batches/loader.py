@@ -1,7 +1,7 @@
 """Batches on the device, read ahead: a batch is a pure function of (seed, step, rank, world).
 
 The order decides which windows a step takes; here they are gathered in a thread of their own and
-copied while the step before still computes. `get_batch` is the plain form, drawn as it comes.
+copied while the step before still computes. `get_batch` is the plain form, of random windows.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def get_batch(
 ) -> tuple[Tensor, Tensor]:
     """Inputs and targets, both int64 (batch_size, context_length): windows from anywhere.
 
-    Starts are drawn from torch's global generator for the CPU, which `set_seed` governs. Target
+    Starts are sampled from torch's global generator for the CPU, which `set_seed` governs. Target
     [i, t] is the id that follows input [i, t].
     """
     if batch_size < 1:
@@ -47,7 +47,7 @@ def get_batch(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's share of a step: inputs and targets, int64, of shape (rows, context_length)."""
+    """One rank's part of a step: inputs and targets, int64, of shape (rows, context_length)."""
 
     step: int
     inputs: Tensor

@@ -17,7 +17,7 @@ from groundup.data.prepare.journal import (
     read_journal,
 )
 from groundup.data.prepare.shard_writer import find_shard_files
-from groundup.data.prepare.sources import UNKNOWN, path_text, stamp
+from groundup.data.prepare.sources import UNKNOWN, path_text, read_source, stamp
 from groundup.data.shards.check import check_hash
 from groundup.data.shards.index import (
     INDEX_NAME,
@@ -33,7 +33,7 @@ from groundup.data.shards.index import (
 from groundup.data.shards.reading import check_shard_file
 from groundup.errors import DataError
 from groundup.files import locked, remove_stale_temporaries
-from groundup.text_files import STDIN, OnError, Source, read_document_batches
+from groundup.text_files import STDIN, OnError, Source
 
 
 @contextlib.contextmanager
@@ -198,7 +198,8 @@ def _compare_position(
             return f"{entry.path} has changed since, or cannot be read again"
     for source in sources[len(position.finished) : num_begun]:
         if stamp(source) == UNKNOWN:
-            return f"it was made from {_describe(source)}, which cannot be read again"
+            name = "standard input" if source == STDIN else source
+            return f"it was made from {name}, which cannot be read again"
     return None
 
 
@@ -207,16 +208,6 @@ def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> 
     if stamp(source) == UNKNOWN:
         return False
     tree = HashTree()
-    for batch in read_document_batches(
-        [source],
-        separators=settings.separators,
-        field=settings.field,
-        column=settings.column,
-        errors=settings.errors,
-    ):
+    for batch in read_source(source, settings):
         tree.add(hash_each(batch.data, batch.bounds))
     return tree.value() == entry.hash
-
-
-def _describe(source: Source) -> str:
-    return "standard input" if source == STDIN else str(source)

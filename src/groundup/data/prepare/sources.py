@@ -17,6 +17,7 @@ from groundup.data.shards.index import PrepareSettings, hash_each
 from groundup.errors import DataError
 from groundup.text_files import (
     STDIN,
+    DocumentBatch,
     OnError,
     SkippedFiles,
     SmallFile,
@@ -97,6 +98,20 @@ def read_sources(
         yield _join(small)
 
 
+def read_source(
+    source: Source, settings: PrepareSettings, batch_bytes: int = 16 << 20
+) -> Iterator[DocumentBatch]:
+    """The documents of one source, as the settings say."""
+    return read_document_batches(
+        [source],
+        separators=settings.separators,
+        field=settings.field,
+        column=settings.column,
+        errors=settings.errors,
+        batch_bytes=batch_bytes,
+    )
+
+
 def path_text(source: Source) -> str:
     """A path as JSON can hold it."""
     return os.fsencode(source).decode("utf-8", "backslashreplace")
@@ -140,14 +155,7 @@ def _read(
         number += 1
         before, reason = stamp(source, on_error), None
         try:
-            for batch in read_document_batches(
-                [source],
-                separators=settings.separators,
-                field=settings.field,
-                column=settings.column,
-                errors=settings.errors,
-                batch_bytes=batch_bytes,
-            ):
+            for batch in read_source(source, settings, batch_bytes):
                 hashes = hash_each(batch.data, batch.bounds)
                 skip = min(to_skip, len(hashes))
                 if skip:
