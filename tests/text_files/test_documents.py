@@ -1,4 +1,4 @@
-"""Corpora as documents: every kind of file gives the same ones, and damage is named."""
+"""Files as documents: every kind gives the same ones, and what is wrong with one is named."""
 
 import gzip
 import io
@@ -99,28 +99,18 @@ def test_an_unknown_suffix_is_plain_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packing", PACKERS)
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
-def test_an_empty_file_is_an_error(tmp_path: Path, suffix: str, packing: str) -> None:
-    path = tmp_path / f"nothing{suffix}{packing}"
-    path.write_bytes(PACKERS[packing](b""))
-    with pytest.raises(DataError, match=rf"{path} is empty"):
-        read(path)
-
-
 @pytest.mark.parametrize("suffix", WRITERS)
-@pytest.mark.parametrize("packing", [".gz", ".zst"])
-def test_a_packed_file_cut_short_is_an_error(tmp_path: Path, suffix: str, packing: str) -> None:
+def test_empty_and_damaged_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
     path = tmp_path / f"corpus{suffix}{packing}"
-    path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS * 100))[:-9])
-    with pytest.raises(DataError, match=rf"{path} is damaged or cut short"):
-        read(path)
-
-
-@pytest.mark.parametrize("name", ["corpus.txt.gz", "corpus.txt.zst", "corpus.jsonl.zst"])
-def test_a_file_that_is_not_packed_as_its_name_says_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"plainly not packed")
-    with pytest.raises(DataError, match=rf"{tmp_path / name} is damaged"):
-        read(tmp_path / name)
+    if suffix != ".parquet":
+        path.write_bytes(PACKERS[packing](b""))
+        with pytest.raises(DataError, match=rf"{path} is empty"):
+            read(path)
+    if packing:
+        for data in (PACKERS[packing](WRITERS[suffix](TEXTS * 100))[:-9], b"plainly not packed"):
+            path.write_bytes(data)
+            with pytest.raises(DataError, match=rf"{path} is damaged or cut short"):
+                read(path)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +126,17 @@ def test_a_missing_package_is_named_with_its_extra(
         read(tmp_path / name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "link.txt"
+    link.symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(DataError, match=rf"{link} cannot be read: No such file"):
+        read(link)
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may read everything")
     path = tmp_path / "secret.txt"
     path.write_text("x")
     path.chmod(0)
     with pytest.raises(DataError, match=rf"{path} cannot be read: Permission denied"):
-        read(path)
-
-
-def test_a_dangling_link_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "link.txt"
-    path.symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match=rf"{path} cannot be read: No such file"):
         read(path)
 
 
@@ -177,3 +165,91 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
     done = [done for done, _ in seen]
     assert done == sorted(done)
     assert seen[-1] == (sizes, sizes)
+
+
+# Records
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "cut', "line 2 is not JSON"),
+        (b"[1, 2]", "line 2 holds a list"),
+        (
+            b'{"body": "x", "id": 7}',
+            r"line 2 has no field text; its fields are body, id: .*--field",
+        ),
+        (b"{}", "its fields are none"),
+        (b'{"text": 3}', "line 2 holds a number in field text, not a text"),
+        (b'{"text": null}', "holds null"),
+        (b'{"text": "\xff"}', r"line 2: not UTF-8; .*--errors"),
+        (b'{"text": "\\ud800"}', r"line 2: not UTF-8"),
+        (b"[" * 100_000, "line 2 is not JSON"),
+    ],
+)
+def test_a_bad_json_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    with pytest.raises(DataError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_json_lines_are_read_generously(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"body": "one"}\r\n\n  \n{"body": ""}\n{"body": "\\ud83e\\udd8a"}'
+    )
+    assert read(path, field="body") == [b"one", "🦊".encode()]
+
+
+def test_bad_records_are_replaced_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "b\xff"}\n{"text": "c\\ud800d"}\n')
+    assert read(path, errors="replace") == [b"a", "b\ufffd".encode(), "c\ufffdd".encode()]
+    batches = list(read_document_batches([path], errors="skip"))
+    assert documents_of(batches) == [b"a"]
+    assert batches[0].num_skipped == 2
+
+
+def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(as_parquet(TEXTS, column="content"))
+    with pytest.raises(DataError, match=r"no column text; its columns are n, content: .*--column"):
+        read(path)
+    with pytest.raises(DataError, match="column n holds int64, not text"):
+        read(path, column="n")
+    assert read(path, column="content") == [text.encode() for text in TEXTS]
+
+
+def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
+    texts = ["one", None, "", "two", "one"]
+    path = tmp_path / "corpus.parquet"
+    for kind in (
+        pyarrow.string(),
+        pyarrow.large_string(),
+        pyarrow.binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    ):
+        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()).cast(kind)})
+        pyarrow.parquet.write_table(table, path, row_group_size=2)
+        for batch_bytes in (1, 1000):
+            assert read(path, batch_bytes=batch_bytes) == [b"one", b"two", b"one"]
+
+
+def test_bad_bytes_in_parquet_are_named_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(as_parquet([b"fine", b"", b"b\xffd"]))
+    for batch_bytes in (1, 1000):
+        with pytest.raises(DataError, match=rf"{path}, row 2: not UTF-8"):
+            read(path, batch_bytes=batch_bytes)
+        assert read(path, batch_bytes=batch_bytes, errors="skip") == [b"fine"]
+        mended = read(path, batch_bytes=batch_bytes, errors="replace")
+        assert mended == [b"fine", "b\ufffdd".encode()]
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(b"not at all")
+    with pytest.raises(DataError, match=rf"{path} is not a readable Parquet file"):
+        read(path)
