@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,33 +122,42 @@ def interrupted(site: Site, path: Path, after: int) -> None:
         part.write(CONTENT[:after])
 
 
+@pytest.mark.parametrize("content", [CONTENT, b""])
 def test_a_file_arrives_whole_and_alone(
-    site: Site, path: Path, tmp_path: Path, pauses: list[float]
+    site: Site, path: Path, tmp_path: Path, fetch: Fetch, pauses: list[float], content: bytes
 ) -> None:
+    site.files["/corpus/file.txt"] = content
     seen: list[tuple[int, int | None]] = []
-    url = f"{site.url}/corpus/file.txt"
-    download_file(url, path, progress=lambda *it: seen.append(it))
-    assert path.read_bytes() == CONTENT
+    fetch(num_bytes=None, sha256=None, progress=lambda *it: seen.append(it))
+    assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert not content or seen[-1] == (len(content), len(content))
     assert pauses == []
 
 
-def test_an_empty_file_arrives(site: Site, path: Path, tmp_path: Path, fetch: Fetch) -> None:
-    site.files["/corpus/file.txt"] = b""
-    fetch(num_bytes=None, sha256=None)
-    assert path.read_bytes() == b""
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_cut_connection_is_taken_up_again(
-    site: Site, path: Path, fetch: Fetch, pauses: list[float]
+@pytest.mark.parametrize(
+    ("trouble", "asked"),
+    [
+        ({"cuts": [1000, 50_000]}, [None, "bytes=1000-", "bytes=51000-"]),
+        ({"cuts": [1000], "has_ranges": False}, [None, "bytes=1000-"]),
+        # A weak tag does not vouch for bytes.
+        ({"cuts": [1000], "tag": 'W/"about-the-same"'}, [None, None]),
+        ({"statuses": [503, 429]}, [None, None, None]),
+    ],
+)
+def test_cut_connections_and_busy_servers_are_tried_again(
+    site: Site,
+    path: Path,
+    fetch: Fetch,
+    pauses: list[float],
+    trouble: dict[str, Any],
+    asked: list[str | None],
 ) -> None:
-    site.cuts = [1000, 50_000]
+    vars(site).update(trouble)
     fetch()
     assert path.read_bytes() == CONTENT
-    assert [ask for _, ask in site.requests] == [None, "bytes=1000-", "bytes=51000-"]
-    assert len(pauses) == 2
+    assert [asked for _, asked in site.requests] == asked
+    assert len(pauses) == len(asked) - 1
 
 
 def test_a_stopped_run_goes_on_where_it_was(site: Site, path: Path, fetch: Fetch) -> None:
@@ -183,20 +193,6 @@ def test_without_a_version_a_part_is_not_trusted(
     assert site.requests == [("/corpus/file.txt", None)]
 
 
-def test_a_weak_tag_does_not_vouch_for_bytes(site: Site, fetch: Fetch) -> None:
-    site.tag = 'W/"about-the-same"'
-    site.cuts = [1000]
-    fetch()
-    assert [ask for _, ask in site.requests] == [None, None]
-
-
-def test_a_server_without_ranges_starts_over(site: Site, path: Path, fetch: Fetch) -> None:
-    site.has_ranges = False
-    site.cuts = [1000]
-    fetch()
-    assert path.read_bytes() == CONTENT
-
-
 def test_a_server_that_always_cuts_is_given_up(
     site: Site, path: Path, fetch: Fetch, pauses: list[float]
 ) -> None:
@@ -206,13 +202,6 @@ def test_a_server_that_always_cuts_is_given_up(
         fetch()
     assert not path.exists()
     assert pauses == sorted(pauses) and pauses[-1] > pauses[0]
-
-
-def test_a_busy_server_is_asked_again(site: Site, path: Path, fetch: Fetch) -> None:
-    site.statuses = [503, 429]
-    fetch()
-    assert path.read_bytes() == CONTENT
-    assert len(site.requests) == 3
 
 
 def test_a_missing_file_is_named_and_not_asked_for_again(
@@ -225,26 +214,21 @@ def test_a_missing_file_is_named_and_not_asked_for_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_hash_deletes_what_came(site: Site, tmp_path: Path, fetch: Fetch) -> None:
+def test_other_bytes_than_recorded_are_refused(site: Site, tmp_path: Path, fetch: Fetch) -> None:
+    with pytest.raises(DataError, match=rf"has {len(CONTENT)} bytes, but 12 are recorded"):
+        fetch(num_bytes=12)
     site.files["/corpus/file.txt"] = b"x" + CONTENT[1:]
     with pytest.raises(DataError, match=rf"hash sha256:\w+ and not the recorded sha256:{SHA256}"):
         fetch()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_length_is_said_before_the_bytes_come(tmp_path: Path, fetch: Fetch) -> None:
-    with pytest.raises(DataError, match=rf"has {len(CONTENT)} bytes, but 12 are recorded"):
-        fetch(num_bytes=12)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_finished_file_is_not_fetched_again(site: Site, path: Path, fetch: Fetch) -> None:
+def test_a_file_in_the_way_is_kept_if_right_and_never_touched(
+    site: Site, path: Path, fetch: Fetch
+) -> None:
     path.write_bytes(CONTENT)
     fetch()
     assert site.requests == []
-
-
-def test_a_wrong_file_in_the_way_is_left_alone(path: Path, fetch: Fetch) -> None:
     path.write_bytes(b"mine")
     with pytest.raises(DataError, match="delete it or choose another folder"):
         fetch()
