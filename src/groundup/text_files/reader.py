@@ -36,6 +36,7 @@ _BLOCK_BYTES_PER_CORE = 2 << 20
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
+"""Called with how much is done, and of how much, or None where that is unknown."""
 
 
 def read_document_batches(

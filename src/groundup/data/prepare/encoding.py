@@ -6,7 +6,7 @@ document goes to the validation split by its own hash, so it stays there when fi
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,14 +23,12 @@ from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_so
 from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import num_cores
-from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
+from groundup.text_files import END_OF_TEXT, OnError, Progress, Source, expand_inputs
 from groundup.text_files.documents import Errors, check_error_handling
 from groundup.text_files.opening import release_pages
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
-
-Progress = Callable[[int, int | None], None]
 
 _BATCH_BYTES = 8 << 20
 _BATCH_BYTES_PER_THREAD = 2 << 20

@@ -5,14 +5,17 @@ and written to a file.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from groundup.data.samples.grammar import Grammar
 from groundup.errors import DataError
 from groundup.files import atomic_path
+
+if TYPE_CHECKING:
+    from groundup.text_files import Progress
 
 STORIES = Path(__file__).with_name("stories")
 SEPARATOR = "<|endoftext|>"
@@ -47,11 +50,14 @@ def write_sample_corpus(
     path: str | os.PathLike[str],
     megabytes: float,
     seed: int = 0,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: "Progress | None" = None,
 ) -> SampleCorpus:
     """Write whole stories to `path` until it holds `megabytes` million bytes or a little more.
 
-    `<|endoftext|>` stands on a line of its own after each story. The file appears when complete.
+    path: the file, which appears when it is complete; `<|endoftext|>` stands on a line of its own
+        after each story.
+    seed: the same seed gives the same stories.
+    progress: called with the bytes written so far and their total.
     """
     if not 0 < megabytes < float("inf"):
         raise DataError(f"a corpus of {megabytes} megabytes cannot be written; ask for more than 0")

@@ -5,7 +5,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,10 @@ from groundup.data.shards.reading import (
 )
 from groundup.errors import ConfigError, DataError
 from groundup.files import hash_bytes
+from groundup.text_files import Progress
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
-
-Progress = Callable[[int, int | None], None]
 
 # Enough to find shards that something else was written into, little enough for a cold disk.
 _NUM_BLOCKS = 64
