@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from groundup.data.order import fixed_windows, whole_walk
+from groundup.data.batches.order import fixed_windows, whole_walk
+from groundup.data.batches.windows import WindowReader
 from groundup.data.shards import Shards
-from groundup.data.windows import WindowReader
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
-from groundup.data.loader import BatchLoader
+from groundup.data.batches.loader import BatchLoader
 from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model.shapes import weight_shapes
