@@ -13,8 +13,7 @@ import torch
 
 from groundup.generation import LanguageModel
 from groundup.model import ModelConfig, TransformerLM
-from groundup.serving.launch import Server, make_server
-from groundup.serving.listening import address_to_open, open_socket
+from groundup.serving.launch import Server, address_to_open, make_server, open_socket
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference

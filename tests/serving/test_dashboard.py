@@ -7,8 +7,6 @@ import math
 import os
 import random
 import shutil
-import subprocess
-import sys
 import urllib.parse
 from array import array
 from collections.abc import Callable
@@ -32,8 +30,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
-from groundup.serving.dashboard import plotly_script_path, router_for_runs
-from groundup.serving.thinning import thin
+from groundup.serving.dashboard import router_for_runs, thin
+from groundup.serving.server import plotly_script_path
 
 LONG_AGO = 1_000_000_000
 SECRET = "the-secret-of-another-folder"
@@ -543,9 +541,3 @@ def test_a_missing_plotly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(GroundupError, match=r"pip install 'plotly>=6'"):
         plotly_script_path()
-
-
-def test_the_runs_api_costs_no_torch() -> None:
-    script = "import sys, groundup.serving.dashboard; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

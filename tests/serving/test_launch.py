@@ -24,7 +24,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.cli.serve import Arguments, run
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation import LanguageModel
-from groundup.serving.listening import address_to_open, open_socket, raise_file_limit
+from groundup.serving.launch import address_to_open, open_socket, raise_file_limit
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
 # Reading the certificates of the world takes longer than a test.
@@ -136,7 +136,7 @@ def test_a_signal_lets_running_and_queued_requests_finish_and_refuses_new_ones(
     assert [answer["usage"]["completion_tokens"] for answer in answers] == [1500] * 3
     status, stderr = server.end()
     assert status == 0
-    assert stderr.startswith("warning: SIGTERM: texts in work: ")
+    assert stderr.startswith("warning: SIGTERM: ")
     assert len(stderr.splitlines()) == 1
     idle.close()
     slow.close()
@@ -159,7 +159,7 @@ def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Pr
         thread.join()
     status, stderr = server.end()
     assert status == 0, stderr
-    assert "texts in work: 160, to be done in 6 s" in stderr and "texts given up" in stderr
+    assert "160 running or waiting, given 6 s to finish" in stderr and "given up" in stderr
     # One stream had begun and ends in an error of its own; the others never got a status.
     assert sorted(answer.status_code for answer in answers)[1:] == [503] * 9
     assert all("the server stopped" in answer.text for answer in answers)

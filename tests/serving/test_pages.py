@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from groundup.serving.pages import STATIC_FOLDER, find_static_files
+from groundup.serving.server import STATIC_FOLDER, find_static_files
 
 get = functools.partial(httpx.get, timeout=120)
 

@@ -11,17 +11,11 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest, NewToken
 from groundup.generation.sampling import Sampler
+from groundup.serving.api_errors import ApiError
+from groundup.serving.jobs import Job, NotTakingRequestsError, Outbox, QueueFullError, Row
 from groundup.serving.metrics_page import Metrics
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
-from groundup.serving.tickets import (
-    EngineFailedError,
-    NotTakingRequestsError,
-    Outbox,
-    QueueFullError,
-    Row,
-    Ticket,
-)
 
 
 class SteppedEngine:
@@ -75,22 +69,22 @@ def ask(seed: int, max_tokens: int = 3, prompt: tuple[int, ...] = (1,)) -> Gener
     return GenerationRequest(prompt, max_tokens, Sampler(), seed=seed)
 
 
-async def read(ticket: Ticket) -> list[list[int]]:
+async def read(job: Job) -> list[list[int]]:
     """The ids of every row, to their ends."""
-    ids: list[list[int]] = [[] for _ in ticket.rows]
+    ids: list[list[int]] = [[] for _ in job.rows]
     num_left = len(ids)
     while num_left:
-        for event in await ticket.next_events():
+        for event in await job.next_events():
             if event.error is not None:
                 raise event.error
             assert event.token is not None
-            ids[event.place].append(event.token.id)
+            ids[event.row_index].append(event.token.id)
             num_left -= event.token.finish_reason is not None
     return ids
 
 
-async def next_ids(ticket: Ticket) -> list[int]:
-    return [event.token.id for event in await ticket.next_events() if event.token is not None]
+async def next_ids(job: Job) -> list[int]:
+    return [event.token.id for event in await job.next_events() if event.token is not None]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -225,19 +219,19 @@ def test_clients_take_turns_however_much_one_asks_for() -> None:
 
 def test_one_client_holds_no_more_than_its_rows_and_places() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
+        jobs = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
         await until(lambda: scheduler.num_running == 3)
         scheduler.submit([ask(1, 2) for _ in range(2)], "greedy")
         with pytest.raises(QueueFullError):
             scheduler.submit([ask(1, 2)], "greedy")
         with pytest.raises(QueueFullError):
             await scheduler.between_steps(lambda: None, "greedy")
-        ticket = scheduler.submit([ask(2, 1)], "modest")
+        job = scheduler.submit([ask(2, 1)], "modest")
         engine.allow(2)
-        assert await read(ticket) == [[1]]
+        assert await read(job) == [[1]]
         assert [seeds.count(1) for seeds in engine.history] == [3, 3]
         engine.allow(100)
-        await asyncio.gather(*map(read, tickets))
+        await asyncio.gather(*map(read, jobs))
 
     play(scene, max_rows=4, max_queue=8, max_client_rows=3)
 
@@ -256,9 +250,9 @@ def test_no_queue_means_as_many_as_there_are_rows() -> None:
 
 def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        ticket = scheduler.submit([ask(1, 40), ask(2, 11)])
+        job = scheduler.submit([ask(1, 40), ask(2, 11)])
         engine.allow(1)
-        await ticket.next_events()
+        await job.next_events()
         scheduler._seconds_per_step = 0.5
         with pytest.raises(QueueFullError) as caught:
             scheduler.submit([ask(3)])
@@ -270,14 +264,15 @@ def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed() -> Non
     play(scene, max_rows=2, max_queue=0)
 
 
-@pytest.mark.parametrize(("prompt", "error"), [(666, ConfigError), (667, EngineFailedError)])
-def test_a_request_that_cannot_begin_fails_alone(prompt: int, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("prompt", "status"), [(666, 400), (667, 500)])
+def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
         good = scheduler.submit([ask(1)])
         bad = scheduler.submit([ask(2, prompt=(prompt,))])
         engine.allow(100)
-        with pytest.raises(error):
+        with pytest.raises(ApiError) as caught:
             await read(bad)
+        assert caught.value.status == status
         assert await read(good) == [[1, 2, 3]]
         assert scheduler.status == "ok" and scheduler.num_running == 0
 
@@ -297,7 +292,7 @@ def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("out of memory")
         engine.allow(1)
-        with pytest.raises(EngineFailedError):
+        with pytest.raises(ApiError, match="the server failed"):
             await read(inside)
         # The handles are given out anew: who leaves late must not take another one along.
         await until(lambda: scheduler.num_running == 1)
@@ -320,9 +315,9 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("a bug")
         engine.allow(1)
-        for ticket in (inside, waiting):
-            with pytest.raises(EngineFailedError):
-                await read(ticket)
+        for job in (inside, waiting):
+            with pytest.raises(ApiError, match="the server failed"):
+                await read(job)
         assert scheduler.status == "failed"
         with pytest.raises(NotTakingRequestsError):
             scheduler.submit([ask(4)])
@@ -332,29 +327,29 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
 
 def test_after_refuse_new_what_is_there_comes_to_its_end() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
+        jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
         scheduler.refuse_new()
         assert scheduler.status == "stopping"
         with pytest.raises(NotTakingRequestsError):
             scheduler.submit([ask(9)])
         engine.allow(100)
         await scheduler.wait_until_idle()
-        for ticket in tickets:
-            assert await read(ticket) == [[1, 2, 3]]
+        for job in jobs:
+            assert await read(job) == [[1, 2, 3]]
 
     play(scene)
 
 
 def test_giving_up_fails_calls_without_making_them() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        ticket = scheduler.submit([ask(1, 100)])
+        job = scheduler.submit([ask(1, 100)])
         await until(lambda: scheduler.num_running == 1)
         made: list[int] = []
         calls = [asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))]
         await until(lambda: scheduler.num_waiting == 1)
         scheduler.give_up()
         engine.allow(1)
-        for waiting in (read(ticket), *calls):
+        for waiting in (read(job), *calls):
             with pytest.raises(NotTakingRequestsError):
                 await waiting
         assert not made
@@ -364,16 +359,16 @@ def test_giving_up_fails_calls_without_making_them() -> None:
 
 def test_stopping_tells_whoever_still_waits() -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
+        jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
         await until(lambda: scheduler.num_running == 2)
         stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
         # Its thread may come late, and the step that is under way must be the last.
         await until(lambda: scheduler.status == "stopping")
         engine.allow(1)
         await stopping
-        for ticket in tickets:
+        for job in jobs:
             with pytest.raises(NotTakingRequestsError):
-                await read(ticket)
+                await read(job)
 
     play(scene)
 
@@ -400,10 +395,10 @@ def test_long_prompts_are_read_over_several_steps() -> None:
         short = scheduler.submit([ask(0, 10)])
         await until(lambda: scheduler.num_running == 1)
         prompts = [tuple(range(2500)) for _ in range(4)]
-        tickets = [scheduler.submit([ask(n + 1, 10, prompt)]) for n, prompt in enumerate(prompts)]
+        jobs = [scheduler.submit([ask(n + 1, 10, prompt)]) for n, prompt in enumerate(prompts)]
         shared = scheduler.submit([ask(10 + n, 10, prompts[0]) for n in range(3)])
         engine.allow(100)
-        await asyncio.gather(*map(read, (short, *tickets, shared)))
+        await asyncio.gather(*map(read, (short, *jobs, shared)))
         joined = [len(seeds) for seeds in engine.history[:6]]
         # One long prompt a step, since two are too much; but a shared one is read only once.
         assert joined == [1, 2, 3, 4, 5, 8]
@@ -415,26 +410,26 @@ def test_long_prompts_are_read_over_several_steps() -> None:
 def test_tokens_wait_for_each_other_but_not_for_long(
     patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", patience_seconds)
+    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", patience_seconds)
 
     async def scene() -> None:
-        outbox, ticket = Outbox(), Ticket()
-        row = Row(ticket, 0, ask(1))
+        outbox, job = Outbox(asyncio.get_running_loop()), Job()
+        row = Row(job, 0, ask(1))
         outbox.put(row, NewToken(1, None, (), None))
         outbox.send_if_due()
-        assert await next_ids(ticket) == [1]
+        assert await next_ids(job) == [1]
         outbox.put(row, NewToken(2, None, (), None), is_urgent=False)
         outbox.send_if_due()
         if patience_seconds:
             outbox.put(row, NewToken(3, None, (), "length"))
             outbox.send_if_due()
-        assert await next_ids(ticket) == ([2, 3] if patience_seconds else [2])
+        assert await next_ids(job) == ([2, 3] if patience_seconds else [2])
 
     asyncio.run(scene())
 
 
 def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", 1e9)
+    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", 1e9)
 
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
         first = scheduler.submit([ask(1, 5)])

@@ -68,11 +68,9 @@ def run(arguments: Arguments) -> None:
     parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
     settings = _make_settings(arguments, folder.resolve())
-    from groundup.serving.listening import address_to_open, open_socket
+    from groundup.serving.launch import address_to_open, open_socket, serve
 
     with open_socket(settings) as listener:
-        from groundup.serving.launch import serve
-
         language_model = load_to_write(
             folder, arguments.checkpoint, arguments.device, arguments.precision
         )

@@ -1,36 +1,42 @@
-"""The runs API behind the page at /runs: a list, the details of one run, and its figures as they
+"""The runs API behind the page at /runs: a list, the details of one run, and its metrics as they
 come.
 
-It only reads, and stays calm whatever a run folder holds. Which folders there are is `run_reading`,
-states are `run_status`; what a plot needs of many lines is `thinning`.
+It only reads, and stays calm whatever a run folder holds. Which folders a client may ask for, their
+states and their checkpoints are `run_reading`.
 """
 
 import datetime
-import importlib.util
 import threading
 import time
+from array import array
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy
 from fastapi import APIRouter, Query, Response
 
-from groundup.errors import GroundupError
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
 from groundup.runs.plain_files import file_signature
-from groundup.serving.checkpoint_listing import list_checkpoints
-from groundup.serving.run_reading import as_json, find_run, find_runs
-from groundup.serving.run_status import judge, last_change
-from groundup.serving.thinning import thin
+from groundup.serving.run_reading import (
+    as_json,
+    find_run,
+    find_runs,
+    judge,
+    last_change,
+    list_checkpoints,
+)
 
 _MAX_READERS = 32
-_WHOLE_NUMBERS = frozenset({"step", "tokens", "memory_bytes"})
+_POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
+_INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
 _Signature = tuple[int, int, int] | None
 
@@ -70,19 +76,6 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         return _no_run(anything)
 
     return router
-
-
-def plotly_script_path() -> Path:
-    """plotly.js as the installed plotly package brings it."""
-    spec = importlib.util.find_spec("plotly")
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        script = Path(place) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            return script
-    raise GroundupError(
-        "the page of the runs needs plotly.min.js, which the package plotly brings: "
-        "run pip install 'plotly>=6' and try again"
-    )
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
@@ -142,6 +135,43 @@ def lines_after(
         }
 
 
+def thin(
+    columns: Mapping[str, "array[float]"],
+    first: int,
+    stop: int,
+    limit: int | None,
+    always: Iterable[int] = (),
+) -> list[int]:
+    """The line numbers to keep of `first` to `stop`: all, or about `limit` with the extremes.
+
+    Each metric has its lines cut into spans of equal count, and the least and the greatest of
+    every span are kept, so that a spike of one line is still seen. Half of the limit is the
+    loss's, which is what people look at. The lines of `always` are kept as well.
+    """
+    if limit is None or stop - first <= limit:
+        return list(range(first, stop))
+    metrics = [name for name in columns if name not in _POSITIONS]
+    kept = {first, stop - 1, *(index for index in always if first <= index < stop)}
+    for name in metrics:
+        num_lines = limit / 2 if name == "loss" else limit / 2 / max(1, len(metrics) - 1)
+        values = numpy.array(columns[name][first:stop])
+        kept.update(first + index for index in _extremes(values, max(1, int(num_lines / 2))))
+    return sorted(kept)
+
+
+def _extremes(
+    values: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]", num_spans: int
+) -> list[int]:
+    present = numpy.flatnonzero(numpy.isfinite(values))
+    if len(present) <= 2 * num_spans:
+        return [int(index) for index in present]
+    kept = [int(present[0]), int(present[-1])]
+    for span in numpy.array_split(present, num_spans):
+        kept.append(int(span[values[span].argmin()]))
+        kept.append(int(span[values[span].argmax()]))
+    return kept
+
+
 class _Readers:
     """The readers of the runs looked at last; they remember what they have parsed."""
 
@@ -195,7 +225,7 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     line: dict[str, Any] = {}
     for name in metrics.columns:
         if (value := metrics.at(name, index)) is not None:
-            line[name] = int(value) if name in _WHOLE_NUMBERS else value
+            line[name] = int(value) if name in _INTEGERS else value
     if index in metrics.reasons:
         line |= {"skipped": True, "reason": metrics.reasons[index]}
     return line
