@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import httpx
 import pytest
 
 from groundup.generation import LanguageModel
@@ -103,7 +102,7 @@ def test_what_cannot_be_tokenized_is_refused_in_words(
     running: Any, body: bytes, reason: str
 ) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = httpx.post(f"{running.url}/api/tokenize", content=body, headers=headers, timeout=120)
+    answer = running.post("/api/tokenize", content=body, headers=headers)
     assert answer.status_code == 400
     assert reason in answer.json()["error"]["message"]
 

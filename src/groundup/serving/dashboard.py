@@ -6,10 +6,8 @@ states and their checkpoints are `run_reading`.
 """
 
 import datetime
-import threading
 import time
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
@@ -25,6 +23,7 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
 from groundup.runs.plain_files import file_signature
+from groundup.serving.api_errors import ApiError
 from groundup.serving.run_reading import (
     as_json,
     find_run,
@@ -34,7 +33,6 @@ from groundup.serving.run_reading import (
     list_checkpoints,
 )
 
-_MAX_READERS = 32
 _POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
 _INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
@@ -44,7 +42,6 @@ _Signature = tuple[int, int, int] | None
 def router_for_runs(runs_folder: Path) -> APIRouter:
     """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder."""
     runs_folder = Path(runs_folder).absolute()
-    readers = _Readers()
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
     @router.get("", summary="Every run folder, the last begun first")
@@ -56,7 +53,11 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
     @router.get("/{name}", summary="Settings, environment, samples and health of a run")
     def show_run(name: str) -> Response:
         folder = find_run(runs_folder, name)
-        return _no_run(name) if folder is None else _answer(describe(folder, readers.of(folder)))
+        return (
+            _no_run(name)
+            if folder is None
+            else _answer(describe(folder, _reader_of(folder.metrics_file)))
+        )
 
     @router.get("/{name}/metrics", summary="Lines of metrics.jsonl from number `after` on")
     def show_metrics(
@@ -68,7 +69,7 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         folder = find_run(runs_folder, name)
         if folder is None:
             return _no_run(name)
-        return _answer(lines_after(readers.of(folder), after, version, limit))
+        return _answer(lines_after(_reader_of(folder.metrics_file), after, version, limit))
 
     @router.get("/{anything:path}", include_in_schema=False)
     def refuse(anything: str) -> Response:
@@ -172,36 +173,20 @@ def _extremes(
     return kept
 
 
-class _Readers:
-    """The readers of the runs looked at last; they remember what they have parsed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers: OrderedDict[Path, MetricsReader] = OrderedDict()
-
-    def of(self, folder: RunFolder) -> MetricsReader:
-        path = folder.metrics_file
-        with self._lock:
-            reader = self._readers.pop(path, None) or MetricsReader(path, follow_links=False)
-            self._readers[path] = reader
-            if len(self._readers) > _MAX_READERS:
-                self._readers.popitem(last=False)
-            return reader
+@lru_cache(maxsize=32)
+def _reader_of(path: Path) -> MetricsReader:
+    """The reader of a run looked at lately; it remembers what it has parsed."""
+    return MetricsReader(path, follow_links=False)
 
 
-def _answer(value: dict[str, Any], status_code: int = 200) -> Response:
+def _answer(value: dict[str, Any]) -> Response:
     headers = {"Cache-Control": "no-store"}
-    return Response(as_json(value), status_code, headers, media_type="application/json")
+    return Response(as_json(value), headers=headers, media_type="application/json")
 
 
 def _no_run(name: str) -> Response:
-    error = {
-        "message": f"There is no run {name[:200]!r} here.",
-        "type": "invalid_request_error",
-        "param": "name",
-        "code": "run_not_found",
-    }
-    return _answer({"error": error}, 404)
+    message = f"There is no run {name[:200]!r} here."
+    return ApiError(404, message, param="name", code="run_not_found").response()
 
 
 def _health(metrics: Metrics) -> dict[str, Any]:

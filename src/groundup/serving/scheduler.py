@@ -203,7 +203,7 @@ class Scheduler:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)
                 self._free(row)
-                self._metrics.count_cancelled()
+                self._metrics.count("cancelled_texts_total")
         self._make_call()
         admitted = self._admit()
         if admitted:
@@ -263,7 +263,7 @@ class Scheduler:
             self._free(row)
             return
         self._running[row.handle] = row
-        self._metrics.count_prompt(len(row.request.prompt_ids))
+        self._metrics.count("prompt_tokens_total", len(row.request.prompt_ids))
 
     def _step(self) -> None:
         if self._last_step is None:
@@ -289,7 +289,10 @@ class Scheduler:
         # With the prompts that were read since the last one: so long did a running row wait.
         seconds = now - self._last_step
         self._last_step = now if self._running else None
-        self._metrics.count_step(seconds, len(tokens), len(tokens) - num_first)
+        self._metrics.count("engine_steps_total")
+        self._metrics.count("generated_tokens_total", len(tokens))
+        if len(tokens) > num_first:
+            self._metrics.token_seconds.observe(seconds, len(tokens) - num_first)
         # A mean that forgets: a step counts for a tenth, the ten before it for most of the rest.
         weight = 0.1 if self._seconds_per_step else 1.0
         self._seconds_per_step += weight * (seconds - self._seconds_per_step)
@@ -304,7 +307,7 @@ class Scheduler:
 
     def _begin_again(self) -> None:
         """Fail what was running and replace the broken engine."""
-        self._metrics.count_engine_failure()
+        self._metrics.count("engine_failures_total")
         for row in list(self._running.values()):
             self._outbox.put(row, error=internal_error())
             # The new engine may give the same handle to somebody else.
