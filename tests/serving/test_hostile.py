@@ -296,6 +296,9 @@ def test_a_head_is_a_get_without_its_body(running: Any) -> None:
         "/v1/models/../../health",
         "/v1/models/%00",
         "//etc/passwd",
+        "/static//etc/passwd",
+        "/static/none.js",
+        "/static/",
     ],
 )
 def test_tricks_with_paths_lead_nowhere(running: Any, path: str) -> None:

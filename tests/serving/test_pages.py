@@ -37,13 +37,6 @@ def test_no_file_makes_markup_of_text(source: Any) -> None:
     assert re.findall(banned, source.read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("name", ["..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "none.js", ""])
-def test_a_name_that_is_no_file_of_a_page_is_not_found(running: Any, name: str) -> None:
-    answer = running.get(f"/static/{name}")
-    assert answer.status_code == 404
-    assert "error" in answer.json()
-
-
 def test_an_unchanged_file_is_not_sent_again(running: Any) -> None:
     first = running.get("/static/pages.css")
     assert first.headers["cache-control"] == "no-cache"

@@ -350,36 +350,23 @@ async def test_after_refuse_new_what_is_there_comes_to_its_end(
 
 
 @play()
-async def test_giving_up_fails_calls_without_making_them(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
-    job = scheduler.submit([ask(1, 100)])
-    await until(lambda: scheduler.num_running == 1)
-    made: list[int] = []
-    calls = [asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))]
-    await until(lambda: scheduler.num_waiting == 1)
-    scheduler.give_up()
-    engine.allow(1)
-    for waiting in (read(job), *calls):
-        with pytest.raises(NotTakingRequestsError):
-            await waiting
-    assert not made
-
-
-@play()
 async def test_stopping_tells_whoever_still_waits(
     scheduler: Scheduler, engine: SteppedEngine
 ) -> None:
-    jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
+    jobs = [scheduler.submit([ask(seed)]) for seed in range(3)]
     await until(lambda: scheduler.num_running == 2)
+    made: list[int] = []
+    call = asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))
+    await until(lambda: scheduler.num_waiting == 2)
     stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
     # Its thread may come late, and the step that is under way must be the last.
     await until(lambda: scheduler.status == "stopping")
     engine.allow(1)
     await stopping
-    for job in jobs:
+    for waiting in (*map(read, jobs), call):
         with pytest.raises(NotTakingRequestsError):
-            await read(job)
+            await waiting
+    assert not made
 
 
 @play()

@@ -101,11 +101,3 @@ def test_the_page_of_metrics_is_prometheus_text() -> None:
     assert 'groundup_time_to_first_token_seconds_bucket{le="0.25"} 0' in page
     assert 'groundup_time_to_first_token_seconds_bucket{le="0.5"} 1' in page
     assert 'groundup_time_to_first_token_seconds_bucket{le="+Inf"} 2' in page
-
-
-def test_the_package_resolves_its_names_late() -> None:
-    import groundup.serving
-
-    assert groundup.serving.create_app.__name__ == "create_app"
-    with pytest.raises(AttributeError):
-        groundup.serving.nothing  # noqa: B018
