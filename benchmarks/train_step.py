@@ -23,7 +23,7 @@ from torch import Tensor
 
 import train_peers as peers
 from corpora import Corpora
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import set_learning_rates
 from groundup.optim.config import OptimizerConfig, ScheduleConfig

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ import hypothesis
 import pytest
 
 if TYPE_CHECKING:
+    import torch
+
     from groundup.model import TransformerLM
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -132,3 +134,26 @@ def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
                 model.output_weight[id] = sign * loud
 
     return rig
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every kind of device there is."""
+    import torch
+
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA here")
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def steady() -> Iterator[None]:
+    """The same random numbers always, on one thread: threads that wait for each other on a busy
+    machine cost more than small shapes do."""
+    import torch
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(num_threads)

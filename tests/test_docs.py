@@ -172,9 +172,13 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("name", ["playground", "runs", "tokenizer"])
 def test_the_readme_shows_the_pages_of_the_server(name: str) -> None:
-    place = f"docs/images/{name}.png"
-    assert f"]({place})" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    assert (REPOSITORY / place).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    picture = f"docs/images/{name}.png"
+    assert f"]({picture})" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert (REPOSITORY / picture).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_visitor_finishes_the_readme() -> None:
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
@@ -197,10 +201,3 @@ def test_learning_curves_are_those_of_the_metrics_beside_them() -> None:
         runs = {label: tool.EXPERIMENTS / source for label, source in sources.items()}
         drawn = (tool.EXPERIMENTS / name).read_text(encoding="utf-8")
         assert drawn == tool.draw(runs), f"run tools/draw_learning_curves.py: {name} is old"
-
-
-def test_the_readme_keeps_a_place_for_the_benchmarks() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    begin, end = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-    assert readme.count(begin) == readme.count(end) == 1
-    assert readme.index(begin) < readme.index(end)

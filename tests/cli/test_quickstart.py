@@ -23,7 +23,7 @@ from groundup.cli.quickstart import Arguments
 from groundup.cli.quickstart.recipe import run_config
 from groundup.cli.verbs import GROUPS, VERBS
 from groundup.config import load_settings
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
 from groundup.model.config import PRESETS, ModelConfig

@@ -182,7 +182,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
         ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is no file"),
         (
             {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
-            "data.shards of the sweep small: nothere is no folder; make shards with groundup data",
+            "data.shards of the sweep small: folder nothere does not exist; make shards",
         ),
         (
             {

@@ -8,12 +8,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from groundup.cli.main import main
 from groundup.data import corpora
-from groundup.data.corpora import CORPORA, Corpus, RemoteFile
+from groundup.data.corpora import CORPORA, RemoteFile
 from groundup.data.download import download_corpus, download_file
 from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
@@ -121,33 +122,42 @@ def interrupted(site: Site, path: Path, after: int) -> None:
         part.write(CONTENT[:after])
 
 
+@pytest.mark.parametrize("content", [CONTENT, b""])
 def test_a_file_arrives_whole_and_alone(
-    site: Site, path: Path, tmp_path: Path, pauses: list[float]
+    site: Site, path: Path, tmp_path: Path, fetch: Fetch, pauses: list[float], content: bytes
 ) -> None:
+    site.files["/corpus/file.txt"] = content
     seen: list[tuple[int, int | None]] = []
-    url = f"{site.url}/corpus/file.txt"
-    download_file(url, path, progress=lambda *it: seen.append(it))
-    assert path.read_bytes() == CONTENT
+    fetch(num_bytes=None, sha256=None, progress=lambda *it: seen.append(it))
+    assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert not content or seen[-1] == (len(content), len(content))
     assert pauses == []
 
 
-def test_an_empty_file_arrives(site: Site, path: Path, tmp_path: Path, fetch: Fetch) -> None:
-    site.files["/corpus/file.txt"] = b""
-    fetch(num_bytes=None, sha256=None)
-    assert path.read_bytes() == b""
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_cut_connection_is_taken_up_again(
-    site: Site, path: Path, fetch: Fetch, pauses: list[float]
+@pytest.mark.parametrize(
+    ("trouble", "asked"),
+    [
+        ({"cuts": [1000, 50_000]}, [None, "bytes=1000-", "bytes=51000-"]),
+        ({"cuts": [1000], "has_ranges": False}, [None, "bytes=1000-"]),
+        # A weak tag does not vouch for bytes.
+        ({"cuts": [1000], "tag": 'W/"about-the-same"'}, [None, None]),
+        ({"statuses": [503, 429]}, [None, None, None]),
+    ],
+)
+def test_cut_connections_and_busy_servers_are_tried_again(
+    site: Site,
+    path: Path,
+    fetch: Fetch,
+    pauses: list[float],
+    trouble: dict[str, Any],
+    asked: list[str | None],
 ) -> None:
-    site.cuts = [1000, 50_000]
+    vars(site).update(trouble)
     fetch()
     assert path.read_bytes() == CONTENT
-    assert [ask for _, ask in site.requests] == [None, "bytes=1000-", "bytes=51000-"]
-    assert len(pauses) == 2
+    assert [asked for _, asked in site.requests] == asked
+    assert len(pauses) == len(asked) - 1
 
 
 def test_a_stopped_run_goes_on_where_it_was(site: Site, path: Path, fetch: Fetch) -> None:
@@ -183,20 +193,6 @@ def test_without_a_version_a_part_is_not_trusted(
     assert site.requests == [("/corpus/file.txt", None)]
 
 
-def test_a_weak_tag_does_not_vouch_for_bytes(site: Site, fetch: Fetch) -> None:
-    site.tag = 'W/"about-the-same"'
-    site.cuts = [1000]
-    fetch()
-    assert [ask for _, ask in site.requests] == [None, None]
-
-
-def test_a_server_without_ranges_starts_over(site: Site, path: Path, fetch: Fetch) -> None:
-    site.has_ranges = False
-    site.cuts = [1000]
-    fetch()
-    assert path.read_bytes() == CONTENT
-
-
 def test_a_server_that_always_cuts_is_given_up(
     site: Site, path: Path, fetch: Fetch, pauses: list[float]
 ) -> None:
@@ -206,13 +202,6 @@ def test_a_server_that_always_cuts_is_given_up(
         fetch()
     assert not path.exists()
     assert pauses == sorted(pauses) and pauses[-1] > pauses[0]
-
-
-def test_a_busy_server_is_asked_again(site: Site, path: Path, fetch: Fetch) -> None:
-    site.statuses = [503, 429]
-    fetch()
-    assert path.read_bytes() == CONTENT
-    assert len(site.requests) == 3
 
 
 def test_a_missing_file_is_named_and_not_asked_for_again(
@@ -225,26 +214,21 @@ def test_a_missing_file_is_named_and_not_asked_for_again(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_hash_deletes_what_came(site: Site, tmp_path: Path, fetch: Fetch) -> None:
+def test_other_bytes_than_recorded_are_refused(site: Site, tmp_path: Path, fetch: Fetch) -> None:
+    with pytest.raises(DataError, match=rf"has {len(CONTENT)} bytes, but 12 are recorded"):
+        fetch(num_bytes=12)
     site.files["/corpus/file.txt"] = b"x" + CONTENT[1:]
     with pytest.raises(DataError, match=rf"hash sha256:\w+ and not the recorded sha256:{SHA256}"):
         fetch()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_length_is_said_before_the_bytes_come(tmp_path: Path, fetch: Fetch) -> None:
-    with pytest.raises(DataError, match=rf"has {len(CONTENT)} bytes, but 12 are recorded"):
-        fetch(num_bytes=12)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_finished_file_is_not_fetched_again(site: Site, path: Path, fetch: Fetch) -> None:
+def test_a_file_in_the_way_is_kept_if_right_and_never_touched(
+    site: Site, path: Path, fetch: Fetch
+) -> None:
     path.write_bytes(CONTENT)
     fetch()
     assert site.requests == []
-
-
-def test_a_wrong_file_in_the_way_is_left_alone(path: Path, fetch: Fetch) -> None:
     path.write_bytes(b"mine")
     with pytest.raises(DataError, match="delete it or choose another folder"):
         fetch()
@@ -262,7 +246,7 @@ def test_a_server_that_is_not_there_is_given_up_soon(
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "nonsense"])
 def test_only_http_is_spoken(path: Path, url: str) -> None:
-    with pytest.raises(DataError, match="no http or https address"):
+    with pytest.raises(DataError, match="not an http or https address"):
         download_file(url, path)
 
 
@@ -289,12 +273,12 @@ def test_two_downloads_do_not_share_a_part(path: Path, fetch: Fetch) -> None:
         fetch()
 
 
-def packed_corpus(site: Site) -> Corpus:
+def packed_corpus(site: Site) -> tuple[RemoteFile, ...]:
     packed = gzip.compress(CONTENT)
     site.files["/corpus/words.txt.gz"] = packed
     sha256 = hashlib.sha256(packed).hexdigest()
     words = RemoteFile("corpus/words.txt.gz", len(packed), sha256, len(CONTENT), SHA256)
-    return Corpus("tried", (RemoteFile("corpus/file.txt", len(CONTENT), SHA256), words))
+    return RemoteFile("corpus/file.txt", len(CONTENT), SHA256), words
 
 
 def test_a_corpus_is_fetched_and_unpacked_once(site: Site, tmp_path: Path) -> None:
@@ -314,7 +298,7 @@ def test_a_corpus_is_fetched_and_unpacked_once(site: Site, tmp_path: Path) -> No
     assert len(site.requests) == 2
     done = [done for done, _ in seen]
     assert done == sorted(done)
-    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes or 0 for file in corpus.files)
+    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes or 0 for file in corpus)
 
 
 def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> None:
@@ -325,7 +309,7 @@ def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> No
 def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> None:
     packed = gzip.compress(b"other")
     site.files["/words.txt.gz"] = packed
-    corpus = Corpus("tried", (RemoteFile("words.txt.gz", unpacked_sha256=SHA256),))
+    corpus = [RemoteFile("words.txt.gz", unpacked_sha256=SHA256)]
     with pytest.raises(DataError, match="unpacks to other bytes than recorded"):
         download_corpus(corpus, tmp_path, base_url=site.url, unpack=True)
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt.gz"]
@@ -333,7 +317,7 @@ def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> N
 
 def test_recorded_hashes_look_like_hashes() -> None:
     for corpus in CORPORA.values():
-        for file in corpus.files:
+        for file in corpus:
             assert file.num_bytes is None or file.num_bytes > 0
             for sha256 in (file.sha256, file.unpacked_sha256):
                 assert sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)
@@ -359,9 +343,7 @@ def test_the_command_says_in_one_line_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(
-        corpora.CORPORA, "openwebtext", Corpus("openwebtext", (RemoteFile("nowhere.txt"),))
-    )
+    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt"),))
     argv = ["data", "download", "openwebtext", "--out", str(tmp_path), "--base-url", site.url]
     assert main(argv) == 2
     error = capsys.readouterr().err

@@ -16,45 +16,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import groundup.data
-from groundup.data.loader import Batch, Batches, BatchLoader, get_batch, read_windows
-from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
-from groundup.data.shard_index import EndToken, PrepareSettings, ShardEntry, ShardIndex, SplitEntry
-from groundup.data.shards import ShardFile, Shards
-from groundup.data.transfer import transfer_to
+from groundup.data.batches.loader import Batch, Batches, BatchLoader, get_batch
+from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.batches.transfer import transfer_to
+from groundup.data.batches.windows import Ids, WindowReader
+from groundup.data.shards.index import ShardIndex
+from groundup.data.shards.reading import ShardFile, Shards
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import set_seed
 
 
-def make_shards(lengths: list[int], dtype: str = "uint16") -> Shards:
+def make_shards(lengths: list[int], dtype: Any = "uint16") -> Shards:
     """Shards of these lengths whose ids, all together, are scrambled but known."""
     ids = scrambled(sum(lengths)).astype(dtype)
     arrays = np.split(ids, np.cumsum(lengths)[:-1])
-    entries = [
-        ShardEntry(file=f"train_{n:06}.bin", num_ids=length, num_documents=1, num_bytes=1, hash="")
-        for n, length in enumerate(lengths)
-    ]
-    index = ShardIndex(
-        dtype=dtype,  # type: ignore[arg-type]
-        vocab_size=65536,
-        tokenizer="",
-        end=EndToken(id=0, text=""),
-        splits={"train": SplitEntry.of(entries)},
-        sources=[],
-        settings=PrepareSettings(
-            validation_fraction=0.0,
-            shard_ids=1,
-            errors="strict",
-            separators=[],
-            field="",
-            column="",
-        ),
-    )
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for array, entry in zip(arrays, entries, strict=True):
-            array.tofile(path := Path(folder, entry.file))
+        for number, array in enumerate(arrays):
+            array.tofile(path := Path(folder, f"{number}.bin"))
             files.append(ShardFile(path, array.dtype, len(array)))
-        return Shards("train", files, index)
+        return Shards("train", files, ShardIndex.model_construct(dtype=dtype))
+
+
+def read_windows(ids: Ids, starts: Any, context_length: int) -> np.ndarray:
+    return WindowReader(ids, context_length).read(starts)
 
 
 def scrambled(num_ids: int) -> np.ndarray:
@@ -97,27 +82,20 @@ def test_windows_are_slices_whatever_the_shards(lengths: list[int], data: st.Dat
     starts = data.draw(st.lists(st.integers(0, last), max_size=20))
     expected = [whole[start : start + context_length + 1] for start in starts]
     windows = read_windows(make_shards(lengths), starts, context_length)
-    assert windows.dtype == np.int64 and windows.shape == (len(starts), context_length + 1)
+    assert windows.dtype == np.uint16 and windows.shape == (len(starts), context_length + 1)
     assert windows.tolist() == [row.tolist() for row in expected]
     assert np.array_equal(windows, read_windows(whole, starts, context_length))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "uint32", "<u2", ">u2", "int64", "uint64"])
-def test_any_integer_array_can_be_read(dtype: str) -> None:
+def test_any_integer_array_can_be_read(dtype: str, tmp_path: Path) -> None:
     ids = (np.arange(100) % 97).astype(dtype)
-    assert read_windows(ids, [0, 96], 3).tolist() == [[0, 1, 2, 3], [96, 0, 1, 2]]
-
-
-def test_a_memory_mapped_file_can_be_read(tmp_path: Path) -> None:
-    scrambled(5000).astype(np.uint16).tofile(tmp_path / "ids.bin")
-    mapped = np.memmap(tmp_path / "ids.bin", np.uint16, mode="r")
-    assert read_windows(mapped, [4989], 10).tolist() == [scrambled(5000)[4989:].tolist()]
-
-
-def test_windows_beyond_the_text_are_index_errors() -> None:
-    for start in (-1, 96):
-        with pytest.raises(IndexError, match="at 0 to 95"):
-            read_windows(np.arange(100), [5, start], 4)
+    ids.tofile(tmp_path / "ids.bin")
+    for array in (ids, np.memmap(tmp_path / "ids.bin", dtype, mode="r")):
+        assert read_windows(array, [0, 96], 3).tolist() == [[0, 1, 2, 3], [96, 0, 1, 2]]
+        for start in (-1, 97):
+            with pytest.raises(IndexError, match="at 0 to 96"):
+                read_windows(array, [5, start], 3)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +144,14 @@ def test_the_ranks_batches_joined_are_the_whole_batch(world: int) -> None:
     assert all(torch.equal(one, other) for one, other in zip(whole, joined, strict=True))
 
 
-def test_the_millionth_millionth_step_is_reached_at_once() -> None:
-    loader = BatchLoader(make_shards([1000]), ShuffledEpochs(1000, 9, 1), 8)
-    with loader.batches(10**12) as batches:
-        assert next(batches).step == 10**12
-
-
-def test_batches_kept_are_not_overwritten() -> None:
-    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4)
-    with loader.batches(0, 10) as batches:
+def test_batches_are_kept_waited_for_and_reached_from_anywhere() -> None:
+    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=0)
+    assert loader.wait_seconds == 0
+    with loader.batches(10**12, 10) as batches:
         kept = [(batch, batch.inputs.clone()) for batch in batches]
+    assert kept[0][0].step == 10**12
     assert all(torch.equal(batch.inputs, inputs) for batch, inputs in kept)
+    assert loader.wait_seconds > 0
 
 
 def test_micro_batches_are_the_batch_in_pieces() -> None:
@@ -195,16 +170,6 @@ def test_micro_batches_are_the_batch_in_pieces() -> None:
             batch.micro_batches(size)
 
 
-def test_waiting_is_counted() -> None:
-    loader = BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=0)
-    assert loader.wait_seconds == 0
-    with loader.batches(0, 2) as batches:
-        next(batches)
-        first = loader.wait_seconds
-        next(batches)
-    assert 0 < first < loader.wait_seconds
-
-
 # Threads
 
 
@@ -212,25 +177,18 @@ def endless(prefetch: int = 2) -> BatchLoader:
     return BatchLoader(make_shards([1000]), RandomWindows(1000, 9, 1), 4, prefetch=prefetch)
 
 
-def test_closing_ends_the_thread() -> None:
+def test_closing_leaving_and_letting_go_end_the_thread() -> None:
     batches = endless().batches()
     next(batches)
     assert len(ahead_threads()) == 1
     batches.close()
-    assert not ahead_threads()
-    assert list(batches) == []
+    assert not ahead_threads() and list(batches) == []
     batches.close()
-
-
-def test_leaving_the_block_ends_the_thread() -> None:
     with pytest.raises(ValueError, match="the step failed"), endless().batches() as batches:
         for batch in batches:
             if batch.step == 3:
                 raise ValueError("the step failed")
     assert not ahead_threads()
-
-
-def test_the_thread_ends_when_nobody_holds_the_batches() -> None:
     batches = endless().batches()
     next(batches)
     (thread,) = ahead_threads()
@@ -261,9 +219,6 @@ def test_the_last_batch_ends_the_thread() -> None:
     assert [batch.step for batch in batches] == [5, 6]
     assert not ahead_threads()
     assert list(endless().batches(5, 0)) == []
-
-
-def test_no_thread_is_started_without_prefetch() -> None:
     batches = endless(prefetch=0).batches()
     next(batches)
     assert not ahead_threads()
@@ -283,8 +238,8 @@ def test_an_error_of_the_thread_arrives_as_itself_and_in_its_turn(prefetch: int)
 
 def test_a_thread_at_work_does_not_keep_the_process() -> None:
     script = (
-        "import numpy as np; from groundup.data.loader import BatchLoader\n"
-        "from groundup.data.order import RandomWindows\n"
+        "import numpy as np; from groundup.data.batches.loader import BatchLoader\n"
+        "from groundup.data.batches.order import RandomWindows\n"
         "batches = BatchLoader(np.arange(100), RandomWindows(100, 9, 1), 4).batches()\n"
         "print(next(batches).step)"
     )
@@ -296,7 +251,7 @@ def test_loaders_that_cannot_work_are_refused() -> None:
     shards, order = make_shards([1000]), RandomWindows(1000, 9, 1)
     with pytest.raises(DataError, match="goes over 1000 ids and the text has 999"):
         BatchLoader(make_shards([999]), order, 4)
-    with pytest.raises(ConfigError, match="batch_size 5 cannot be shared by 2 ranks"):
+    with pytest.raises(ConfigError, match="batch_size 5 cannot be divided among 2 ranks"):
         BatchLoader(shards, order, 5, world=2)
     with pytest.raises(ConfigError, match="micro_batch_size 4 does not divide the 2 rows"):
         BatchLoader(shards, order, 4, micro_batch_size=4, world=2)
@@ -309,32 +264,25 @@ def test_loaders_that_cannot_work_are_refused() -> None:
 # get_batch
 
 
-def test_get_batch_gives_windows_and_what_follows() -> None:
-    inputs, targets = get_batch(np.arange(100), 32, 7, "cpu")
-    assert inputs.shape == targets.shape == (32, 7)
-    assert inputs.dtype == targets.dtype == torch.int64
-    assert torch.equal(targets, inputs + 1)
-    assert torch.equal(inputs, inputs[:, :1] + torch.arange(7))
-
-
-def test_get_batch_draws_all_starts_alike() -> None:
+def test_get_batch_samples_all_windows_alike_by_the_seed() -> None:
     set_seed(3)
     counts = np.zeros(93, np.int64)
     for _ in range(100):
-        inputs, _targets = get_batch(np.arange(100), 300, 7, "cpu")
+        inputs, targets = get_batch(np.arange(100), 300, 7, "cpu")
+        assert inputs.shape == targets.shape == (300, 7)
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(targets, inputs + 1)
+        assert torch.equal(inputs, inputs[:, :1] + torch.arange(7))
         counts += np.bincount(inputs[:, 0], minlength=93)
     assert counts.size == 93 and counts.min() > 0
     expected = counts.mean()
     statistic = ((counts - expected) ** 2 / expected).sum()
     assert abs(statistic - 92) < 4 * (2 * 92) ** 0.5
-
-
-def test_the_seed_governs_get_batch() -> None:
-    draws = []
+    sampled = []
     for seed in (1, 1, 2):
         set_seed(seed)
-        draws.append(get_batch(np.arange(10_000), 8, 5, "cpu")[0])
-    assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+        sampled.append(get_batch(np.arange(10_000), 8, 5, "cpu")[0])
+    assert torch.equal(sampled[0], sampled[1]) and not torch.equal(sampled[0], sampled[2])
 
 
 def test_get_batch_reads_shards_and_mapped_files(tmp_path: Path) -> None:
@@ -354,19 +302,17 @@ def test_get_batch_takes_the_only_window_and_refuses_less() -> None:
         get_batch(np.arange(7), 3, 7, "cpu")
     with pytest.raises(ConfigError, match="batch_size is 0"):
         get_batch(np.arange(8), 0, 7, "cpu")
-
-
-def test_a_device_that_is_not_there_is_torchs_own_error() -> None:
     with pytest.raises((RuntimeError, AssertionError), match=r"CUDA|NVIDIA"):
         get_batch(np.arange(100), 4, 7, "cuda:99")
 
 
-def test_the_room_offers_get_batch_without_importing_torch() -> None:
+def test_the_package_offers_get_batch_without_importing_torch() -> None:
     assert groundup.data.get_batch is get_batch
     assert "get_batch" in dir(groundup.data)
     with pytest.raises(AttributeError, match="no attribute 'got_batch'"):
         _ = groundup.data.got_batch
-    script = "import sys, groundup.data; sys.exit('torch' in sys.modules)"
+    modules = "groundup.data.batches.order, groundup.data.prepare, groundup.data.shards"
+    script = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

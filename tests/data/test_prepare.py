@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,64 @@ import numpy as np
 import pytest
 
 from groundup._native import hash_documents
-from groundup.data import corpus_writer, shard_writer
-from groundup.data.prepare import prepare
-from groundup.data.shards import open_shards
-from groundup.data.verify import verify
+from groundup.data.prepare import PrepareSummary, corpus_writer, prepare, shard_writer
+from groundup.data.shards import open_shards, verify
 from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
 from groundup.tokenizer import Tokenizer
 
 END = "<|endoftext|>"
-SETTINGS: dict[str, Any] = {"shard_ids": 4000, "validation_fraction": 0.1}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@dataclass
+class Work:
+    """A corpus of two files, and a folder that they are prepared into."""
+
+    corpus: list[Path]
+    tokenizer: Tokenizer
+    path: Path
+
+    @property
+    def out(self) -> Path:
+        return self.path / "out"
+
+    def prepare(
+        self, inputs: list[Path] | None = None, out: str = "out", **settings: Any
+    ) -> PrepareSummary:
+        settings = {"shard_ids": 4000, "validation_fraction": 0.1, **settings}
+        inputs = self.corpus if inputs is None else inputs
+        tokenizer = settings.pop("tokenizer", self.tokenizer)
+        return prepare(inputs, tokenizer, self.path / out, **settings)
+
+    def undisturbed(self, *inputs: Path) -> dict[str, bytes]:
+        """What a run that nothing stops writes."""
+        self.prepare([*self.corpus, *inputs], "undisturbed")
+        return contents(self.path / "undisturbed")
+
+    def interrupt(self, calls: int, inputs: list[Path] | None = None, **settings: Any) -> None:
+        """Prepare until Ctrl-C at one of the calls of the progress callback."""
+        stop = stop_after(calls)
+        with pytest.raises(KeyboardInterrupt):
+            self.prepare(inputs, batch_bytes=2000, progress=stop, **settings)
+        assert (self.out / "unfinished.json").exists()
+        assert not (self.out / "index.json").exists()
+
+    def refuse(self, message: str, inputs: list[Path] | None = None, **settings: Any) -> None:
+        with pytest.raises(DataError, match=message):
+            self.prepare(inputs, **settings)
+
+    def file(self, name: str, data: str | bytes) -> Path:
+        path = self.path / name
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        return path
+
+
+@pytest.fixture
+def work(corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path) -> Work:
+    return Work(corpus, tokenizer, tmp_path)
 
 
 def split_of(document: bytes, fraction: float) -> str:
@@ -37,7 +83,7 @@ def split_of(document: bytes, fraction: float) -> str:
 
 
 def expected_shards(
-    documents: list[str], tokenizer: Tokenizer, fraction: float, shard_ids: int
+    documents: list[str], tokenizer: Tokenizer, fraction: float = 0.1, shard_ids: int = 4000
 ) -> dict[str, list[list[int]]]:
     """The definition: documents in order, each to its split, a shard closed when it is full."""
     shards: dict[str, list[list[int]]] = {"train": [], "validation": []}
@@ -51,14 +97,12 @@ def expected_shards(
 
 def read_shards(folder: Path) -> dict[str, list[list[int]]]:
     return {
-        split: [file.read(0, len(file)).tolist() for file in open_shards(folder, split).files]
+        split: [np.fromfile(it.path, it.dtype).tolist() for it in open_shards(folder, split).files]
         for split in ("train", "validation")
     }
 
 
 def stop_after(calls: int) -> Callable[[int, int | None], None]:
-    """A progress callback that ends the run as Ctrl-C does."""
-
     def progress(done: int, total: int | None) -> None:
         nonlocal calls
         calls -= 1
@@ -68,28 +112,33 @@ def stop_after(calls: int) -> Callable[[int, int | None], None]:
     return progress
 
 
-def test_shards_are_those_of_the_definition(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    summary = prepare(corpus, tokenizer, tmp_path / "out", **SETTINGS)
-    documents = [d for path in corpus for d in path.read_text("utf-8").split(END) if d]
-    assert read_shards(tmp_path / "out") == expected_shards(documents, tokenizer, 0.1, 4000)
+def change_text(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"fox", b"dog", 1))
+
+
+# What is written
+
+
+def test_shards_are_those_of_the_definition(work: Work) -> None:
+    summary = work.prepare()
+    documents = [d for path in work.corpus for d in path.read_text("utf-8").split(END) if d]
+    assert read_shards(work.out) == expected_shards(documents, work.tokenizer)
     index = summary.index
     assert sum(split.num_documents for split in index.splits.values()) == len(documents)
     num_bytes = sum(len(document.encode()) for document in documents)
     assert sum(split.num_bytes for split in index.splits.values()) == num_bytes
     assert [source.num_documents for source in index.sources] == [400, 400]
     assert summary.outcome == "written" and summary.num_bytes == num_bytes
-    verify(tmp_path / "out", tokenizer)
+    verify(work.out, work.tokenizer)
 
 
 @hypothesis.given(
-    documents=st.lists(st.text(max_size=30), min_size=1, max_size=40),
+    documents=st.lists(st.text(max_size=30), min_size=1, max_size=30),
     shard_ids=st.integers(1, 50),
     fraction=st.floats(0, 0.99),
     batch_bytes=st.integers(1, 200),
 )
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=30)
 def test_any_documents_in_any_settings_are_those_of_the_definition(
     tokenizer: Tokenizer,
     tmp_path_factory: pytest.TempPathFactory,
@@ -100,176 +149,171 @@ def test_any_documents_in_any_settings_are_those_of_the_definition(
 ) -> None:
     documents = [document.replace(END, "") for document in documents]
     hypothesis.assume(any(documents))
-    folder = tmp_path_factory.mktemp("any")
-    path = folder / "documents.jsonl"
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents), "utf-8")
-    prepare(
-        [path],
-        tokenizer,
-        folder / "out",
+    work = Work([], tokenizer, tmp_path_factory.mktemp("any"))
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
+    work.prepare(
+        [work.file("documents.jsonl", lines)],
         shard_ids=shard_ids,
         validation_fraction=fraction,
         batch_bytes=batch_bytes,
     )
     kept = [document for document in documents if document]
-    wanted = expected_shards(kept, tokenizer, fraction, shard_ids)
-    assert read_shards(folder / "out") == wanted
-    verify(folder / "out", tokenizer)
+    assert read_shards(work.out) == expected_shards(kept, tokenizer, fraction, shard_ids)
+    verify(work.out, tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("num_threads", "batch_bytes"), [(1, None), (2, None), (4, 1 << 16), (2, 3000), (4, 100)]
-)
-def test_output_does_not_depend_on_threads_or_batches(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path, num_threads: int, batch_bytes: int
-) -> None:
-    prepare(corpus, tokenizer, tmp_path / "a", num_threads=1, batch_bytes=1 << 20, **SETTINGS)
-    prepare(
-        corpus,
-        tokenizer,
-        tmp_path / "b",
-        num_threads=num_threads,
-        batch_bytes=batch_bytes,
-        **SETTINGS,
-    )
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+def test_output_does_not_depend_on_threads_or_batches(work: Work) -> None:
+    whole = work.undisturbed()
+    for threads, batch_bytes in [(1, 1 << 20), (4, 1 << 16), (2, 3000), (4, 100)]:
+        work.prepare(num_threads=threads, batch_bytes=batch_bytes, overwrite=True)
+        assert contents(work.out) == whole
 
 
 def test_a_document_of_many_batches_gets_the_ids_of_the_whole(
-    tokenizer: Tokenizer, tmp_path: Path, make_documents: Callable[..., list[str]]
+    work: Work, make_documents: Callable[..., list[str]]
 ) -> None:
     text = " ".join(make_documents(3000))
-    path = tmp_path / "book.txt"
-    path.write_text(f"short{END}{text}{END}short again", "utf-8")
-    prepare([path], tokenizer, tmp_path / "out", batch_bytes=1000, **SETTINGS)
-    wanted = expected_shards(["short", text, "short again"], tokenizer, 0.1, 4000)
-    assert read_shards(tmp_path / "out") == wanted
+    work.prepare([work.file("book.txt", f"short{END}{text}{END}short again")], batch_bytes=1000)
+    documents = ["short", text, "short again"]
+    assert read_shards(work.out) == expected_shards(documents, work.tokenizer)
 
 
-def test_the_split_of_a_document_does_not_change_when_files_are_added(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    prepare(corpus[1:], tokenizer, tmp_path / "one", validation_fraction=0.1)
-    prepare(corpus, tokenizer, tmp_path / "two", validation_fraction=0.1)
+def test_a_document_of_one_pre_token_is_encoded_in_parts(work: Work) -> None:
+    text = "a" * 5_000_000 + " b"
+    path = work.file("letters.txt.gz", gzip.compress(text.encode(), 1))
+    work.prepare([path], validation_fraction=0, shard_ids=10**9, batch_bytes=1 << 18)
+    ids = np.fromfile(work.out / "train_000000.bin", work.tokenizer.id_type)
+    assert ids[:-1].tolist() == work.tokenizer.encode(text)
+
+
+def test_the_split_of_a_document_does_not_change_when_files_are_added(work: Work) -> None:
+    work.prepare(work.corpus[1:], "one")
+    work.prepare(out="two")
     for split in ("train", "validation"):
-        few = open_shards(tmp_path / "one", split)[:]
-        many = open_shards(tmp_path / "two", split)[:]
+        few, many = (open_shards(work.path / name, split)[:] for name in ("one", "two"))
         assert 0 < len(few) < len(many)
         assert np.array_equal(few, many[-len(few) :])
 
 
-def test_compressed_sources_give_the_same_documents(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    packed = tmp_path / "first.txt.gz"
-    packed.write_bytes(gzip.compress(corpus[0].read_bytes()))
-    plain = prepare(corpus[:1], tokenizer, tmp_path / "plain").index
-    unpacked = prepare([packed], tokenizer, tmp_path / "unpacked").index
+def test_compressed_sources_give_the_same_documents(work: Work) -> None:
+    packed = work.file("first.txt.gz", gzip.compress(work.corpus[0].read_bytes()))
+    plain = work.prepare(work.corpus[:1], "plain").index
+    unpacked = work.prepare([packed]).index
     assert plain.splits == unpacked.splits
     assert plain.sources[0].hash == unpacked.sources[0].hash
 
 
-def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
+def test_large_vocabularies_take_four_bytes(work: Work) -> None:
     vocab = {id: bytes([id]) for id in range(256)} | {70_000: END.encode()}
-    tokenizer = Tokenizer(vocab, [], [END])
-    path = tmp_path / "text.txt"
-    path.write_text("abc")
-    prepare([path], tokenizer, tmp_path / "out", validation_fraction=0)
-    assert (tmp_path / "out" / "train_000000.bin").read_bytes() == np.array(
-        [97, 98, 99, 70_000], "<u4"
-    ).tobytes()
+    path = work.file("text.txt", "abc")
+    work.prepare([path], tokenizer=Tokenizer(vocab, [], [END]), validation_fraction=0)
+    ids = np.array([97, 98, 99, 70_000], "<u4")
+    assert (work.out / "train_000000.bin").read_bytes() == ids.tobytes()
 
 
-def test_running_again_says_up_to_date_and_touches_nothing(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
+def test_small_files_are_encoded_together_as_one_by_one(
+    work: Work, make_documents: Callable[..., list[str]]
 ) -> None:
-    out = tmp_path / "out"
-    index = prepare(corpus, tokenizer, out, **SETTINGS).index
-    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
-    summary = prepare(corpus, tokenizer, out, **SETTINGS)
+    documents = make_documents(300, seed=5)
+    folder = work.path / "many"
+    folder.mkdir()
+    for number in range(100):
+        text = END.join(documents[3 * number : 3 * number + 3])
+        (folder / f"{number:03}.txt").write_text(text, "utf-8")
+    # Among them one that needs care: not alone in its batch, but read on its own.
+    (folder / "050.txt.gz").write_bytes(gzip.compress((folder / "050.txt").read_bytes()))
+    (folder / "050.txt").unlink()
+    index = work.prepare([folder], "whole").index
+    assert read_shards(work.path / "whole") == expected_shards(documents, work.tokenizer)
+    assert [source.num_documents for source in index.sources] == [3] * 100
+    for calls in (1, 3, 10):
+        work.interrupt(calls, [folder])
+    assert work.prepare([folder]).outcome == "resumed"
+    assert contents(work.out) == contents(work.path / "whole")
+
+
+def test_progress_reaches_the_end_and_never_goes_back(work: Work) -> None:
+    calls: list[tuple[int, int | None]] = []
+    work.prepare(batch_bytes=2000, progress=lambda done, total: calls.append((done, total)))
+    total = sum(path.stat().st_size for path in work.corpus)
+    assert calls == sorted(calls) and calls[-1] == (total, total)
+
+
+# A finished folder
+
+
+def test_running_again_says_up_to_date_and_touches_nothing(work: Work) -> None:
+    index = work.prepare().index
+    before = {path: path.stat().st_mtime_ns for path in work.out.iterdir()}
+    summary = work.prepare()
     assert summary.outcome == "up to date" and summary.index == index
     # A newer time alone is no change: the documents are compared.
-    os.utime(corpus[0])
-    assert prepare(corpus, tokenizer, out, **SETTINGS).outcome == "up to date"
-    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
-
-
-def change_text(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b"fox", b"dog", 1))
+    os.utime(work.corpus[0])
+    assert work.prepare().outcome == "up to date"
+    assert {path: path.stat().st_mtime_ns for path in work.out.iterdir()} == before
 
 
 def test_a_finished_folder_of_something_else_is_refused(
-    corpus: list[Path], tokenizer: Tokenizer, other_tokenizer: Tokenizer, tmp_path: Path
+    work: Work, other_tokenizer: Tokenizer
 ) -> None:
-    out = tmp_path / "out"
-    prepare(corpus, tokenizer, out, **SETTINGS)
-    before = contents(out)
-    with pytest.raises(DataError, match=r"its tokenizer is sha256:.*--overwrite"):
-        prepare(corpus, other_tokenizer, out, **SETTINGS)
-    with pytest.raises(DataError, match="its shard_ids is 4000, not 5000"):
-        prepare(corpus, tokenizer, out, **{**SETTINGS, "shard_ids": 5000})
-    with pytest.raises(DataError, match=r"made from .*second\.txt as well"):
-        prepare(corpus[:1], tokenizer, out, **SETTINGS)
-    with pytest.raises(DataError, match="these sources in another order"):
-        prepare(corpus[::-1], tokenizer, out, **SETTINGS)
-    extra = tmp_path / "third.txt"
-    extra.write_text("more")
-    with pytest.raises(DataError, match=r"made without .*third\.txt"):
-        prepare([*corpus, extra], tokenizer, out, **SETTINGS)
-    change_text(corpus[1])
-    with pytest.raises(DataError, match=r"second\.txt has changed since"):
-        prepare(corpus, tokenizer, out, **SETTINGS)
-    assert contents(out) == before
-    assert prepare(corpus, tokenizer, out, overwrite=True, **SETTINGS).outcome == "written"
-    assert contents(out) != before
+    work.prepare()
+    before = contents(work.out)
+    work.refuse(r"its tokenizer is sha256:.*--overwrite", tokenizer=other_tokenizer)
+    work.refuse("its shard_ids is 4000, not 5000", shard_ids=5000)
+    work.refuse(r"made from .*second\.txt as well", work.corpus[:1])
+    work.refuse("these sources in another order", work.corpus[::-1])
+    work.refuse(r"made without .*third\.txt", [*work.corpus, work.file("third.txt", "more")])
+    change_text(work.corpus[1])
+    work.refuse(r"second\.txt has changed since")
+    assert contents(work.out) == before
+    assert work.prepare(overwrite=True).outcome == "written"
+    assert contents(work.out) != before
 
 
-def interrupted(
-    inputs: list[Path], tokenizer: Tokenizer, out: Path, calls: int, **settings: Any
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        prepare(
-            inputs,
-            tokenizer,
-            out,
-            batch_bytes=2000,
-            progress=stop_after(calls),
-            **{**SETTINGS, **settings},
-        )
-    assert (out / "unfinished.json").exists() and not (out / "index.json").exists()
+def test_foreign_shard_files_are_not_overwritten(work: Work) -> None:
+    work.out.mkdir()
+    (work.out / "train_000000.bin").write_bytes(b"precious")
+    (work.out / "notes.txt").write_text("mine")
+    work.refuse(r"train_000000\.bin but no index\.json")
+    assert (work.out / "train_000000.bin").read_bytes() == b"precious"
+    work.prepare(overwrite=True)
+    assert (work.out / "notes.txt").read_text() == "mine"
+
+
+def test_a_second_process_is_refused(work: Work) -> None:
+    refusals = []
+
+    def progress(done: int, total: int | None) -> None:
+        work.refuse("another process is writing")
+        refusals.append(done)
+
+    work.prepare(progress=progress)
+    assert refusals
+
+
+# An unfinished folder
 
 
 @pytest.mark.parametrize("calls", [1, 10, 30])
-def test_an_interrupt_leaves_a_folder_that_goes_on(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path, calls: int
-) -> None:
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    out = tmp_path / "out"
-    interrupted(corpus, tokenizer, out, calls)
-    summary = prepare(corpus, tokenizer, out, **SETTINGS)
+def test_an_interrupt_leaves_a_folder_that_goes_on(work: Work, calls: int) -> None:
+    work.interrupt(calls)
+    summary = work.prepare()
     assert summary.outcome == "resumed"
     assert summary.num_bytes < sum(entry.num_bytes for entry in summary.index.sources)
-    assert contents(out) == contents(tmp_path / "whole")
+    assert contents(work.out) == work.undisturbed()
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
-    corpus: list[Path],
-    tokenizer: Tokenizer,
-    tmp_path: Path,
-    split: str,
-    monkeypatch: pytest.MonkeyPatch,
+    work: Work, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    out, replace, is_finishing = tmp_path / "out", os.replace, []
+    replace, finish = os.replace, corpus_writer.CorpusWriter.finish
+    is_finishing = []
 
     def replace_and_interrupt(source: Any, destination: Any) -> None:
         replace(source, destination)
         if is_finishing and Path(destination).name.startswith(f"{split}_"):
             raise KeyboardInterrupt
-
-    finish = corpus_writer.CorpusWriter.finish
 
     def note_and_finish(self: corpus_writer.CorpusWriter) -> Any:
         is_finishing.append(True)
@@ -279,106 +323,59 @@ def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
         patch.setattr(corpus_writer.CorpusWriter, "finish", note_and_finish)
         patch.setattr(os, "replace", replace_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            prepare(corpus, tokenizer, out, **SETTINGS)
-    prepare(corpus, tokenizer, out, **SETTINGS)
-    assert contents(out) == contents(tmp_path / "whole")
+            work.prepare()
+    work.prepare()
+    assert contents(work.out) == work.undisturbed()
 
 
-def test_a_resume_with_anything_else_is_refused(
-    corpus: list[Path], tokenizer: Tokenizer, other_tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    interrupted(corpus, tokenizer, out, 10)
-    before = contents(out)
-    with pytest.raises(DataError, match=r"tokenizer is sha256:.*start over with --overwrite"):
-        prepare(corpus, other_tokenizer, out, **SETTINGS)
-    with pytest.raises(DataError, match=r"validation_fraction is 0\.1, not 0\.2"):
-        prepare(corpus, tokenizer, out, **{**SETTINGS, "validation_fraction": 0.2})
-    with pytest.raises(DataError, match="its field is text, not body"):
-        prepare(corpus, tokenizer, out, field="body", **SETTINGS)
-    assert contents(out) == before
-    change_text(corpus[0])
-    with pytest.raises(DataError, match=r"first\.txt has changed since part of it was encoded"):
-        prepare(corpus, tokenizer, out, **SETTINGS)
-    with pytest.raises(DataError, match=r"second\.txt has changed since part of it was encoded"):
-        prepare(corpus[::-1], tokenizer, out, **SETTINGS)
-    prepare(corpus, tokenizer, out, overwrite=True, **SETTINGS)
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    assert contents(out) == contents(tmp_path / "whole")
+def test_a_resume_with_anything_else_is_refused(work: Work, other_tokenizer: Tokenizer) -> None:
+    work.interrupt(10)
+    before = contents(work.out)
+    work.refuse("tokenizer is sha256:.*start over with --overwrite", tokenizer=other_tokenizer)
+    work.refuse(r"validation_fraction is 0\.1, not 0\.2", validation_fraction=0.2)
+    work.refuse("its field is text, not body", field="body")
+    assert contents(work.out) == before
+    change_text(work.corpus[0])
+    work.refuse(r"first\.txt has changed since part of it was encoded")
+    work.refuse(r"second\.txt has changed since part of it was encoded", work.corpus[::-1])
+    work.prepare(overwrite=True)
+    assert contents(work.out) == work.undisturbed()
 
 
-def test_a_finished_source_may_be_touched_but_not_changed(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    small = tmp_path / "small.txt"
-    small.write_text("a fox")
-    out = tmp_path / "out"
-    interrupted([small, *corpus], tokenizer, out, 10)
+def test_a_finished_source_may_be_touched_but_not_changed(work: Work) -> None:
+    small = work.file("small.txt", "a fox")
+    inputs = [small, *work.corpus]
+    work.interrupt(10, inputs)
     os.utime(small)
-    with pytest.raises(DataError, match=r"made from .*small\.txt where .*first\.txt is given"):
-        prepare(corpus, tokenizer, out, **SETTINGS)
+    work.refuse(r"made from .*small\.txt where .*first\.txt is given")
     small.write_text("a dog")
-    with pytest.raises(DataError, match=r"small\.txt has changed since"):
-        prepare([small, *corpus], tokenizer, out, **SETTINGS)
+    work.refuse(r"small\.txt has changed since", inputs)
     small.write_text("a fox")
-    assert prepare([small, *corpus], tokenizer, out, **SETTINGS).outcome == "resumed"
+    assert work.prepare(inputs).outcome == "resumed"
 
 
-def test_sources_not_yet_read_may_still_change(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    interrupted(corpus, tokenizer, out, 5)
-    change_text(corpus[1])
-    prepare(corpus, tokenizer, out, **SETTINGS)
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    assert contents(out) == contents(tmp_path / "whole")
+def test_sources_not_yet_read_may_still_change(work: Work) -> None:
+    work.interrupt(5)
+    change_text(work.corpus[1])
+    work.prepare()
+    assert contents(work.out) == work.undisturbed()
 
 
-def test_finished_shards_are_verified_before_going_on(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    interrupted(corpus, tokenizer, out, 30, shard_ids=500)
-    shard = out / "train_000000.bin"
-    shard.write_bytes(shard.read_bytes()[::-1])
-    with pytest.raises(DataError, match=r"train_000000\.bin is damaged"):
-        prepare(corpus, tokenizer, out, **{**SETTINGS, "shard_ids": 500})
-
-
-def test_an_unfinished_shard_that_is_gone_is_named(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    interrupted(corpus, tokenizer, out, 10)
-    for partial in out.glob("*.partial"):
+def test_unfinished_shards_that_are_damaged_or_gone_are_named(work: Work) -> None:
+    work.interrupt(30, shard_ids=500)
+    shard = work.out / "train_000000.bin"
+    sound = shard.read_bytes()
+    shard.write_bytes(sound[::-1])
+    work.refuse(r"train_000000\.bin is damaged", shard_ids=500)
+    shard.write_bytes(sound)
+    for partial in work.out.glob("*.partial"):
         partial.unlink()
-    with pytest.raises(DataError, match=r"\.partial is missing or shorter"):
-        prepare(corpus, tokenizer, out, **SETTINGS)
-
-
-def test_invalid_text_stops_and_can_go_on_with_replacement(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    bad = tmp_path / "third.txt"
-    bad.write_bytes(b"fine" + END.encode() + b"bad \xff text")
-    out = tmp_path / "out"
-    with pytest.raises(DataError, match=r"third\.txt, byte 21: not UTF-8.*--errors replace"):
-        prepare([*corpus, bad], tokenizer, out, **SETTINGS)
-    assert not (out / "index.json").exists()
-    for errors in ("replace", "skip"):
-        whole = tmp_path / errors
-        prepare([*corpus, bad], tokenizer, whole, errors=errors, **SETTINGS)
-    summary = prepare([*corpus, bad], tokenizer, out, errors="replace", **SETTINGS)
-    assert summary.outcome == "resumed"
-    assert contents(out) == contents(tmp_path / "replace") != contents(tmp_path / "skip")
+    work.refuse(r"\.partial is missing or shorter", shard_ids=500)
 
 
 def test_a_full_disk_leaves_a_folder_that_goes_on(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    out = tmp_path / "out"
     room = 20_000
     write = os.write
 
@@ -393,24 +390,46 @@ def test_a_full_disk_leaves_a_folder_that_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(shard_writer.os, "write", write_until_full)
         with pytest.raises(OSError, match="No space left") as caught:
-            prepare(corpus, tokenizer, out, **SETTINGS)
-    assert caught.value.errno == errno.ENOSPC and str(out) in str(caught.value.filename)
-    assert not (out / "index.json").exists()
-    assert prepare(corpus, tokenizer, out, **SETTINGS).index is not None
-    assert contents(out) == contents(tmp_path / "whole")
+            work.prepare()
+    assert caught.value.errno == errno.ENOSPC and str(work.out) in str(caught.value.filename)
+    assert not (work.out / "index.json").exists()
+    work.prepare()
+    assert contents(work.out) == work.undisturbed()
+
+
+def test_a_shard_is_synced_before_it_gets_its_name(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        call = getattr(os, name)
+
+        def note(*arguments: Any) -> Any:
+            if name != "replace" or str(arguments[1]).endswith(".bin"):
+                calls.append(name)
+            return call(*arguments)
+
+        return note
+
+    for name in ("write", "fsync", "replace"):
+        monkeypatch.setattr(shard_writer.os, name, noting(name))
+    work.prepare(validation_fraction=0)
+    renames = [number for number, name in enumerate(calls) if name == "replace"]
+    assert len(renames) > 3 and all(calls[number - 1] == "fsync" for number in renames)
 
 
 KILLS = """
 import os, random, signal, sys
 from pathlib import Path
-from groundup.data import corpus_writer
+from groundup.data.prepare import corpus_writer
 from groundup.data.prepare import prepare
 from groundup.tokenizer import Tokenizer
 
 tokenizer, out, *inputs = sys.argv[1:]
 tokenizer = Tokenizer.load(tokenizer)
 corpus_writer._JOURNAL_SECONDS = 0.001
-corpus_writer._JOURNAL_SHARE = 1e9
+corpus_writer._JOURNAL_FRACTION = 1e9
 
 def run(folder, batch_bytes, lives):
     "In a child that kills itself at some moment of its dealings with the disk."
@@ -432,7 +451,7 @@ def run(folder, batch_bytes, lives):
             num_threads=random.choice([1, 2]), batch_bytes=batch_bytes)
     os._exit(0)
 
-for seed in range(6):
+for seed in range(3):
     random.seed(seed)
     folder = Path(out) / str(seed)
     kills = 0
@@ -443,57 +462,23 @@ for seed in range(6):
 """
 
 
-def test_kills_at_random_moments_leave_no_trace(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    tokenizer.save(tmp_path / "tokenizer.json")
-    settings = {"shard_ids": 2500, "validation_fraction": 0.1}
-    small = tmp_path / "small"
+def test_kills_at_random_moments_leave_no_trace(work: Work) -> None:
+    work.tokenizer.save(work.path / "tokenizer.json")
+    small = work.path / "small"
     small.mkdir()
     for number in range(20):
         (small / f"{number}.txt").write_text(f"the fox {number} ran home{END}its kite")
-    prepare([*corpus, small], tokenizer, tmp_path / "whole", **settings)
-    words = [tmp_path / "tokenizer.json", tmp_path / "killed", *corpus, small]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    work.prepare([*work.corpus, small], "whole", shard_ids=2500)
+    words = [work.path / "tokenizer.json", work.path / "killed", *work.corpus, small]
+    command = [sys.executable, "-c", KILLS, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert sum(map(int, done.stdout.split())) > 10
-    whole = contents(tmp_path / "whole")
-    for folder in (tmp_path / "killed").iterdir():
-        assert contents(folder) == whole
+    for folder in (work.path / "killed").iterdir():
+        assert contents(folder) == contents(work.path / "whole")
 
 
-def test_a_second_process_is_refused(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    refusals = []
-
-    def progress(done: int, total: int | None) -> None:
-        with pytest.raises(DataError, match="another process is writing"):
-            prepare(corpus, tokenizer, out, **SETTINGS)
-        refusals.append(done)
-
-    prepare(corpus, tokenizer, out, progress=progress, **SETTINGS)
-    assert refusals
-
-
-def test_foreign_shard_files_are_not_overwritten(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "train_000000.bin").write_bytes(b"precious")
-    (out / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"train_000000\.bin but no index\.json"):
-        prepare(corpus, tokenizer, out)
-    assert (out / "train_000000.bin").read_bytes() == b"precious"
-    prepare(corpus, tokenizer, out, overwrite=True)
-    assert (out / "notes.txt").read_text() == "mine"
+# Mistakes and sources that fail
 
 
 @pytest.mark.parametrize(
@@ -505,107 +490,54 @@ def test_foreign_shard_files_are_not_overwritten(
         ({"shard_ids": 0}, ConfigError, "shard_ids is 0"),
         ({"num_threads": 0}, ConfigError, "num_threads is 0"),
         ({"separator": "<|end|>"}, TokenizerError, r"no special token <\|end\|>.*endoftext"),
+        ({"inputs": [Path("nowhere.txt")]}, DataError, r"nowhere\.txt does not exist"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
-    corpus: list[Path],
-    tokenizer: Tokenizer,
-    tmp_path: Path,
-    settings: dict[str, Any],
-    error: type[GroundupError],
-    message: str,
+    work: Work, settings: dict[str, Any], error: type[GroundupError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        prepare(corpus, tokenizer, tmp_path / "out", **settings)
-    assert not (tmp_path / "out").exists()
+        work.prepare(**settings)
+    assert not work.out.exists()
 
 
-def test_a_missing_source_is_refused_before_anything_is_written(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.txt does not exist"):
-        prepare([*corpus, tmp_path / "nowhere.txt"], tokenizer, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_sources_without_documents_are_an_error(work: Work) -> None:
+    work.refuse("no documents", [work.file("empty.txt", END * 3)])
+    assert not (work.out / "index.json").exists()
 
 
-def test_sources_without_documents_are_an_error(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "empty.txt"
-    path.write_text(END * 3)
-    with pytest.raises(DataError, match="no documents"):
-        prepare([path], tokenizer, tmp_path / "out")
-    assert not (tmp_path / "out" / "index.json").exists()
-
-
-def test_a_source_that_changes_while_it_is_read_is_refused(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    def progress(done: int, total: int | None) -> None:
-        os.utime(corpus[1], ns=(done, done))
-
-    with pytest.raises(DataError, match=r"second\.txt changed while it was being read"):
-        prepare(
-            corpus, tokenizer, tmp_path / "out", batch_bytes=1000, progress=progress, **SETTINGS
-        )
-
-
-def test_progress_reaches_the_end_and_never_goes_back(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    calls: list[tuple[int, int | None]] = []
-    prepare(
-        corpus,
-        tokenizer,
-        tmp_path / "out",
-        batch_bytes=2000,
-        progress=lambda done, total: calls.append((done, total)),
-    )
-    total = sum(path.stat().st_size for path in corpus)
-    assert calls == sorted(calls) and calls[-1] == (total, total)
-
-
-def test_small_files_are_encoded_together_as_one_by_one(
-    tokenizer: Tokenizer, make_documents: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    documents = make_documents(300, seed=5)
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(100):
-        text = END.join(documents[3 * number : 3 * number + 3])
-        (folder / f"{number:03}.txt").write_text(text, "utf-8")
-    # Among them one that needs care: not alone in its batch, but read on its own.
-    (folder / "050.txt.gz").write_bytes(gzip.compress((folder / "050.txt").read_bytes()))
-    (folder / "050.txt").unlink()
-    prepare([folder], tokenizer, tmp_path / "out", **SETTINGS)
-    assert read_shards(tmp_path / "out") == expected_shards(documents, tokenizer, 0.1, 4000)
-    index = json.loads((tmp_path / "out" / "index.json").read_text())
-    assert [source["num_documents"] for source in index["sources"]] == [3] * 100
-    for stops in (1, 3, 10):
-        with pytest.raises(KeyboardInterrupt):
-            options: dict[str, Any] = {"batch_bytes": 2000, "progress": stop_after(stops)}
-            prepare([folder], tokenizer, tmp_path / "parted", **SETTINGS, **options)
-    assert prepare([folder], tokenizer, tmp_path / "parted", **SETTINGS).outcome == "resumed"
-    assert contents(tmp_path / "parted") == contents(tmp_path / "out")
+def test_invalid_text_stops_and_can_go_on_with_replacement(work: Work) -> None:
+    inputs = [*work.corpus, work.file("third.txt", b"fine" + END.encode() + b"bad \xff text")]
+    work.refuse(r"third\.txt, byte 21: not UTF-8.*--errors replace", inputs)
+    assert not (work.out / "index.json").exists()
+    for errors in ("replace", "skip"):
+        work.prepare(inputs, errors, errors=errors)
+    assert work.prepare(inputs, errors="replace").outcome == "resumed"
+    assert contents(work.out) == contents(work.path / "replace") != contents(work.path / "skip")
 
 
 def test_unreadable_files_are_skipped_by_wish_and_noted(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    work: Work, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged = tmp_path / "middle.txt.gz"
-    damaged.write_bytes(b"not packed")
-    inputs = [corpus[0], damaged, corpus[1]]
-    with pytest.raises(DataError, match=r"middle\.txt\.gz is damaged"):
-        prepare(inputs, tokenizer, tmp_path / "out", **SETTINGS)
-    skip: dict[str, Any] = {**SETTINGS, "on_error": "skip"}
-    index = prepare(inputs, tokenizer, tmp_path / "out", **skip).index
-    assert "skipped 1 inputs that cannot be read" in caplog.text
+    inputs = [work.corpus[0], work.file("middle.txt.gz", b"not packed"), work.corpus[1]]
+    work.refuse(r"middle\.txt\.gz is damaged", inputs)
+    index = work.prepare(inputs, on_error="skip").index
+    assert "skipped 1 input (cannot be read)" in caplog.text
     assert [entry.num_documents for entry in index.sources] == [400, 0, 400]
     assert [entry.unreadable is None for entry in index.sources] == [True, False, True]
-    prepare(corpus, tokenizer, tmp_path / "whole", **SETTINGS)
-    assert read_shards(tmp_path / "out") == read_shards(tmp_path / "whole")
-    assert '"unreadable"' not in (tmp_path / "whole" / "index.json").read_text()
-    assert prepare(inputs, tokenizer, tmp_path / "out", **skip).outcome == "up to date"
-    with pytest.raises(DataError, match=r"middle\.txt\.gz was skipped as unreadable"):
-        prepare(inputs, tokenizer, tmp_path / "out", **SETTINGS)
+    whole = work.undisturbed()
+    assert read_shards(work.out) == read_shards(work.path / "undisturbed")
+    assert b'"unreadable"' not in whole["index.json"]
+    assert work.prepare(inputs, on_error="skip").outcome == "up to date"
+    work.refuse(r"middle\.txt\.gz was skipped as unreadable", inputs)
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(work: Work) -> None:
+    def progress(done: int, total: int | None) -> None:
+        os.utime(work.corpus[1], ns=(done, done))
+
+    message = r"second\.txt changed while it was being read"
+    work.refuse(message, batch_bytes=1000, progress=progress)
 
 
 SHRINKING_SCRIPT = """
@@ -622,49 +554,31 @@ except DataError as error:
 """
 
 
-def test_a_source_that_shrinks_is_one_line(
-    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_a_source_that_shrinks_is_one_line(work: Work) -> None:
     """In a real process, which a bus error would end."""
-    tokenizer.save(tmp_path / "tokenizer.json")
-    corpus[0].write_bytes((corpus[0].read_bytes() + END.encode()) * 10)
-    paths = [corpus[0], tmp_path / "tokenizer.json", tmp_path / "out"]
+    work.tokenizer.save(work.path / "tokenizer.json")
+    path = work.corpus[0]
+    path.write_bytes((path.read_bytes() + END.encode()) * 2)
+    paths = [path, work.path / "tokenizer.json", work.out]
     command = [sys.executable, "-c", SHRINKING_SCRIPT, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"{corpus[0]} became shorter while it was being read")
+    assert done.stderr.startswith(f"{path} became shorter while it was being read")
 
 
-def test_a_named_pipe_is_a_source_that_cannot_be_read_again(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    pipe, out = tmp_path / "pipe.txt", tmp_path / "out"
+def test_a_named_pipe_is_a_source_that_cannot_be_read_again(work: Work) -> None:
+    pipe = work.path / "pipe.txt"
     os.mkfifo(pipe)
     with subprocess.Popen(["sh", "-c", f"printf 'one<|endoftext|>two' > {pipe}"]):
-        index = prepare([pipe], tokenizer, out, validation_fraction=0).index
+        index = work.prepare([pipe]).index
     assert [(entry.size, entry.num_documents) for entry in index.sources] == [(None, 2)]
-    with pytest.raises(DataError, match=rf"{pipe} has changed since, or cannot be read again"):
-        prepare([pipe], tokenizer, out, validation_fraction=0)
-
-
-def test_a_document_of_one_pre_token_is_encoded_in_parts(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    text = "a" * 5_000_000 + " b"
-    path = tmp_path / "letters.txt.gz"
-    path.write_bytes(gzip.compress(text.encode()))
-    prepare([path], tokenizer, tmp_path / "out", validation_fraction=0, batch_bytes=1 << 18)
-    ids = np.fromfile(next((tmp_path / "out").glob("train_*.bin")), tokenizer.id_type)
-    assert ids[:-1].tolist() == tokenizer.encode(text)
+    work.refuse(rf"{pipe} has changed since, or cannot be read again", [pipe])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_memory_does_not_follow_the_length_of_a_pre_token(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
-    tokenizer.save(tmp_path / "tokenizer.json")
-    path = tmp_path / "zeros.txt.gz"
-    with gzip.open(path, "wb", compresslevel=1) as file:
+def test_memory_does_not_follow_the_length_of_a_pre_token(work: Work) -> None:
+    work.tokenizer.save(work.path / "tokenizer.json")
+    with gzip.open(work.path / "zeros.txt.gz", "wb", compresslevel=1) as file:
         for _ in range(32):
             file.write(bytes(1 << 20))
     script = """
@@ -678,7 +592,7 @@ before = peak_memory_bytes()
 prepare([f"{folder}/zeros.txt.gz"], tokenizer, f"{folder}/out", batch_bytes=1 << 20)
 print(peak_memory_bytes() - before)
 """
-    command = [sys.executable, "-c", script, str(tmp_path)]
+    command = [sys.executable, "-c", script, str(work.path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr == ""
     assert int(done.stdout) < 128 << 20

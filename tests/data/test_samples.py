@@ -4,15 +4,11 @@ import hashlib
 import re
 from itertools import islice
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from groundup.data.samples import SEPARATOR, write_sample_corpus, write_stories
-from groundup.data.stories import writer
-from groundup.data.stories.cast import choose_cast
-from groundup.data.stories.grammar import KINDS, Grammar, Scene
-from groundup.data.stories.shape import Shape
+from groundup.data.samples import SEPARATOR, STORIES, write_sample_corpus, write_stories
+from groundup.data.samples.grammar import Grammar
 from groundup.errors import DataError
 
 MEGABYTE = list(write_stories(1_000_000, seed=3))
@@ -25,7 +21,7 @@ def size_of(stories: list[str]) -> int:
 def test_a_seed_gives_the_same_stories_on_every_machine() -> None:
     """Recorded once; a change of the grammar changes it, a change of machine or Python must not."""
     text = "\n".join(write_stories(100_000, seed=0))
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "30c118b5b6006e0a"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "42b865aeb5b5c5d6"
 
 
 def test_another_seed_gives_other_stories() -> None:
@@ -37,7 +33,7 @@ def test_a_longer_corpus_begins_with_the_shorter_one() -> None:
     assert list(islice(write_stories(90_000, seed=7), len(short))) == short
 
 
-@pytest.mark.parametrize("num_bytes", [0, 1, 1000, 54_321])
+@pytest.mark.parametrize("num_bytes", [0, 1, 54_321])
 def test_stories_reach_the_size_and_stop_there(num_bytes: int) -> None:
     stories = list(write_stories(num_bytes))
     assert size_of(stories) >= num_bytes
@@ -81,21 +77,18 @@ def test_stories_are_varied() -> None:
     assert len(set(sentences)) > len(sentences) / 2
 
 
-def test_stories_have_one_to_eight_paragraphs() -> None:
+def test_stories_have_one_to_eight_paragraphs_of_whole_quotations() -> None:
     for story in MEGABYTE:
         paragraphs = story.split("\n\n")
         assert 1 <= len(paragraphs) <= 8
         assert all(text and text == text.strip() and "\n" not in text for text in paragraphs)
-
-
-def test_no_trace_of_the_grammar_is_left() -> None:
-    for story in MEGABYTE:
-        assert not re.search(r"[{}¶|/^#_<>]", story)
+        assert all(text.count('"') % 2 == 0 for text in paragraphs), story
 
 
 @pytest.mark.parametrize(
     "mistake",
     [
+        r"[{}¶|/^#_<>=]",
         r"\b[Aa] [aeiou]",
         r"\b[Aa]n [^aeiouh]",
         r" [.,!?]",
@@ -114,107 +107,107 @@ def test_stories_are_free_of_slips(mistake: str) -> None:
         assert found is None, story[max(0, found.start() - 40) : found.end() + 40]
 
 
-def test_quotation_marks_come_in_pairs() -> None:
-    for story in MEGABYTE:
-        assert all(text.count('"') % 2 == 0 for text in story.split("\n\n")), story
+def test_friends_do_not_share_a_name_or_a_species() -> None:
+    for telling in islice(Grammar.read(STORIES).tellings(0), 300):
+        telling.expand("story")
+        assert telling["hero"] != telling["friend"]
+        assert telling["child"] in ("girl", "boy") or telling["child"] != telling["fchild"]
 
 
-NAMES = {"hero": "Robin", "friend": "Sam", "elder": "Alex", "parent": "Kim"} | {
-    "child": "child",
-    "fchild": "child",
-    "his_elder": "{his} aunt",
-    "his_parent": "{his} parent",
-}
-MALE = {"he": "he", "him": "him", "his": "his", "himself": "himself"}
-FEMALE = {"he": "she", "him": "her", "his": "her", "himself": "herself"}
+def test_pronouns_follow_the_cast() -> None:
+    """Told of men and of women by the same seeds, stories differ in pronouns alone."""
+    files = {path.name: path.read_text("utf-8") for path in STORIES.glob("*.txt")}
+    helpers = files["cast.txt"].partition("# Who helps")[2].partition("\n")[2]
+    pairs = {"he": "she", "him": "her", "his": "her", "himself": "herself"}
+
+    def tell(he: str, him: str, his: str, himself: str) -> str:
+        people = (
+            f"table hero: hero | child | he | him | his | himself\n"
+            f"- Robin | child | {he} | {him} | {his} | {himself}\n"
+            f"table friend: friend | fchild | fhe | fhim | fhis\n"
+            f"- Sam | child | {he} | {him} | {his}\n"
+            f"table elder: elder | his_elder | ehe | ehim | ehis\n"
+            f"- Alex | {his} aunt | {he} | {him} | {his}\n"
+            f"table parent: parent | his_parent | phe | phim | phis\n"
+            f"- Kim | {his} parent | {he} | {him} | {his}\n"
+        )
+        tellings = Grammar({**files, "cast.txt": people + helpers}).tellings(0)
+        return "\n".join(telling.expand("story") for telling in islice(tellings, 700))
+
+    men, women = tell(*pairs), tell(*pairs.values())
+    assert men != women
+    for word, other in pairs.items():
+        for one, two in ((word, other), (word.capitalize(), other.capitalize())):
+            men, women = (re.sub(rf"\b{one}\b", two, text) for text in (men, women))
+    assert men == women
 
 
-def cast_of(pronouns: dict[str, str]) -> dict[str, str]:
-    """A cast of fixed names, so that only the pronouns differ between two tellings."""
-    words = {prefix + key: it for prefix in ("", "f", "e", "p") for key, it in pronouns.items()}
-    return {**words, **NAMES}
+# The interpreter
 
 
-def tell(shape: Shape, kind: str, cast: dict[str, str]) -> str:
-    stories = []
-    for seed in range(20):
-        scene = Scene(writer.load_grammar(), Random(seed))
-        scene.start(kind)
-        stories.append(writer.tell_story(scene, shape, cast))
-    return "\n".join(stories)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("module", writer.SHAPE_MODULES, ids=lambda module: module.SHAPE.name)
-def test_pronouns_follow_the_cast(module: object, kind: str) -> None:
-    told_of_men, told_of_women = (
-        tell(module.SHAPE, kind, cast_of(pronouns))  # type: ignore[attr-defined]
-        for pronouns in (MALE, FEMALE)
-    )
-
-    def feminine(text: str) -> str:
-        for word, other in FEMALE.items():
-            text = re.sub(rf"\b{word}\b", other, text)
-            text = re.sub(rf"\b{word.capitalize()}\b", other.capitalize(), text)
-        return text
-
-    assert told_of_men != told_of_women
-    assert feminine(told_of_men) == feminine(told_of_women)
-
-
-def test_every_name_in_the_grammar_means_something() -> None:
-    grammar = writer.load_grammar()
-    for kind in KINDS:
-        rules, tables = grammar.rules[kind], grammar.tables[kind]
-        bound = {key for rows in tables.values() for row in rows for key in row}
-        for module in writer.SHAPE_MODULES:
-            scene = Scene(grammar, Random(0))
-            scene.start(kind)
-            writer.tell_story(scene, module.SHAPE, choose_cast(scene, kind))
-            bound |= set(scene)
-        options = [option for choices in rules.values() for option in choices]
-        texts = [it if isinstance(it, str) else it.__self__ for it in options]  # type: ignore[attr-defined]
-        texts += [cell for rows in tables.values() for row in rows for cell in row.values()]
-        for text in texts:
-            for name in re.findall(r"\{\^?(?:a )?([^}]*)\}", text):
-                assert name in rules or name in bound, f"{name!r} in {text!r}"
-
-
-# The machine
-
-
-def expand(text: str, name: str = "story", seed: int = 0, **words: str) -> str:
-    grammar = Grammar()
-    grammar.add_rules(text)
-    scene = Scene(grammar, Random(seed))
-    scene.start("child")
-    scene.bind(words)
-    return scene[name]
+def expand(text: str, rule: str = "story", seed: int = 0) -> str:
+    return next(Grammar({"a.txt": text}).tellings(seed)).expand(rule)
 
 
 def test_rules_choose_capitalise_and_put_articles() -> None:
-    assert expand("story\n| {a x}, {a y}, {^a z}", x="owl", y="unicorn", z="hour") == (
-        "an owl, a unicorn, An hour"
-    )
-    found = {expand("story\n| {one {x/y}/two/}!", seed=seed) for seed in range(40)}
+    text = "x: owl\ny: unicorn\nz: hour\nstory\n- {a x}, {a y}, {^a z}"
+    assert expand(text) == "an owl, a unicorn, An hour"
+    found = {expand("story\n- {one {x/y}/two/}!", seed=seed) for seed in range(40)}
     assert found == {"one x!", "one y!", "two!", "!"}
 
 
-def test_options_may_run_over_lines() -> None:
-    assert expand("story\n| one\n  two\nother: a,\n  b") == "one two"
+def test_lines_go_on_comments_do_not_and_empty_parts_leave_no_trace() -> None:
+    text = "# a comment\nstory\n- one {/} two\n  three ¶ ¶ {other} ¶\nother: a\n  b"
+    assert expand(text) == "one two three\n\na b"
 
 
 def test_no_option_comes_twice_before_all_have_come() -> None:
-    text = expand("x: a, b, c, d, e\nstory\n| {x}{x}{x}{x}{x}")
+    text = expand("x: a, b, c, d, e\nstory\n- {x}{x}{x}{x}{x}")
     assert sorted(text) == list("abcde")
 
 
-@pytest.mark.parametrize("text", ["story\n| {never closed", "x: a\nx: b", "x @child: a\nx: b"])
-def test_a_broken_grammar_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"never close|defined twice"):
-        expand(text)
+def test_words_stay_fixed_and_agree() -> None:
+    text = (
+        "name: Ann, Bea\ncolor: red, blue, green\n"
+        "table hero: hero | he\n- {name} | she\n- Bob | he\n"
+        "story\npick hero\nlet color = {color}\n- {hero} {he} {color} {hero} {he} {color}\n"
+    )
+    found = {expand(text, seed=seed) for seed in range(60)}
+    assert len(found) == 9
+    assert all(story.split()[:3] == story.split()[3:] for story in found)
+    assert all(("Bob" in story) == (" he " in story) for story in found)
 
 
-def test_a_table_row_of_the_wrong_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 cells for 3 columns"):
-        Grammar().add_table("things: a | b | c\n- one | two")
+def test_a_tag_holds_for_a_whole_text_and_words_for_the_next_rule() -> None:
+    grammar = Grammar({"a": "home @cat: basket\nhome @bird: nest", "b": "story\n- {home} {home}"})
+    tellings = list(islice(grammar.tellings(0), 30))
+    assert {telling.expand("story") for telling in tellings} == {"basket basket", "nest nest"}
+    grammar = Grammar({"a": "n: 1, 2, 3\nstory\nlet x = {n}\n- {x}\nquestion\n- {x}"})
+    for telling in islice(grammar.tellings(0), 9):
+        assert telling.expand("story") == telling.expand("question")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("story\n- {never closed", "a.txt line 2: braces never close"),
+        ("story\n- closed} twice", "a.txt line 2: a brace closes"),
+        ("x: a\nx: b", "a.txt line 2: x is defined twice"),
+        ("x @child: a\nx: b", "a.txt line 2: x is defined twice"),
+        ("table t: a | b | c\n- one | two", "a.txt line 2: 2 cells for 3 columns"),
+        ("\nstory\n- a {thnig}", r"a.txt line 3: nothing is called \{thnig\}"),
+        ("x: a\nstory\n- {A x}", r"a.txt line 3: nothing is called \{A x\}"),
+        ("story\npick things\n- a", "a.txt line 2: there is no table things"),
+        ("story\n\nother: a", "a.txt line 1: rule story has no options"),
+        ("- a", "a.txt line 1: the file must begin with"),
+        ("two words: a", "a.txt line 1: 'two words: a' names no rule"),
+    ],
+)
+def test_a_mistake_in_a_grammar_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Grammar({"a.txt": text})
+
+
+def test_a_word_that_this_text_does_not_fix_is_named() -> None:
+    with pytest.raises(DataError, match=r"\{thing\} is used"):
+        expand("table t: thing\n- ball\nother\npick t\n- {thing}\nstory\n- {thing}")

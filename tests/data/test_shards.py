@@ -1,7 +1,9 @@
-"""Opening shards: arrays across borders, and cheap checks that name the file and the mend."""
+"""Shards on disk: reading across borders, and damage that is found and named with the way out."""
 
+import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,28 +12,73 @@ import numpy as np
 import pytest
 
 from groundup.data.prepare import prepare
-from groundup.data.shard_index import read_index
-from groundup.data.shards import open_shards
-from groundup.errors import DataError
+from groundup.data.shards import (
+    DataIds,
+    check_shards,
+    check_vocabulary,
+    content_id,
+    open_shards,
+    read_index,
+    verify,
+)
+from groundup.data.shards.index import HASH_BLOCK_BYTES, HashTree
+from groundup.errors import ConfigError, DataError
 from groundup.tokenizer import Tokenizer
+
+SETTINGS: dict[str, Any] = {"shard_ids": 5000, "validation_fraction": 0.1}
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    tokenizer: Tokenizer,
+    make_documents: Callable[..., list[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "corpus.txt").write_text("<|endoftext|>".join(make_documents(800)), "utf-8")
+    prepare([folder / "corpus.txt"], tokenizer, folder / "shards", **SETTINGS)
+    return folder / "shards"
 
 
 @pytest.fixture
-def folder(corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    out = tmp_path / "shards"
-    prepare(corpus, tokenizer, out, shard_ids=5000, validation_fraction=0.1)
-    return out
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    """Shards of one's own to damage."""
+    return Path(shutil.copytree(prepared, tmp_path / "shards"))
 
 
-def edit_index(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def edit_index(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path = folder / "index.json"
     index = json.loads(path.read_text())
     change(index)
     path.write_text(json.dumps(index))
 
 
-def test_reading_crosses_shard_borders(folder: Path, tokenizer: Tokenizer) -> None:
-    shards = open_shards(folder, "train", tokenizer)
+def change_id(path: Path, position: int, id: int) -> None:
+    ids = np.fromfile(path, "<u2")
+    ids[position] = id
+    ids.tofile(path)
+
+
+def bless(folder: Path, **changes: Any) -> None:
+    """Make the index agree with a changed train_000001.bin, as a careful forger would."""
+    tree = HashTree()
+    tree.add_bytes((folder / "train_000001.bin").read_bytes())
+
+    def change(index: dict[str, Any]) -> None:
+        split = index["splits"]["train"]
+        shard = split["shards"][1]
+        for name, value in changes.items():
+            split[name] += value - shard[name]
+        shard.update(hash=tree.value(), **changes)
+
+    edit_index(folder, change)
+
+
+# Reading
+
+
+def test_reading_crosses_shard_borders(prepared: Path, tokenizer: Tokenizer) -> None:
+    shards = open_shards(prepared, "train", tokenizer)
     assert len(shards.files) > 2
     whole = np.concatenate([np.fromfile(file.path, "<u2") for file in shards.files])
     assert shards.dtype == np.uint16 and shards.num_ids == len(shards) == len(whole)
@@ -48,6 +95,16 @@ def test_reading_crosses_shard_borders(folder: Path, tokenizer: Tokenizer) -> No
     assert np.array_equal(shards[::7], whole[::7])
     assert np.array_equal(shards[-5:], whole[-5:])
     assert shards[border] == whole[border] and shards[-1] == whole[-1]
+    for position in (len(whole), -len(whole) - 1):
+        with pytest.raises(IndexError, match="train"):
+            shards[position]
+    with pytest.raises(IndexError):
+        shards.read(0, len(whole) + 1)
+
+
+def test_every_shard_ends_with_the_end_id(prepared: Path, tokenizer: Tokenizer) -> None:
+    for path in prepared.glob("*.bin"):
+        assert np.fromfile(path, "<u2")[-1] == tokenizer.special_tokens["<|endoftext|>"]
 
 
 def test_a_shard_that_shrinks_in_use_is_named(folder: Path) -> None:
@@ -57,106 +114,106 @@ def test_a_shard_that_shrinks_in_use_is_named(folder: Path) -> None:
     assert size > 8192
     os.truncate(path, size - 3)
     shards.read(0, 100)
-    message = rf"{path} became shorter .* no 200 bytes at {size - 200}; put the whole file back"
+    message = rf"{path} became shorter .* no 200 bytes at {size - 200}; put the file back"
     with pytest.raises(DataError, match=message):
         shards.read(len(shards.files[0]) - 100, len(shards.files[0]) + 5)
 
 
-def test_open_shards_close_their_files(folder: Path) -> None:
+def test_open_shards_close_their_files(prepared: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    shards = open_shards(folder)
+    shards = open_shards(prepared)
     assert len(os.listdir("/proc/self/fd")) == before + len(shards.files)
     del shards
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_places_outside_are_index_errors(folder: Path) -> None:
-    shards = open_shards(folder)
-    for place in (shards.num_ids, -shards.num_ids - 1):
-        with pytest.raises(IndexError, match="train"):
-            shards[place]
-    with pytest.raises(IndexError):
-        shards.read(0, shards.num_ids + 1)
+# What opening and every check find
 
 
-def test_every_shard_ends_with_the_end_id(folder: Path, tokenizer: Tokenizer) -> None:
-    for split in ("train", "validation"):
-        for file in open_shards(folder, split).files:
-            assert file.read(len(file) - 1, len(file)) == tokenizer.special_tokens["<|endoftext|>"]
-
-
-def test_a_missing_shard_is_named(folder: Path) -> None:
+def remove_shard(folder: Path) -> None:
     (folder / "train_000001.bin").unlink()
-    with pytest.raises(DataError, match=r"train_000001\.bin is missing; .*--overwrite"):
-        open_shards(folder)
+
+
+def shorten_shard(folder: Path) -> None:
+    os.truncate(folder / "train_000000.bin", 100)
+
+
+def cut_index(folder: Path) -> None:
+    os.truncate(folder / "index.json", 100)
+
+
+def editing(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return lambda folder: edit_index(folder, change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (remove_shard, r"train_000001\.bin is missing; .*--overwrite"),
+        (shorten_shard, r"train_000000\.bin has 100 bytes where the index says"),
+        (cut_index, r"index\.json is damaged or cut short"),
+        (editing(lambda index: index.update(version=2)), r"version 2.*update groundup"),
+        (editing(lambda index: index.update(format="parquet")), "format is 'parquet'"),
+        (
+            editing(lambda index: index["splits"]["train"]["shards"][0].pop("hash")),
+            r"splits\.train\.shards\.0\.hash",
+        ),
+        (
+            editing(lambda index: index["splits"]["train"].update(num_ids=7)),
+            "sums of split train",
+        ),
+        (
+            editing(
+                lambda index: index["splits"]["train"]["shards"][0].update(file="../first.txt")
+            ),
+            "not in the folder",
+        ),
+        (lambda folder: (folder / "index.json").unlink(), r"has no index\.json"),
+        (
+            lambda folder: (folder / "index.json").rename(folder / "unfinished.json"),
+            "not finished: run the same groundup data prepare again",
+        ),
+        (shutil.rmtree, "does not exist; make shards with groundup data prepare"),
+    ],
+)
+def test_what_is_cheap_to_find_is_found_at_once(
+    folder: Path, tokenizer: Tokenizer, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(folder)
+    for check in (open_shards, verify, lambda folder: check_shards(folder, tokenizer)):
+        with pytest.raises(DataError, match=message):
+            check(folder)
+
+
+def test_damage_of_one_split_leaves_the_other(folder: Path, tokenizer: Tokenizer) -> None:
+    remove_shard(folder)
     open_shards(folder, "validation")
+    check_shards(folder, tokenizer, ["validation"])
 
 
-def test_a_shard_of_the_wrong_size_is_named(folder: Path) -> None:
-    path = folder / "train_000000.bin"
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(DataError, match=r"train_000000\.bin has \d+ bytes where the index says"):
-        open_shards(folder)
+def test_another_tokenizer_is_refused(prepared: Path, other_tokenizer: Tokenizer) -> None:
+    for check in (
+        lambda: open_shards(prepared, "train", other_tokenizer),
+        lambda: check_shards(prepared, other_tokenizer),
+        lambda: verify(prepared, other_tokenizer),
+    ):
+        with pytest.raises(DataError, match=r"encoded with tokenizer sha256:.* not with sha256:"):
+            check()
 
 
-def test_another_tokenizer_is_refused(folder: Path, other_tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"encoded with tokenizer sha256:.* not with sha256:"):
-        open_shards(folder, "train", other_tokenizer)
-
-
-def test_an_unknown_split_gets_the_nearest_name(folder: Path) -> None:
+def test_splits_that_are_not_there_are_refused(
+    corpus: list[Path], tokenizer: Tokenizer, prepared: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DataError, match="did you mean validation"):
-        open_shards(folder, "valid")
-
-
-def test_a_newer_format_asks_for_an_update(folder: Path) -> None:
-    edit_index(folder, lambda index: index.update(version=2))
-    with pytest.raises(DataError, match=r"version 2.*update groundup"):
-        open_shards(folder)
-
-
-def test_a_foreign_index_is_refused(folder: Path) -> None:
-    edit_index(folder, lambda index: index.update(format="parquet"))
-    with pytest.raises(DataError, match="format is 'parquet'"):
-        open_shards(folder)
-
-
-def test_an_index_cut_short_is_refused(folder: Path) -> None:
-    path = folder / "index.json"
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"index\.json is damaged or cut short"):
-        open_shards(folder)
-
-
-def test_a_missing_or_unknown_key_is_named(folder: Path) -> None:
-    edit_index(folder, lambda index: index["splits"]["train"]["shards"][0].pop("hash"))
-    with pytest.raises(DataError, match=r"splits\.train\.shards\.0\.hash"):
-        open_shards(folder)
-
-
-def test_sums_that_do_not_add_up_are_found(folder: Path) -> None:
-    edit_index(folder, lambda index: index["splits"]["train"].update(num_ids=7))
-    with pytest.raises(DataError, match="sums of split train"):
-        open_shards(folder)
-
-
-def test_the_index_cannot_lead_out_of_the_folder(folder: Path) -> None:
-    def lead_out(index: dict[str, Any]) -> None:
-        index["splits"]["train"]["shards"][0]["file"] = "../first.txt"
-
-    edit_index(folder, lead_out)
-    with pytest.raises(DataError, match="not in the folder"):
-        open_shards(folder)
-
-
-def test_folders_without_an_index_say_what_to_do(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no folder; make shards with groundup data prepare"):
-        open_shards(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"has no index\.json"):
-        open_shards(tmp_path)
-    (folder / "index.json").rename(folder / "unfinished.json")
-    with pytest.raises(DataError, match="not finished: run the same groundup data prepare again"):
-        open_shards(folder)
+        open_shards(prepared, "valid")
+    with pytest.raises(DataError, match="did you mean train"):
+        check_shards(prepared, tokenizer, ["trian"])
+    with pytest.raises(ConfigError, match="no split was named"):
+        check_shards(prepared, tokenizer, [])
+    prepare(corpus, tokenizer, tmp_path / "out", validation_fraction=0)
+    with pytest.raises(DataError, match="nothing in its split validation"):
+        check_shards(tmp_path / "out", tokenizer)
+    check_shards(tmp_path / "out", tokenizer, ["train"])
 
 
 @pytest.mark.parametrize("depth", [900, 100_000])
@@ -164,3 +221,123 @@ def test_a_deeply_nested_index_is_refused(tmp_path: Path, depth: int) -> None:
     (tmp_path / "index.json").write_text('{"format":' + "[" * depth + "]" * depth + "}", "utf-8")
     with pytest.raises(DataError, match=r"index.json is damaged.* nested too deep"):
         read_index(tmp_path)
+
+
+# Before training
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_sound_shards_pass_and_are_named(prepared: Path, tokenizer: Tokenizer, full: bool) -> None:
+    index = read_index(prepared)
+    ids = check_shards(prepared, tokenizer, full=full)
+    assert ids == DataIds(
+        folder=str(prepared),
+        content=content_id(index),
+        tokenizer=tokenizer.id,
+        vocab_size=300,
+        num_ids={name: split.num_ids for name, split in index.splits.items()},
+    )
+    assert DataIds(**json.loads(json.dumps(dataclasses.asdict(ids)))) == ids
+
+
+def test_the_content_id_goes_by_content(
+    corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    ids = []
+    for name, fraction in [("first", 0.1), ("same", 0.1), ("other", 0.2)]:
+        prepare(corpus, tokenizer, tmp_path / name, shard_ids=5000, validation_fraction=fraction)
+        ids.append(content_id(read_index(tmp_path / name)))
+        corpus = [Path(shutil.move(path, f"{path}.moved.txt")) for path in corpus]
+    assert ids[0] == ids[1] != ids[2]
+    assert ids[0].startswith("sha256:")
+
+
+@pytest.mark.parametrize("position", [0, 50, -1])
+@pytest.mark.parametrize(("number", "id"), [(0, 300), (1, 65535), (-1, 999)])
+def test_ids_beyond_the_vocabulary_are_named_with_their_byte(
+    folder: Path, tokenizer: Tokenizer, position: int, number: int, id: int
+) -> None:
+    path = sorted(folder.glob("train_*.bin"))[number]
+    change_id(path, position, id)
+    offset = (2 * position) % path.stat().st_size
+    message = rf"{path.name} has id {id} at byte {offset}, which is not in the vocabulary"
+    for check in (lambda: check_shards(folder, tokenizer), lambda: verify(folder)):
+        with pytest.raises(DataError, match=message):
+            check()
+
+
+def test_a_model_must_know_all_ids(prepared: Path) -> None:
+    index = read_index(prepared)
+    check_vocabulary(index, 300)
+    check_vocabulary(index, 320)
+    with pytest.raises(ConfigError, match=r"vocab_size 299 is too small .* up to 299; .* to 300"):
+        check_vocabulary(index, 299)
+
+
+# Every byte
+
+
+def test_sound_shards_are_read_to_the_end(prepared: Path, tokenizer: Tokenizer) -> None:
+    calls: list[tuple[int, int | None]] = []
+    summary = verify(prepared, tokenizer, lambda done, total: calls.append((done, total)))
+    sizes = [path.stat().st_size for path in prepared.glob("*.bin")]
+    assert summary.num_shards == len(sizes) and summary.num_bytes == sum(sizes)
+    assert calls[-1] == (sum(sizes), sum(sizes))
+    verify(prepared)
+
+
+@pytest.mark.parametrize("position", [0, 1, 4000, -1])
+def test_a_flipped_bit_is_found(folder: Path, tokenizer: Tokenizer, position: int) -> None:
+    path = folder / "validation_000000.bin"
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"validation_000000\.bin"):
+        verify(folder)
+    with pytest.raises(DataError, match=r"validation_000000\.bin"):
+        check_shards(folder, tokenizer, full=True)
+
+
+def test_an_id_that_the_vocabulary_leaves_out_is_found(corpus: list[Path], tmp_path: Path) -> None:
+    vocab = {id: bytes([id]) for id in range(256)} | {300: b"<|endoftext|>"}
+    tokenizer = Tokenizer(vocab, [], ["<|endoftext|>"])
+    prepare(corpus, tokenizer, tmp_path / "gaps", shard_ids=5000)
+    change_id(tmp_path / "gaps" / "train_000001.bin", 7, 280)
+    with pytest.raises(DataError, match="id 280 at byte 14, which is not in the vocabulary"):
+        verify(tmp_path / "gaps", tokenizer)
+
+
+def test_a_forged_index_is_found(folder: Path, tokenizer: Tokenizer) -> None:
+    bless(folder, num_bytes=5)
+    verify(folder)
+    with pytest.raises(DataError, match="bytes of text where the index says 5"):
+        verify(folder, tokenizer)
+    bless(folder, num_documents=100_000)
+    with pytest.raises(DataError, match="100000 documents that the index counts"):
+        verify(folder)
+    change_id(folder / "train_000001.bin", -1, 7)
+    bless(folder)
+    with pytest.raises(DataError, match=r"train_000001\.bin does not end with the end id"):
+        verify(folder)
+
+
+def test_an_end_token_inside_a_record_counts_as_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps({"text": "the fox<|endoftext|>the kite"}) + "\n")
+    index = prepare([path], tokenizer, tmp_path / "out", validation_fraction=0).index
+    assert index.splits["train"].num_documents == 1
+    verify(tmp_path / "out", tokenizer)
+
+
+def test_shards_longer_than_a_block_are_hashed_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "long.txt"
+    path.write_bytes(bytes(range(97, 123)) * (HASH_BLOCK_BYTES // 20))
+    prepare([path], tokenizer, tmp_path / "out", validation_fraction=0)
+    shard = tmp_path / "out" / "train_000000.bin"
+    assert shard.stat().st_size > 2 * HASH_BLOCK_BYTES
+    verify(tmp_path / "out", tokenizer)
+    data = bytearray(shard.read_bytes())
+    data[HASH_BLOCK_BYTES + 10] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match="damaged: its hash is"):
+        verify(tmp_path / "out", tokenizer)

@@ -14,19 +14,18 @@ from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
 
-from groundup.generation.cuda_decoder import CudaDecoder, RowState
-from groundup.generation.cuda_drawing import (
+from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings
+from groundup.generation.decoder import ModelDecoder
+from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
+from groundup.generation.sampling import uniforms
+from groundup.nn.kernels.cuda_decode.sampling import (
     COUNT,
     KEY,
     NUM_FLOATS,
     NUM_WHOLE,
     TOP_K,
-    DrawSettings,
-    draw,
+    sample,
 )
-from groundup.generation.decoder import ModelDecoder
-from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
-from groundup.generation.sampling import uniforms
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -172,12 +171,12 @@ def test_scores_that_are_not_finite_give_no_id(bad: float) -> None:
 
 
 def test_unusual_chains_are_left_to_the_host() -> None:
-    assert DrawSettings.of(Sampler((TopP(0.9), Temperature(0.5)))) is None
-    assert DrawSettings.of(Sampler((TopK(3), TopK(2)))) is None
-    assert DrawSettings.of(Sampler.of(0.7, repetition_penalty=1.2)) is None
-    assert DrawSettings.of(Sampler.of(0.7, repetition_penalty=1.0)) == DrawSettings(0.7)
-    assert DrawSettings.of(Sampler((TopP(0.5), Greedy()))) is not None
-    assert DrawSettings.of(Sampler((MinP(0.5),))) == DrawSettings(log_min_p=math.log(0.5))
+    assert SamplerSettings.of(Sampler((TopP(0.9), Temperature(0.5)))) is None
+    assert SamplerSettings.of(Sampler((TopK(3), TopK(2)))) is None
+    assert SamplerSettings.of(Sampler.of(0.7, repetition_penalty=1.2)) is None
+    assert SamplerSettings.of(Sampler.of(0.7, repetition_penalty=1.0)) == SamplerSettings(0.7)
+    assert SamplerSettings.of(Sampler((TopP(0.5), Greedy()))) is not None
+    assert SamplerSettings.of(Sampler((MinP(0.5),))) == SamplerSettings(log_min_p=math.log(0.5))
 
 
 @needs_cuda
@@ -216,7 +215,7 @@ def _texts(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]
 def _draw(
     logits: torch.Tensor, sampler: Sampler, seeds: list[int], counts: list[int]
 ) -> torch.Tensor:
-    settings = DrawSettings.of(sampler)
+    settings = SamplerSettings.of(sampler)
     assert settings is not None
     states = [RowState(0, 0, n, seed, settings) for n, seed in zip(counts, seeds, strict=True)]
     whole = torch.zeros(len(logits), NUM_WHOLE, dtype=torch.int64)
@@ -226,6 +225,6 @@ def _draw(
         floats[row] = torch.tensor(state.floats())
     whole, floats, logits = whole.cuda(), floats.cuda(), logits.cuda()
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    draw(logits, torch.empty_like(logits), whole, floats, chosen, 100)
+    sample(logits, torch.empty_like(logits), whole, floats, chosen, 100, NO_ID)
     assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
     return chosen.cpu()

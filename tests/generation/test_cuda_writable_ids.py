@@ -16,8 +16,7 @@ from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
 
-from groundup.generation.cuda_decoder import CudaDecoder, RowState
-from groundup.generation.cuda_drawing import DrawSettings
+from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -102,7 +101,7 @@ def test_draws_are_the_samplers_from_the_scores_that_are_shown(
     decoder.prefill_many([(row, [row]) for row in range(5)])
     different = 0
     for sampler in SAMPLERS:
-        settings = DrawSettings.of(sampler)
+        settings = SamplerSettings.of(sampler)
         assert settings is not None
         decoder.set_rows([RowState(row, 1, row, 10 + row, settings) for row in range(5)])
         drawn = decoder.launch(5).read()
@@ -197,7 +196,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(
     vocab_size: int, writable: WritableIds, cuda_model: NewModel
 ) -> None:
     decoder = CudaDecoder(cuda_model(vocab_size), 4, writable=writable)
-    settings = DrawSettings.of(SAMPLERS[-1])
+    settings = SamplerSettings.of(SAMPLERS[-1])
     assert settings is not None
     decoder.set_rows([RowState(0, 0, 0, row, settings) for row in range(4)])
     decoder.launch(4).read()

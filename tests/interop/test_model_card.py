@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from groundup.data.check import content_id
 from groundup.data.prepare import prepare
-from groundup.data.shard_index import read_index
+from groundup.data.shards import content_id, read_index
 from groundup.files import hash_file
 from groundup.interop import export_gguf, export_huggingface, import_huggingface
 from groundup.tokenizer import Tokenizer

@@ -1,20 +1,44 @@
-"""Every test of the layers begins from the same random numbers and runs on one thread."""
+"""Every test of the layers is steady, and can hold an output and its gradients against a twin's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from torch import Tensor
+
+Agree = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
-def same_random_numbers() -> None:
-    torch.manual_seed(0)
+def always_steady(steady: None) -> None:
+    pass
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for each other on a busy machine cost more than these small shapes do."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
+@pytest.fixture
+def agree() -> Agree:
+    """`agree(ours, theirs, inputs)` holds two outputs and their gradients by `inputs` equal.
+
+    With `relative` their difference may have that fraction of the twin's length.
+    """
+
+    def check(
+        ours: Tensor,
+        theirs: Tensor,
+        inputs: Sequence[Tensor],
+        rtol: float | None = None,
+        atol: float | None = None,
+        relative: float | None = None,
+    ) -> None:
+        assert ours.shape == theirs.shape
+        d_out = torch.randn_like(ours)
+        gradients = torch.autograd.grad(ours, inputs, d_out)
+        expected = torch.autograd.grad(theirs, inputs, d_out.to(theirs.dtype))
+        pairs = zip((ours, *gradients), (theirs, *expected), strict=True)
+        for one, other in pairs:
+            if relative is not None:
+                difference = one.double() - other.double()
+                assert difference.norm() <= relative * other.double().norm()
+            else:
+                torch.testing.assert_close(one, other.to(one.dtype), rtol=rtol, atol=atol)
+
+    return check

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.nn import RMSNorm, RotaryEmbedding, scaled_dot_product_attention, silu
-from groundup.nn.kernels import on_cpu
-from groundup.optim.linear_cross_entropy import (
+from groundup.nn.kernels import cpu
+from groundup.nn.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_reference,
 )
@@ -44,31 +44,24 @@ def _assert_twins(fast, plain, inputs: list[Tensor], tolerance: float = 2e-5) ->
 
 
 @given(row_counts, widths)
-def test_the_norm_and_its_gradients_are_the_formula(rows: int, width: int) -> None:
+def test_the_norm_of_a_sum_and_both_gradients_are_the_formula(rows: int, width: int) -> None:
     eps = 1e-5
 
-    def plain(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return ((x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)) * gain,)
-
-    def fast(x: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.NormByRootMeanSquare.apply(x, gain, eps),)
-
-    _assert_twins(fast, plain, [_random(rows, width), _random(width)], 1e-4)
-
-
-@given(row_counts, widths)
-def test_the_norm_of_a_sum_passes_on_both_gradients(rows: int, width: int) -> None:
-    eps = 1e-5
-
-    def plain(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
+    def plain(x: Tensor, gain: Tensor, addend: Tensor) -> tuple[Tensor, ...]:
         total = x + addend
         return total, total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * gain
 
-    def fast(x: Tensor, addend: Tensor, gain: Tensor) -> tuple[Tensor, ...]:
-        return on_cpu.NormOfSum.apply(x, addend, gain, eps)
+    def fast(x: Tensor, gain: Tensor, addend: Tensor) -> tuple[Tensor, ...]:
+        return cpu.rms_norm(x, addend, gain, eps)
 
+    x, gain = _random(rows, width), _random(width)
+    _assert_twins(fast, plain, [x, gain, _random(rows, width, 1)[..., 0]], 1e-4)
+    # And of x alone.
     _assert_twins(
-        fast, plain, [_random(rows, width), _random(rows, width, 1)[..., 0], _random(width)], 1e-4
+        lambda x, gain: cpu.rms_norm(x, None, gain, eps)[1:],
+        lambda x, gain: plain(x, gain, torch.zeros_like(x))[1:],
+        [x, gain],
+        1e-4,
     )
 
 
@@ -88,7 +81,7 @@ def test_the_gate_and_its_gradients_are_the_formula(rows: int, width: int) -> No
         return (silu(gate) * up,)
 
     def fast(packed: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.PackedSwiGLU.apply(packed),)
+        return (cpu.PackedSwiGLU.apply(packed),)
 
     _assert_twins(fast, plain, [_random(rows, 2 * width, scale=6.0)])
 
@@ -104,7 +97,7 @@ def test_packed_attention_is_the_formula(batch: int, seq: int, heads: int, pairs
         return (mixed.transpose(1, 2).reshape(batch, seq, -1),)
 
     def fast(packed: Tensor) -> tuple[Tensor, ...]:
-        return (on_cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
+        return (cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
 
     _assert_twins(fast, plain, [_random(batch, seq, 6 * heads * pairs)], 1e-4)
 
@@ -129,7 +122,7 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
     assert not RMSNorm(37)(x)[2].isfinite().all()
     assert RMSNorm(37)(x)[3].isfinite().all()
     if bad != -math.inf:
-        assert not on_cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
+        assert not cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
     loss = linear_cross_entropy(x, _random(11, 37), torch.zeros(5, dtype=torch.long))
     assert not loss.isfinite()
 
@@ -147,7 +140,7 @@ def test_sums_do_not_depend_on_the_number_of_threads() -> None:
     try:
         for num_threads in (1, 2, 3, 7):
             torch.set_num_threads(num_threads)
-            out = on_cpu.NormByRootMeanSquare.apply(x, gain, 1e-5)
+            out = cpu.rms_norm(x, None, gain, 1e-5)[1]
             found.append(torch.autograd.grad(out, gain, out.detach())[0])
     finally:
         torch.set_num_threads(before)

@@ -169,7 +169,7 @@ def test_packed_swiglu_equals_the_formula(shape: tuple[int, ...], dtype: torch.d
 def test_cross_entropy_of_a_chunk_equals_the_formula(
     vocab_size: int, z_loss: float, soft_cap: float | None, dtype: torch.dtype
 ) -> None:
-    from groundup.optim.triton_cross_entropy import chunk_loss_and_gradient
+    from groundup.nn.kernels.cuda_train.cross_entropy import chunk_loss_and_gradient
 
     rows, scale = 33, 0.25
     logits = (4 * torch.randn(rows, vocab_size, device="cuda")).to(dtype)
@@ -218,7 +218,7 @@ def test_a_model_in_bfloat16_is_close_to_its_reference(context_length: int, comp
 
 def test_the_kernels_hold_under_torchs_own_checks() -> None:
     """Schema, shapes of the stand-ins for the compiler, and how the gradient is registered."""
-    attention, gating = kernels.on_cuda_attention, kernels.on_cuda_gating
+    attention, gating = kernels.cuda_attention, kernels.cuda_gating
     kinds = ("test_schema", "test_autograd_registration", "test_faketensor")
     for seq in (64, 300):
         packed, _, rope = packed_case((2, seq, 2, 32), torch.bfloat16, rotate=True)

@@ -1,4 +1,4 @@
-"""Fixtures of the optimizer tests: the devices there are, and a model with our parameter names."""
+"""Every test of the optimizers is steady, and has a model with our parameter names."""
 
 from collections.abc import Callable
 
@@ -6,17 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
-    ),
-]
 
-
-@pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> torch.device:
-    return torch.device(request.param)
+@pytest.fixture(autouse=True)
+def always_steady(steady: None) -> None:
+    pass
 
 
 class Block(nn.Module):

@@ -25,23 +25,22 @@ def parameters(
 @pytest.mark.parametrize("max_norm", [1e-3, 1.0, 1e3])
 def test_clipping_is_torchs(dtype: torch.dtype, max_norm: float, device: torch.device) -> None:
     ours, theirs = parameters(dtype, device), parameters(dtype, device)
+    scale = clip_scale(gradient_norm(ours), max_norm)
+    before = [one.grad.clone() for one in ours[:-1]]
     norm = clip_gradients(ours, max_norm)
     expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm)
     torch.testing.assert_close(norm, expected)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.grad, other.grad)
     assert ours[-1].grad is None
+    # The scale is what clipping multiplies by: 1, to the bit, within the bound.
+    assert all(torch.equal(a.grad, b * scale) for a, b in zip(ours, before, strict=False))
+    assert (scale == 1) == (max_norm == 1e3)
 
 
 def test_bfloat16_gradients_are_measured_in_float32() -> None:
-    wide = parameters(torch.float32)
-    for parameter in wide[:-1]:
-        parameter.grad = parameter.grad.bfloat16().float()
-    exact = gradient_norm(wide)
-    narrow = parameters(torch.float32)
-    narrow = [one.detach().bfloat16() for one in narrow[:-1]]
-    for parameter, twin in zip(narrow, wide, strict=False):
-        parameter.grad = twin.grad.bfloat16()
+    narrow = parameters(torch.bfloat16)[:-1]
+    exact = torch.cat([one.grad.float().flatten() for one in narrow]).norm()
     norm = clip_gradients(narrow, 0.5)
     assert norm.dtype == torch.float32
     torch.testing.assert_close(norm, exact)
@@ -60,12 +59,6 @@ def test_mixed_types_count_together() -> None:
     assert second.grad.dtype == torch.bfloat16
 
 
-def test_gradients_within_the_bound_stay_to_the_bit() -> None:
-    ours, before = parameters(), parameters()
-    clip_gradients(ours, 1e6)
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours[:-1], before[:-1], strict=True))
-
-
 def test_without_gradients_the_norm_is_zero() -> None:
     assert clip_gradients([torch.zeros(3, requires_grad=True)], 1.0).item() == 0.0
     assert clip_gradients([], 1.0).item() == 0.0
@@ -78,16 +71,6 @@ def test_one_tensor_and_a_generator_are_parameters_too() -> None:
     assert gradient_norm(parameter).item() == 5.0
     assert clip_gradients((one for one in [parameter]), 1.0).item() == 5.0
     assert gradient_norm(parameter).item() == pytest.approx(1.0, rel=1e-5)
-
-
-def test_the_scale_is_what_clipping_multiplies_by() -> None:
-    ours = parameters()
-    before = [one.grad.clone() for one in ours[:-1]]
-    scale = clip_scale(gradient_norm(ours), 0.7)
-    clip_gradients(ours, 0.7)
-    for parameter, gradient in zip(ours, before, strict=False):
-        assert torch.equal(parameter.grad, gradient * scale)
-    assert clip_scale(torch.tensor(0.0), 1.0).item() == 1.0
 
 
 @pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])

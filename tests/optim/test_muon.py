@@ -1,6 +1,5 @@
 """Muon: orthogonal steps for matrices, AdamW's for the rest."""
 
-import copy
 import math
 from typing import Any
 
@@ -21,9 +20,10 @@ def apply(steps: tuple[tuple[float, float, float], ...], x: Tensor) -> Tensor:
     return x
 
 
-def test_five_steps_bring_singular_values_within_an_eighth_of_one() -> None:
-    x = torch.logspace(-3, 0, 10_000, dtype=torch.float64)
-    assert (apply(quintic_coefficients(5), x) - 1).abs().max() < 0.125
+@pytest.mark.parametrize(("num_steps", "error"), [(3, 0.9), (5, 0.125), (7, 0.03)])
+def test_more_steps_bring_singular_values_closer_to_one(num_steps: int, error: float) -> None:
+    x = torch.logspace(-3, 0, 1000, dtype=torch.float64)
+    assert (apply(quintic_coefficients(num_steps), x) - 1).abs().max() < error
 
 
 @given(st.integers(min_value=1, max_value=8))
@@ -39,13 +39,6 @@ def test_no_quintic_near_a_step_does_better(num_steps: int) -> None:
         for part in (0.999, 1.001):
             assert min(error(a * part, b, c), error(a, b * part, c), error(a, b, c * part)) > best
         low, high = 1 - best, (1 + best) * 1.01
-
-
-def test_more_steps_come_closer() -> None:
-    x = torch.logspace(-3, 0, 1000, dtype=torch.float64)
-    errors = [(apply(quintic_coefficients(n), x) - 1).abs().max().item() for n in (3, 5, 7)]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[-1] < 0.03
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (6, 17), (1, 9)])
@@ -149,66 +142,11 @@ def test_its_adamw_groups_move_as_adamw(kernels: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
-def test_the_same_steps_give_the_same_bits() -> None:
-    results = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        many = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
-        optimizer = Muon(many)
-        for _ in range(3):
-            for parameter in many:
-                parameter.grad = torch.randn(8, 8)
-            optimizer.step()
-        results.append(torch.stack([one.detach() for one in many]))
-    assert torch.equal(*results)
-
-
-def test_it_learns_what_it_is_given() -> None:
-    torch.manual_seed(0)
-    goal, weight = torch.randn(6, 6), torch.zeros(6, 6, requires_grad=True)
-    optimizer = Muon([weight], lr=0.2, weight_decay=0.0)
-    for step in range(100):
-        optimizer.param_groups[0]["lr"] = 0.2 * (1 - step / 100)
-        optimizer.zero_grad()
-        (weight - goal).square().sum().backward()
-        optimizer.step()
-    assert (weight - goal).norm() < 0.1 * goal.norm()
-
-
-def test_a_learning_rate_may_be_a_tensor_and_the_optimizer_copied() -> None:
-    parameter = torch.ones(3, 4, requires_grad=True)
-    other = torch.ones(3, 4, requires_grad=True)
-    parameter.grad = other.grad = torch.randn(3, 4)
-    copied = copy.deepcopy(Muon([parameter], lr=torch.tensor(0.1), num_orthogonalization_steps=3))
-    (twin,) = copied.param_groups[0]["params"]
-    twin.grad = other.grad
-    copied.step()
-    Muon([other], lr=0.1, num_orthogonalization_steps=3).step()
-    torch.testing.assert_close(twin, other)
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"lr": -1.0}, "lr.*-1.0"),
-        ({"momentum": 1.0}, "momentum.*1.0"),
-        ({"weight_decay": -1.0}, "weight_decay.*-1.0"),
-        ({"num_orthogonalization_steps": 0}, "num_orthogonalization_steps.*0"),
-        ({"kernels": "quick"}, "kernels is 'quick'"),
-    ],
-)
-def test_settings_that_make_no_sense_are_named(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        Muon([torch.zeros(2, 2, requires_grad=True)], **options)
-
-
 def test_groups_that_make_no_sense_are_named() -> None:
     gain, matrix = torch.zeros(3, requires_grad=True), torch.zeros(3, 3, requires_grad=True)
     with pytest.raises(ConfigError, match=r"shape \(3,\).*\"adamw\""):
         Muon([matrix, gain])
-    with pytest.raises(ConfigError, match="kind 'sgd'"):
+    with pytest.raises(ConfigError, match=r"kind.*'sgd'"):
         Muon([{"params": [matrix], "kind": "sgd"}])
     with pytest.raises(ConfigError, match="eps"):
         Muon([{"params": [gain], "kind": "adamw", "eps": 0.0}])
-    with pytest.raises(ConfigError, match="Muon was given no parameters"):
-        Muon([])

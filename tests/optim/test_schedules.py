@@ -1,96 +1,90 @@
 """Laws of the learning rate over time."""
 
+import itertools
 import math
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
 from groundup.optim import (
-    constant_schedule,
+    OptimizerConfig,
+    ScheduleConfig,
+    build_optimizer,
     cosine_schedule,
-    linear_schedule,
-    warmup_stable_decay_schedule,
+    learning_rate_at,
+    set_learning_rates,
 )
 
-counts = st.integers(min_value=0, max_value=2000)
-rates = st.floats(min_value=0, max_value=10, allow_subnormal=False)
+SCHEDULES = st.builds(
+    ScheduleConfig,
+    name=st.sampled_from(["cosine", "linear", "constant", "wsd"]),
+    warmup_steps=st.integers(0, 50),
+    min_learning_rate_ratio=st.floats(0, 1),
+    decay_steps=st.none() | st.integers(1, 80),
+)
 
 
-@st.composite
-def schedules(draw: st.DrawFn) -> tuple[Any, float, float, int, int, int]:
-    """A schedule as a function of the step, its bounds, and where its stages begin and end."""
-    low, high = sorted([draw(rates), draw(rates)])
-    warmup, start, end = sorted([draw(counts), draw(counts), draw(counts)])
-    kind = draw(st.sampled_from(["cosine", "linear", "constant", "wsd"]))
-    if kind == "cosine":
-        return (
-            (lambda t: cosine_schedule(t, high, low, warmup, end)),
-            low,
-            high,
-            warmup,
-            warmup,
-            end,
-        )
-    if kind == "linear":
-        return (
-            (lambda t: linear_schedule(t, high, low, warmup, end)),
-            low,
-            high,
-            warmup,
-            warmup,
-            end,
-        )
-    if kind == "constant":
-        return (lambda t: constant_schedule(t, high, warmup)), high, high, warmup, warmup, warmup
-    return (
-        (lambda t: warmup_stable_decay_schedule(t, high, low, warmup, start, end)),
-        low,
-        high,
-        warmup,
-        start,
-        end,
-    )
+@given(SCHEDULES, st.integers(1, 60), st.floats(1e-6, 10))
+def test_a_run_warms_up_in_a_line_and_then_falls_without_jumps_between_its_bounds(
+    schedule: ScheduleConfig, num_steps: int, high: float
+) -> None:
+    warmup, low = schedule.warmup_steps, high * schedule.min_learning_rate_ratio
+    rates = [learning_rate_at(step, schedule, high, num_steps) for step in range(2 * num_steps + 2)]
+    rise, fall = rates[:warmup], rates[warmup:]
+    assert rise == pytest.approx([high * (step + 1) / warmup for step in range(len(rise))])
+    assert all(low <= rate <= high for rate in fall)
+    assert fall == sorted(fall, reverse=True)
+    assert not fall or fall[0] == high
+    # The steepest stage: a line down, or the middle of a cosine.
+    default = max(1, round(num_steps / 5)) if schedule.name == "wsd" else num_steps - warmup
+    steepest = (high - low) * math.pi / 2 / (schedule.decay_steps or max(1, default))
+    if schedule.name != "wsd" or num_steps - warmup >= (schedule.decay_steps or default):
+        drops = [before - after for before, after in itertools.pairwise(fall)]
+        assert all(drop <= steepest * (1 + 1e-9) + 1e-12 for drop in drops)
+    decays = schedule.name != "constant" and schedule.decay_steps is None
+    if decays and len(fall) > num_steps:
+        assert fall[-1] == low
 
 
-@given(schedules(), counts)
-def test_rates_stay_within_their_bounds(schedule: Any, step: int) -> None:
-    rate, low, high, warmup, _, _ = schedule
-    assert (0 if step < warmup else low) <= rate(step) <= high
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"name": "constant", "warmup_steps": 4}, [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1]),
+        (
+            {"name": "linear", "warmup_steps": 2, "min_learning_rate_ratio": 0.2},
+            [0.5, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3],
+        ),
+        (
+            {"name": "linear", "min_learning_rate_ratio": 0.5, "decay_steps": 5},
+            [1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5, 0.5, 0.5, 0.5],
+        ),
+        (
+            {"name": "wsd", "warmup_steps": 1, "min_learning_rate_ratio": 0},
+            [1, 1, 1, 1, 1, 1, 1, 1, 1, 0.5],
+        ),
+        (
+            {"name": "wsd", "decay_steps": 5, "min_learning_rate_ratio": 0},
+            [1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2],
+        ),
+        ({"name": "cosine", "warmup_steps": 20}, [step / 20 for step in range(1, 11)]),
+    ],
+)
+def test_rates_of_a_run_of_ten_steps(schedule: dict[str, Any], expected: list[float]) -> None:
+    config = ScheduleConfig(**schedule)
+    rates = [learning_rate_at(step, config, 1.0, 10) for step in range(10)]
+    assert rates == pytest.approx(expected)
 
 
-def test_the_greatest_rate_is_reached_to_the_last_bit() -> None:
-    low, high = 1.4929753047466368, 5.55052136778795
-    assert low + (high - low) < high
-    assert cosine_schedule(0, high, low, 0, 10) == linear_schedule(0, high, low, 0, 10) == high
-
-
-@given(schedules(), counts)
-def test_rates_rise_then_stay_then_fall_then_stay(schedule: Any, step: int) -> None:
-    rate, low, high, warmup, start, end = schedule
-    if step < warmup:
-        assert rate(step) <= rate(step + 1)
-        assert rate(step) == pytest.approx(high * step / warmup)
-    elif step <= start:
-        assert rate(step) == high
-    elif step < end:
-        assert rate(step) >= rate(step + 1)
-    else:
-        assert rate(step) == low
-
-
-@given(schedules(), counts)
-def test_rates_make_no_jumps(schedule: Any, step: int) -> None:
-    rate, low, high, warmup, start, end = schedule
-    # The steepest stage: the rise, a line down, or the middle of a cosine.
-    steepest = max(
-        high / warmup if step < warmup else 0.0,
-        (high - low) * math.pi / 2 / (end - start) if start <= step and end > start else 0.0,
-        high - low if end == start else 0.0,
-    )
-    assert abs(rate(step + 1) - rate(step)) <= steepest * (1 + 1e-9) + 1e-12
+def test_a_cosine_run_ends_next_to_its_minimum() -> None:
+    schedule = ScheduleConfig(name="cosine", warmup_steps=10, min_learning_rate_ratio=0.1)
+    assert learning_rate_at(10, schedule, 2.0, 1010) == 2.0
+    assert learning_rate_at(510, schedule, 2.0, 1010) == pytest.approx(1.1)
+    assert learning_rate_at(1009, schedule, 2.0, 1010) == pytest.approx(0.2, rel=1e-4)
+    assert learning_rate_at(5000, schedule, 2.0, 1010) == 0.2
 
 
 @pytest.mark.parametrize(
@@ -101,42 +95,40 @@ def test_cosine_by_hand(step: int, expected: float) -> None:
     assert cosine_schedule(step, 1.0, 0.1, 7, 21) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("step", "expected"), [(0, 0.0), (2, 0.5), (4, 1.0), (9, 0.5), (14, 0.0)])
-def test_linear_by_hand(step: int, expected: float) -> None:
-    assert linear_schedule(step, 1.0, 0.0, 4, 14) == pytest.approx(expected)
+def test_the_maximum_is_reached_to_the_last_bit() -> None:
+    low, high = 1.4929753047466368, 5.55052136778795
+    assert low + (high - low) < high
+    assert cosine_schedule(0, high, low, 0, 10) == cosine_schedule(4, high, low, 4, 4) == high
 
 
 @pytest.mark.parametrize(
-    ("step", "expected"), [(1, 0.5), (2, 1.0), (10, 1.0), (15, 0.6), (20, 0.2), (21, 0.2)]
-)
-def test_warmup_stable_decay_by_hand(step: int, expected: float) -> None:
-    assert warmup_stable_decay_schedule(step, 1.0, 0.2, 2, 10, 20) == pytest.approx(expected)
-
-
-def test_constant_by_hand() -> None:
-    assert [constant_schedule(step, 2.0, 4) for step in (0, 1, 4, 9)] == [0.0, 0.5, 2.0, 2.0]
-    assert constant_schedule(0, 2.0) == 2.0
-
-
-@pytest.mark.parametrize(
-    ("schedule", "arguments", "complaint"),
+    ("arguments", "complaint"),
     [
-        (cosine_schedule, (-1, 1.0, 0.1, 1, 2), "step -1"),
-        (cosine_schedule, (0, 0.1, 1.0, 1, 2), "0.1.*below the least, 1.0"),
-        (cosine_schedule, (0, 1.0, -0.1, 1, 2), "-0.1"),
-        (cosine_schedule, (0, math.nan, 0.1, 1, 2), "nan"),
-        (cosine_schedule, (0, 1.0, 0.1, -3, 2), "warmup_steps is -3"),
-        (cosine_schedule, (0, 1.0, 0.1, 5, 4), "cosine_steps is 4.*warmup_steps, 5"),
-        (linear_schedule, (0, 1.0, 0.1, 5, 4), "decay_steps is 4"),
-        (linear_schedule, (0, math.inf, 0.1, 1, 4), "inf"),
-        (constant_schedule, (0, -1.0), "-1.0"),
-        (constant_schedule, (0, 1.0, -1), "warmup_steps is -1"),
-        (warmup_stable_decay_schedule, (0, 1.0, 0.1, 5, 4, 9), "decay_start_step is 4"),
-        (warmup_stable_decay_schedule, (0, 1.0, 0.1, 5, 9, 8), "num_steps is 8"),
+        ((-1, 1.0, 0.1, 1, 2), "step.*-1"),
+        ((0, 0.1, 1.0, 1, 2), "not below the minimum, got 0.1 and 1.0"),
+        ((0, 1.0, -0.1, 1, 2), "-0.1"),
+        ((0, math.nan, 0.1, 1, 2), "nan"),
+        ((0, math.inf, 0.1, 1, 4), "inf"),
+        ((0, 1.0, 0.1, -3, 2), "warmup_steps.*-3"),
+        ((0, 1.0, 0.1, 5, 4), "cosine_steps, got 5 and 4"),
     ],
 )
-def test_settings_that_make_no_sense_are_named(
-    schedule: Any, arguments: tuple[Any, ...], complaint: str
-) -> None:
+def test_settings_that_make_no_sense_are_named(arguments: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        schedule(*arguments)
+        cosine_schedule(*arguments)
+
+
+def test_a_run_without_steps_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="num_steps must be at least 1, got 0"):
+        learning_rate_at(0, ScheduleConfig(), 1.0, 0)
+
+
+def test_every_group_follows_the_schedule_from_its_own_rate(tiny_model: Any) -> None:
+    config = OptimizerConfig(name="muon", learning_rate=0.1, muon_learning_rate=0.4)
+    optimizer = build_optimizer(tiny_model(), config)
+    optimizer.param_groups[1]["lr"] = held = torch.tensor(0.0)
+    schedule = ScheduleConfig(name="linear", warmup_steps=4)
+    assert set_learning_rates(optimizer, config, schedule, 1, 100) == pytest.approx(0.05)
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.2, 0.05, 0.05])
+    assert optimizer.param_groups[1]["lr"] is held

@@ -2,19 +2,20 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import torch
 
 from groundup.generation import LanguageModel
 from groundup.model import ModelConfig, TransformerLM
-from groundup.serving.launch import Server, make_server
-from groundup.serving.listening import address_to_open, open_socket
+from groundup.serving.launch import Server, address_to_open, make_server, open_socket
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
@@ -34,6 +35,41 @@ class Running:
         self.port = int(url.rpartition(":")[2])
         self.scheduler = server.scheduler
         self.connections = server.server_state.connections
+        # Reading the certificates of the world takes longer than a test.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(
+            base_url=url, verify=False, timeout=PATIENCE_SECONDS, limits=limits
+        )
+        self.get = self._client.get
+        self.post = self._client.post
+        self.request = self._client.request
+        self.stream = self._client.stream
+
+    def complete(self, body: Any) -> httpx.Response:
+        """The answer to a completion request: JSON, or bytes that may be none."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        return self.post("/v1/completions", content=content, headers=headers)
+
+    def is_well(self) -> bool:
+        return self.complete({"prompt": "the cat", "max_tokens": 5}).status_code == 200
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
+
+    def exchange(self, data: bytes) -> bytes:
+        """Send bytes as they are, and read until the server closes the connection."""
+        with self.connect() as client:
+            client.sendall(data)
+            answer = b""
+            # What the server did not read of a request makes the end of the connection a reset.
+            with contextlib.suppress(ConnectionResetError):
+                while part := client.recv(65536):
+                    answer += part
+        return answer
+
+    def close(self) -> None:
+        self._client.close()
 
     def wait_until_idle(self) -> None:
         self.wait_for(lambda: not (self.scheduler.num_running or self.scheduler.num_waiting))
@@ -50,7 +86,7 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and machines that test are busy."""
+    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -88,7 +124,9 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
             thread.start()
             try:
                 assert started.wait(PATIENCE_SECONDS), "the server did not start"
-                yield Running(address_to_open(listener), server)
+                running = Running(address_to_open(listener), server)
+                yield running
+                running.close()
             finally:
                 server.should_exit = True
                 thread.join(PATIENCE_SECONDS)

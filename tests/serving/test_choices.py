@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import hypothesis
-import pytest
 from hypothesis import strategies as st
 
 from groundup.generation import LanguageModel
 from groundup.generation.request import NewToken
-from groundup.serving.choices import ChoiceWriter, Entry, Piece, TokenSpelling, finite
+from groundup.serving.choices import ChoiceText, Entry, Piece, TokenSpelling
 from groundup.tokenizer import Tokenizer
 
 IDS = st.lists(st.integers(0, 303), max_size=40)
@@ -18,8 +17,8 @@ STOPS = st.lists(st.sampled_from(["a", "the", " c", "é", "雨 f", "t.", "\ufffd
 
 def write(
     tokenizer: Tokenizer, ids: Sequence[int], stop: Sequence[str], **options: Any
-) -> tuple[ChoiceWriter, list[Piece]]:
-    writer = ChoiceWriter(tokenizer, stop, **options)
+) -> tuple[ChoiceText, list[Piece]]:
+    writer = ChoiceText(tokenizer, stop, **options)
     pieces: list[Piece] = []
     for number, id in enumerate(ids, start=1):
         reason: Any = "length" if number == len(ids) else None
@@ -75,7 +74,7 @@ def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
     language_model: LanguageModel,
 ) -> None:
     tokenizer = language_model.tokenizer
-    writer = ChoiceWriter(tokenizer, ["cab"], with_entries=True)
+    writer = ChoiceText(tokenizer, ["cab"], with_entries=True)
     shown = []
     for text in ("x", "c", "a", "t"):
         (id,) = tokenizer.encode(text)
@@ -85,7 +84,7 @@ def test_a_token_shows_as_soon_as_it_cannot_begin_a_stop_string(
 
 def test_the_end_of_the_document_is_no_token_of_the_text(language_model: LanguageModel) -> None:
     tokenizer = language_model.tokenizer
-    writer = ChoiceWriter(tokenizer, ["never"], with_entries=True)
+    writer = ChoiceText(tokenizer, ["never"], with_entries=True)
     (id,) = tokenizer.encode("n")
     assert writer.push(NewToken(id, -1.0, (), None)) == []
     (end_id,) = language_model.stop_ids
@@ -113,8 +112,3 @@ def test_two_ids_of_one_text_are_both_named() -> None:
     tokenizer.definition.vocab[257] = b"ab"
     named, ids = TokenSpelling(tokenizer).likeliest(Entry(257, -1.0, ((256, -2.0),), 0, 2))
     assert named == {"ab": -2.0, "<id 257>": -1.0} and ids == [256, 257]
-
-
-@pytest.mark.parametrize(("value", "kept"), [(-1.5, -1.5), (float("-inf"), -9999.0), (0.0, 0.0)])
-def test_log_probabilities_are_numbers_that_json_has(value: float, kept: float) -> None:
-    assert finite(value) == kept

@@ -1,26 +1,12 @@
 """What a completion request may ask for, and how it is told that it may not."""
 
 import copy
-import functools
 import json
 from typing import Any
 
-import httpx
 import pytest
 
 from groundup.generation import LanguageModel
-
-# Reading the certificates of the world takes longer than a test.
-# For a test that fails: no machine is so slow.
-PATIENCE_SECONDS = 120.0
-
-post = functools.partial(httpx.post, verify=False, timeout=PATIENCE_SECONDS)
-
-
-def ask(running: Any, body: Any) -> httpx.Response:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"content-type": "application/json"}
-    return post(f"{running.url}/v1/completions", content=content, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +20,8 @@ def ask(running: Any, body: Any) -> httpx.Response:
         ({"top_p": 0}, "top_p", "greater than 0"),
         ({"top_p": 1.1}, "top_p", "less than or equal to 1"),
         ({"n": 0}, "n", "greater than or equal to 1"),
-        ({"n": 17}, "n", "16 that this server writes"),
-        ({"n": 10**30}, "n", "16 that this server writes"),
+        ({"n": 17}, "n", "16 that this server generates"),
+        ({"n": 10**30}, "n", "16 that this server generates"),
         ({"prompt": ["a"] * 9, "n": 2}, "n", "9 prompts and n = 2"),
         ({"n": 1.5}, "n", "valid integer"),
         ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
@@ -99,7 +85,7 @@ def ask(running: Any, body: Any) -> httpx.Response:
 def test_what_cannot_be_granted_is_refused_with_its_reason(
     running: Any, body: Any, param: str | None, words: str
 ) -> None:
-    answer = ask(running, body)
+    answer = running.complete(body)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -110,10 +96,10 @@ def test_what_cannot_be_granted_is_refused_with_its_reason(
 
 
 def test_the_context_can_be_filled_to_the_last_token(running: Any) -> None:
-    answer = ask(running, {"prompt": [5], "max_tokens": 63, "seed": 1})
+    answer = running.complete({"prompt": [5], "max_tokens": 63, "seed": 1})
     assert answer.status_code == 200
-    assert ask(running, {"prompt": [5], "max_tokens": 64}).status_code == 400
-    assert ask(running, {"prompt": [5] * 64, "max_tokens": 0}).status_code == 200
+    assert running.complete({"prompt": [5], "max_tokens": 64}).status_code == 400
+    assert running.complete({"prompt": [5] * 64, "max_tokens": 0}).status_code == 200
 
 
 def test_what_clients_send_without_meaning_anything_is_taken(running: Any) -> None:
@@ -128,22 +114,22 @@ def test_what_clients_send_without_meaning_anything_is_taken(running: Any) -> No
         "temperature": None,
         "max_tokens": None,
     }
-    answer = ask(running, {"model": "tiny", "prompt": "a", **empty})
+    answer = running.complete({"model": "tiny", "prompt": "a", **empty})
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] <= 16
 
 
 def test_only_json_is_read(running: Any) -> None:
-    url = f"{running.url}/v1/completions"
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-        answer = post(url, content=b'{"prompt": "a"}', headers={"content-type": kind})
+        headers = {"content-type": kind}
+        answer = running.post("/v1/completions", content=b'{"prompt": "a"}', headers=headers)
         assert answer.status_code == 400 and "application/json" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("temperature", [0, 5e-324, 1e-30, 1e-6, 1e30, 1.7e308])
 def test_any_temperature_from_zero_on_gives_text(running: Any, temperature: float) -> None:
     body = {"prompt": "the", "max_tokens": 5, "top_p": 0.5, "top_k": 10**9, "min_p": 0.01}
-    answer = ask(running, {**body, "temperature": temperature, "repetition_penalty": 1.1})
+    answer = running.complete({**body, "temperature": temperature, "repetition_penalty": 1.1})
     assert answer.status_code == 200, answer.text
 
 
@@ -152,24 +138,24 @@ def test_any_temperature_from_zero_on_gives_text(running: Any, temperature: floa
 def test_any_penalty_that_is_taken_gives_text(running: Any, penalty: float, rest: Any) -> None:
     for temperature in (0, 1e-6, 1e300):
         body = {"prompt": "the", "max_tokens": 5, "temperature": temperature, **rest}
-        assert ask(running, {**body, "repetition_penalty": penalty}).status_code == 200
+        assert running.complete({**body, "repetition_penalty": penalty}).status_code == 200
 
 
 def test_our_own_options_reach_the_engine(running: Any, language_model: LanguageModel) -> None:
     options = {"top_k": 5, "min_p": 0.02, "repetition_penalty": 1.3, "temperature": 1.5}
     body = {"prompt": "the cat", "max_tokens": 30, "seed": 4}
-    text = ask(running, {**body, **options}).json()["choices"][0]["text"]
+    text = running.complete({**body, **options}).json()["choices"][0]["text"]
     assert text == language_model.generate("the cat", max_tokens=30, seed=4, **options)
-    assert text != ask(running, body).json()["choices"][0]["text"]
+    assert text != running.complete(body).json()["choices"][0]["text"]
 
 
 def test_a_seed_is_drawn_and_told_where_none_is_given(running: Any) -> None:
     body = {"prompt": "the", "max_tokens": 20}
-    first, second = (ask(running, body).json() for _ in range(2))
+    first, second = (running.complete(body).json() for _ in range(2))
     assert first["seed"] != second["seed"]
-    again = ask(running, {**body, "seed": first["seed"]}).json()
+    again = running.complete({**body, "seed": first["seed"]}).json()
     assert again["choices"] == first["choices"]
-    assert ask(running, {**body, "seed": -5}).json()["seed"] == -5
+    assert running.complete({**body, "seed": -5}).json()["seed"] == -5
 
 
 def test_ids_that_the_tokenizer_lacks_are_never_written(
@@ -181,12 +167,12 @@ def test_ids_that_the_tokenizer_lacks_are_never_written(
     body = {"prompt": "the", "max_tokens": 12, "seed": 3, "n": 2, "logprobs": 20}
     with start(padded) as running:
         for options in ({"temperature": 0}, {"temperature": 2}, {"top_k": 4}, {"top_p": 0.9}):
-            choices = ask(running, {**body, **options}).json()["choices"]
+            choices = running.complete({**body, **options}).json()["choices"]
             for choice in choices:
                 assert set(choice["logprobs"]["token_ids"]) <= set(vocab)
                 assert all(set(ids) <= set(vocab) for ids in choice["logprobs"]["top_ids"])
             assert choices[0]["text"] == padded.generate("the", max_tokens=12, seed=3, **options)
-            events = ask(running, {**body, **options, "n": 1, "stream": True}).text
+            events = running.complete({**body, **options, "n": 1, "stream": True}).text
             pieces = [json.loads(line[6:]) for line in events.splitlines() if line[6:7] == "{"]
             written = "".join(piece["choices"][0]["text"] for piece in pieces)
             assert written == choices[0]["text"]
@@ -194,13 +180,13 @@ def test_ids_that_the_tokenizer_lacks_are_never_written(
 
 def test_greedy_choices_are_all_the_same(running: Any) -> None:
     body = {"prompt": "the", "max_tokens": 10, "temperature": 0, "n": 3}
-    texts = {choice["text"] for choice in ask(running, body).json()["choices"]}
+    texts = {choice["text"] for choice in running.complete(body).json()["choices"]}
     assert len(texts) == 1
 
 
 def test_events_are_framed_as_the_standard_says(running: Any) -> None:
     body = {"prompt": "the", "max_tokens": 5, "stream": True}
-    answer = ask(running, body)
+    answer = running.complete(body)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-store"
     *events, done, rest = answer.content.split(b"\n\n")
@@ -212,7 +198,7 @@ def test_events_are_framed_as_the_standard_says(running: Any) -> None:
 
 def test_nothing_to_write_is_an_answer_too(running: Any) -> None:
     body = {"prompt": "the cat", "max_tokens": 0, "n": 2}
-    choices = ask(running, body).json()["choices"]
+    choices = running.complete(body).json()["choices"]
     assert [(c["text"], c["finish_reason"]) for c in choices] == [("", "length")] * 2
-    stream = ask(running, {**body, "stream": True, "echo": True}).text
+    stream = running.complete({**body, "stream": True, "echo": True}).text
     assert stream.count('"text":"the cat"') == 2 and stream.count('"length"') == 2

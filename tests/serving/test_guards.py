@@ -1,19 +1,9 @@
 """Who may ask: hosts, origins, tokens. Sent by hand where a client would not do it."""
 
-import functools
 import socket
 from typing import Any
 
-import httpx
 import pytest
-
-# Reading the certificates of the world takes longer than a test.
-# For a test that fails: no machine is so slow.
-PATIENCE_SECONDS = 120.0
-
-get = functools.partial(httpx.get, verify=False, timeout=PATIENCE_SECONDS)
-post = functools.partial(httpx.post, verify=False, timeout=PATIENCE_SECONDS)
-request = functools.partial(httpx.request, verify=False, timeout=PATIENCE_SECONDS)
 
 TOKEN = "sesame-open-the-door-0123456789"
 
@@ -22,7 +12,7 @@ TOKEN = "sesame-open-the-door-0123456789"
     "host", ["127.0.0.1:80", "localhost", "LOCALHOST:5", "[::1]:1", "127.9.9.9"]
 )
 def test_names_of_this_machine_are_answered(running: Any, host: str) -> None:
-    assert get(f"{running.url}/health", headers={"host": host}).status_code == 200
+    assert running.get("/health", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -31,7 +21,7 @@ def test_names_of_this_machine_are_answered(running: Any, host: str) -> None:
 )
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/api/runs"])
 def test_a_foreign_host_is_refused(running: Any, host: str, path: str) -> None:
-    answer = get(f"{running.url}{path}", headers={"host": host})
+    answer = running.get(path, headers={"host": host})
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "foreign_host"
 
 
@@ -40,16 +30,15 @@ def test_a_foreign_host_is_refused(running: Any, host: str, path: str) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 def test_a_foreign_origin_is_refused(running: Any, origin: str, method: str) -> None:
-    url = f"{running.url}/v1/completions"
     headers = {"origin": origin, "access-control-request-method": "POST"}
-    answer = request(method, url, headers=headers)
+    answer = running.request(method, "/v1/completions", headers=headers)
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "foreign_origin"
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_its_own_origin_may_ask(running: Any) -> None:
-    answer = post(
-        f"{running.url}/v1/completions",
+    answer = running.post(
+        "/v1/completions",
         json={"prompt": "a", "max_tokens": 1},
         headers={"origin": running.url},
     )
@@ -80,7 +69,7 @@ def locked(start: Any) -> Any:
 )
 def test_without_the_token_nothing_is_told(locked: Any, value: Any, path: str) -> None:
     headers = {} if value is None else {"authorization": value}
-    answer = get(f"{locked.url}{path}", headers=headers)
+    answer = locked.get(path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert TOKEN not in answer.text
@@ -88,13 +77,13 @@ def test_without_the_token_nothing_is_told(locked: Any, value: Any, path: str) -
 
 def test_with_the_token_all_is_as_usual(locked: Any) -> None:
     headers = {"authorization": f"bearer {TOKEN}"}
-    assert get(f"{locked.url}/v1/models", headers=headers).status_code == 200
-    assert get(f"{locked.url}/nowhere", headers=headers).status_code == 404
+    assert locked.get("/v1/models", headers=headers).status_code == 200
+    assert locked.get("/nowhere", headers=headers).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/runs", "/health", "/static/shell.js"])
 def test_pages_open_without_a_token_since_a_browser_cannot_send_one(locked: Any, path: str) -> None:
-    assert get(f"{locked.url}{path}").status_code == 200
+    assert locked.get(path).status_code == 200
 
 
 def test_the_token_shows_in_no_settings_and_no_error(locked: Any) -> None:
@@ -106,12 +95,12 @@ def test_the_token_shows_in_no_settings_and_no_error(locked: Any) -> None:
 
 def test_two_authorizations_are_none(locked: Any) -> None:
     headers = [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")]
-    assert get(f"{locked.url}/v1/models", headers=headers).status_code == 401
+    assert locked.get("/v1/models", headers=headers).status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/", "/runs", "/health", "/nowhere", "/static/shell.js"])
 def test_answers_carry_the_security_headers(running: Any, path: str) -> None:
-    headers = get(f"{running.url}{path}").headers
+    headers = running.get(path).headers
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "script-src" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -126,5 +115,5 @@ def test_a_missing_host_is_refused(running: Any) -> None:
 
 
 def test_no_page_comes_from_elsewhere(running: Any) -> None:
-    assert get(f"{running.url}/docs").status_code == 404
-    assert get(f"{running.url}/redoc").status_code == 404
+    assert running.get("/docs").status_code == 404
+    assert running.get("/redoc").status_code == 404

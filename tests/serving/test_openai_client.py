@@ -69,7 +69,9 @@ def test_usage_counts_ids(client: openai.OpenAI, language_model: LanguageModel) 
     assert all(chunk.usage is None for chunk in others)
 
 
-def test_choices_differ_and_the_first_is_the_one_alone(client: openai.OpenAI) -> None:
+def test_choices_differ_the_first_is_the_one_alone_and_streams_tell_them_apart(
+    client: openai.OpenAI,
+) -> None:
     arguments: dict[str, Any] = {"prompt": "the", "max_tokens": 20, "seed": 11}
     alone = client.completions.create(model="tiny", **arguments).choices[0].text
     many = client.completions.create(model="tiny", n=4, **arguments)
@@ -79,18 +81,13 @@ def test_choices_differ_and_the_first_is_the_one_alone(client: openai.OpenAI) ->
     assert texts[:2] == [
         c.text for c in client.completions.create(model="tiny", n=2, **arguments).choices
     ]
-
-
-def test_choices_of_a_stream_are_told_apart_by_their_index(client: openai.OpenAI) -> None:
-    arguments: dict[str, Any] = {"prompt": "the", "max_tokens": 20, "seed": 11, "n": 3}
-    whole = client.completions.create(model="tiny", **arguments)
-    texts, reasons = ["", "", ""], ["", "", ""]
-    for chunk in client.completions.create(model="tiny", stream=True, **arguments):
+    streamed, reasons = [""] * 4, [""] * 4
+    for chunk in client.completions.create(model="tiny", n=4, stream=True, **arguments):
         (choice,) = chunk.choices
-        texts[choice.index] += choice.text
+        streamed[choice.index] += choice.text
         reasons[choice.index] += choice.finish_reason or ""
-    assert texts == [choice.text for choice in whole.choices]
-    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert streamed == texts
+    assert reasons == [choice.finish_reason for choice in many.choices]
 
 
 def test_several_prompts_are_answered_in_order(client: openai.OpenAI) -> None:
@@ -105,17 +102,16 @@ def test_several_prompts_are_answered_in_order(client: openai.OpenAI) -> None:
         ]
 
 
-def test_ids_are_a_prompt_too(client: openai.OpenAI, language_model: LanguageModel) -> None:
+def test_ids_are_a_prompt_too_and_none_begins_a_document(
+    client: openai.OpenAI, language_model: LanguageModel
+) -> None:
     ids = language_model.tokenizer.encode("the cat")
-    arguments: dict[str, Any] = {"max_tokens": 10, "seed": 2}
-    by_text = client.completions.create(model="tiny", prompt="the cat", **arguments)
-    by_ids = client.completions.create(model="tiny", prompt=[ids, ids], **arguments)
+    arguments: dict[str, Any] = {"model": "tiny", "max_tokens": 10, "seed": 2}
+    by_text = client.completions.create(prompt="the cat", **arguments)
+    by_ids = client.completions.create(prompt=[ids, ids], **arguments)
     assert [c.text for c in by_ids.choices] == [by_text.choices[0].text] * 2
-
-
-def test_no_prompt_begins_a_document(client: openai.OpenAI, language_model: LanguageModel) -> None:
-    answer = client.completions.create(model="tiny", prompt="", max_tokens=10, seed=1)
-    assert answer.choices[0].text == language_model.generate("", max_tokens=10, seed=1)
+    answer = client.completions.create(prompt="", **arguments)
+    assert answer.choices[0].text == language_model.generate("", max_tokens=10, seed=2)
 
 
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:

@@ -8,7 +8,7 @@ TOKENS = ".output-tokens .token"
 
 
 def test_a_prompt_is_streamed_and_its_tokens_can_be_looked_at(browser: Any, running: Any) -> None:
-    _open(browser, running, max_tokens=12)
+    _open(browser, running, max_tokens=40)
     browser.find("#prompt").send_keys("the cat")
     browser.find("#generate").click()
     _wait_until_done(browser)
@@ -16,28 +16,6 @@ def test_a_prompt_is_streamed_and_its_tokens_can_be_looked_at(browser: Any, runn
     assert text.startswith("the cat") and len(text) > len("the cat")
 
     browser.all("[name=view]")[1].click()
-    tokens = browser.all(TOKENS)
-    assert len(tokens) == 12
-    percents = [_percent(token.get_attribute("aria-label")) for token in tokens]
-    assert all(0 <= percent <= 100 for percent in percents)
-
-    tokens[3].click()
-    panel = browser.find(".inspector")
-    assert "Token 4 of 12" in panel.text
-    assert _percent(panel.find_element("css selector", "strong").text) == percents[3]
-    rows = panel.find_elements("css selector", ".alternative")
-    assert len(rows) >= 8
-    chosen = [row for row in rows if row.get_attribute("data-chosen") == "true"]
-    assert len(chosen) == 1 and "chosen" in chosen[0].text
-    shares = [_percent(row.text.splitlines()[-1]) for row in rows]
-    assert shares == sorted(shares, reverse=True)
-    assert sum(shares) <= 100.5
-
-
-def test_tokens_are_coloured_by_their_probability(browser: Any, running: Any) -> None:
-    _open(browser, running, max_tokens=40, view="tokens")
-    browser.find("#generate").click()
-    _wait_until_done(browser)
     tokens = browser.script(
         """
         return [...document.querySelectorAll(arguments[0])].map((one) =>
@@ -53,6 +31,19 @@ def test_tokens_are_coloured_by_their_probability(browser: Any, running: Any) ->
     colours = {(level, colour) for _, level, colour in tokens}
     assert len(colours) == len({level for level, _ in colours}) >= 3
     assert len({colour for _, colour in colours}) == len(colours)
+
+    browser.all(TOKENS)[3].click()
+    panel = browser.find(".inspector")
+    assert "Token 4 of 40" in panel.text
+    probability = _percent(panel.find_element("css selector", "strong").text)
+    assert probability == _percent(tokens[3][0])
+    rows = panel.find_elements("css selector", ".alternative")
+    assert len(rows) >= 8
+    chosen = [row for row in rows if row.get_attribute("data-chosen") == "true"]
+    assert len(chosen) == 1 and "chosen" in chosen[0].text
+    percents = [_percent(row.text.splitlines()[-1]) for row in rows]
+    assert percents == sorted(percents, reverse=True)
+    assert sum(percents) <= 100.5
 
 
 def test_two_settings_answer_side_by_side(browser: Any, running: Any) -> None:
@@ -184,33 +175,16 @@ def test_a_server_with_a_token_asks_for_it_once(browser: Any, start: Any) -> Non
         browser.script("sessionStorage.clear()")
 
 
-def test_markup_in_prompts_and_answers_stays_text(browser: Any, running: Any) -> None:
+def test_markup_stays_text_and_no_other_host_is_asked(browser: Any, running: Any) -> None:
     _open(browser, running, max_tokens=3, prompt="<img src=x onerror=alert(1)>")
     browser.find("#generate").click()
     _wait_until_done(browser)
     assert browser.find(".output-text").text.startswith("<img src=x")
     assert browser.all("#columns img") == []
-
-
-def test_no_other_host_is_asked_for_anything(browser: Any, running: Any) -> None:
-    _open(browser, running, max_tokens=5)
-    browser.find("#generate").click()
-    _wait_until_done(browser)
-    browser.open(f"{running.url}/#tokenizer")
+    browser.open(f"{running.url}/#tokenizer?text=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E")
     browser.find(".chip")
+    assert browser.all("#tokenizer-view img") == []
     assert browser.take_requested_hosts() - {""} == {urlsplit(running.url).netloc}
-
-
-def test_the_theme_follows_the_system_until_it_is_chosen(browser: Any, running: Any) -> None:
-    theme = "return document.documentElement.dataset.theme"
-    for scheme in ("dark", "light"):
-        _prefer(browser, scheme)
-        browser.open(running.url)
-        assert browser.script(theme) == scheme
-    browser.find("#theme-button").click()
-    assert browser.script(theme) == "dark"
-    browser.open(running.url)
-    assert browser.script(theme) == "dark"
 
 
 def test_nothing_is_wider_than_the_screen(browser: Any, running: Any) -> None:
@@ -243,7 +217,10 @@ def test_every_control_has_a_name_and_every_id_is_one_of_a_kind(browser: Any, ru
     assert [one.text for one in browser.all("h1") if one.is_displayed()] == ["Playground"]
 
 
-def test_colours_contrast_enough_in_both_themes(browser: Any, running: Any) -> None:
+def test_themes_follow_the_system_until_one_is_chosen_and_contrast_enough(
+    browser: Any, running: Any
+) -> None:
+    theme = "return document.documentElement.dataset.theme"
     surfaces = ["paper", "surface", "sunken"]
     pairs = [(text, under) for text in ("text", "text-muted", "accent") for under in surfaces]
     pairs += [("text-on-accent", "accent"), ("text-on-accent", "accent-strong")]
@@ -251,13 +228,18 @@ def test_colours_contrast_enough_in_both_themes(browser: Any, running: Any) -> N
     pairs += [("text", f"level-{level}") for level in range(5)]
     pairs += [(text, f"hue-{hue}") for text in ("text", "text-muted") for hue in range(4)]
     outlines = [("line-strong", "surface"), ("line-strong", "paper")]
-    for scheme in ("light", "dark"):
+    for scheme in ("dark", "light"):
         _prefer(browser, scheme)
         browser.open(running.url)
+        assert browser.script(theme) == scheme
         colours = {name: _colour(browser, name) for pair in pairs + outlines for name in pair}
         poor = [pair for pair in pairs if _contrast(*(colours[name] for name in pair)) < 4.5]
         poor += [pair for pair in outlines if _contrast(*(colours[name] for name in pair)) < 3]
         assert poor == [], scheme
+    browser.find("#theme-button").click()
+    assert browser.script(theme) == "dark"
+    browser.open(running.url)
+    assert browser.script(theme) == "dark"
 
 
 def test_streamed_text_is_announced_by_sentences_not_by_tokens(browser: Any, running: Any) -> None:

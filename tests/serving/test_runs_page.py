@@ -181,18 +181,6 @@ def wait_long(browser: Any, condition: Callable[[], bool]) -> None:
                 raise
 
 
-def test_the_newest_run_is_shown_first_by_step(browser: Any, page: Any, make_run: MakeRun) -> None:
-    os.utime(make_run("old", year=2020).metrics_file, (1, 1))
-    make_run("new", year=2021)
-    look(browser, page)
-    browser.wait(lambda: len(curve(browser, "new")) == 20)
-    assert chosen(browser) == ["new"]
-    assert curve(browser, "new") == list(range(1, 21))
-    assert "training 0.2500" in browser.find("#plot-loss-summary").text
-    assert "validation 0.3000" in browser.find("#plot-loss-summary").text
-    assert "0.3000" in browser.find(".tiles").text
-
-
 def test_two_runs_share_the_plots_and_differ_in_their_settings(
     browser: Any, page: Any, make_run: MakeRun
 ) -> None:
@@ -224,17 +212,24 @@ def test_two_runs_share_the_plots_and_differ_in_their_settings(
     browser.wait(lambda: not curve(browser, "other"))
 
 
-def test_the_axis_the_scale_and_the_smoothing_can_be_switched(
+def test_the_axis_the_scale_the_smoothing_and_the_theme_can_be_switched(
     browser: Any, page: Any, make_run: MakeRun
 ) -> None:
-    make_run("one")
+    os.utime(make_run("old", year=2020).metrics_file, (1, 1))
+    make_run("one", year=2021)
     look(browser, page)
     browser.wait(lambda: len(curve(browser, "one")) == 20)
+    # The newest run is chosen.
+    assert chosen(browser) == ["one"]
+    assert curve(browser, "one") == list(range(1, 21))
+    assert "training 0.2500" in browser.find("#plot-loss-summary").text
+    assert "validation 0.3000" in browser.find("#plot-loss-summary").text
+    assert "0.3000" in browser.find(".tiles").text
     browser.all("[name=x]")[1].click()
     browser.wait(lambda: curve(browser, "one")[-1] == 20_000)
     browser.all("[name=x]")[2].click()
     browser.wait(lambda: curve(browser, "one")[-1] == 10)
-    assert "minutes" in axis_title(browser)
+    assert "minutes" in loss_layout(browser, "xaxis.title")["text"]
     browser.find("[name=log]").click()
     browser.wait(lambda: loss_layout(browser, "yaxis.type") == "log")
     browser.find("[name=smoothing]").send_keys("\ue010")
@@ -249,6 +244,9 @@ def test_the_axis_the_scale_and_the_smoothing_can_be_switched(
     look(browser, page, f"?{query}")
     browser.wait(lambda: loss_layout(browser, "yaxis.type") == "log")
     assert browser.all("[name=x]")[2].is_selected()
+    before = loss_layout(browser, "font.color")
+    browser.find("#theme-button").click()
+    browser.wait(lambda: loss_layout(browser, "font.color") != before)
 
 
 def loss_layout(browser: Any, path: str) -> Any:
@@ -257,12 +255,6 @@ def loss_layout(browser: Any, path: str) -> Any:
         "return document.getElementById('plot-loss').layout?.[arguments[0]][arguments[1]]",
         axis,
         name,
-    )
-
-
-def axis_title(browser: Any) -> str:
-    return str(
-        browser.script("return document.getElementById('plot-loss').layout.xaxis.title.text")
     )
 
 
@@ -296,24 +288,18 @@ def test_skipped_steps_and_spikes_are_named_in_the_health(
     assert "No step was skipped" in calm.text and "No spike in the loss" in calm.text
 
 
-def test_a_resumed_run_is_drawn_anew(browser: Any, page: Any, make_run: MakeRun) -> None:
-    folder = make_run("one")
-    look(browser, page)
-    browser.wait(lambda: len(curve(browser, "one")) == 20)
-    cut_metrics(folder.metrics_file, last_step=10)
-    for step in (11, 13):
-        add_line(folder, step)
-    return_to(browser)
-    browser.wait(lambda: curve(browser, "one") == [*range(1, 12), 13])
-
-
-def test_a_run_deleted_while_looked_at_is_said_to_be_gone(
+def test_a_resumed_run_is_drawn_anew_and_a_deleted_one_is_said_to_be_gone(
     browser: Any, page: Any, make_run: MakeRun
 ) -> None:
     folder = make_run("doomed")
     make_run("other")
     look(browser, page, "?run=doomed&run=other")
-    browser.wait(lambda: curve(browser, "doomed"))
+    browser.wait(lambda: len(curve(browser, "doomed")) == 20)
+    cut_metrics(folder.metrics_file, last_step=10)
+    for step in (11, 13):
+        add_line(folder, step)
+    return_to(browser)
+    browser.wait(lambda: curve(browser, "doomed") == [*range(1, 12), 13])
     shutil.rmtree(folder.path)
     return_to(browser)
     browser.wait(lambda: "doomed" in browser.find("#problem").text)
@@ -321,7 +307,9 @@ def test_a_run_deleted_while_looked_at_is_said_to_be_gone(
     assert chosen(browser) == ["other"]
 
 
-def test_odd_names_are_shown_as_they_are(browser: Any, page: Any, make_run: MakeRun) -> None:
+def test_odd_names_are_shown_as_they_are_and_no_other_server_is_asked(
+    browser: Any, page: Any, make_run: MakeRun
+) -> None:
     odd_names = ["<img src=x onerror=alert(1)>", "<b>é &amp; x", "a&b=c#d%41 +"]
     for name in odd_names:
         make_run(name)
@@ -333,6 +321,7 @@ def test_odd_names_are_shown_as_they_are(browser: Any, page: Any, make_run: Make
     hovered = browser.find("#plot-loss .hoverlayer").text
     assert all(name in hovered for name in odd_names)
     assert browser.all("main img, main b") == []
+    assert browser.take_requested_hosts() == {urlsplit(page.url).netloc}
 
 
 def hover(browser: Any) -> None:
@@ -362,11 +351,14 @@ def test_keys_alone_choose_runs_and_views(browser: Any, page: Any, make_run: Mak
     assert not browser.all("#panel-curves")[0].is_displayed()
 
 
-def test_every_control_has_a_name(browser: Any, page: Any, make_run: MakeRun) -> None:
+def test_every_control_has_a_name_and_no_width_scrolls_sideways(
+    browser: Any, page: Any, make_run: MakeRun
+) -> None:
     make_run("one")
-    make_run("two")
-    look(browser, page, "?run=one&run=two")
-    browser.wait(lambda: curve(browser, "two"))
+    long = "a-run-with-a-name-that-is-much-longer-than-anyone-would-like" * 4
+    make_run(long)
+    look(browser, page, f"?run=one&run={long}")
+    browser.wait(lambda: curve(browser, long))
     operable = {"button", "checkbox", "radio", "slider", "tab", "searchbox", "combobox", "link"}
     for tab in TABS:
         browser.find(f"#tab-{tab}").click()
@@ -374,33 +366,9 @@ def test_every_control_has_a_name(browser: Any, page: Any, make_run: MakeRun) ->
         nodes = [node for node in tree if node.get("role", {}).get("value") in operable]
         assert len(nodes) > 12
         assert [node for node in nodes if not node["name"]["value"].strip()] == []
-
-
-def test_no_width_scrolls_sideways(browser: Any, page: Any, make_run: MakeRun) -> None:
-    make_run("one")
-    make_run("a-run-with-a-name-that-is-much-longer-than-anyone-would-like" * 4)
-    look(
-        browser, page, "?" + urlencode([("run", path.name) for path in page.runs_folder.iterdir()])
-    )
-    browser.wait(lambda: curve(browser, "one"))
-    for width in (360, 768, 1100, 1920):
-        browser.resize(width, 800)
-        for tab in TABS:
-            browser.find(f"#tab-{tab}").click()
+        for width in (360, 768, 1920):
+            browser.resize(width, 800)
             assert browser.script("return document.documentElement.scrollWidth") <= width, tab
-
-
-def test_the_plots_follow_the_theme_and_ask_no_other_server(
-    browser: Any, page: Any, make_run: MakeRun
-) -> None:
-    make_run("one")
-    look(browser, page)
-    browser.wait(lambda: curve(browser, "one"))
-    before = loss_layout(browser, "font.color")
-    browser.find("#theme-button").click()
-    browser.wait(lambda: loss_layout(browser, "font.color") != before)
-    hover(browser)
-    assert browser.take_requested_hosts() == {urlsplit(page.url).netloc}
 
 
 def test_a_server_that_is_gone_is_said_to_be(browser: Any, start: Any, tmp_path: Path) -> None:

@@ -11,17 +11,14 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest, NewToken
 from groundup.generation.sampling import Sampler
+from groundup.serving.api_errors import ApiError
+from groundup.serving.jobs import Job, NotTakingRequestsError, Outbox, QueueFullError, Row
 from groundup.serving.metrics_page import Metrics
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
-from groundup.serving.tickets import (
-    EngineFailedError,
-    NotTakingRequestsError,
-    Outbox,
-    QueueFullError,
-    Row,
-    Ticket,
-)
+
+# For a test that fails: no machine is so slow.
+PATIENCE_SECONDS = 120.0
 
 
 class SteppedEngine:
@@ -75,213 +72,220 @@ def ask(seed: int, max_tokens: int = 3, prompt: tuple[int, ...] = (1,)) -> Gener
     return GenerationRequest(prompt, max_tokens, Sampler(), seed=seed)
 
 
-async def read(ticket: Ticket) -> list[list[int]]:
+async def read(job: Job) -> list[list[int]]:
     """The ids of every row, to their ends."""
-    ids: list[list[int]] = [[] for _ in ticket.rows]
+    ids: list[list[int]] = [[] for _ in job.rows]
     num_left = len(ids)
     while num_left:
-        for event in await ticket.next_events():
+        for event in await job.next_events():
             if event.error is not None:
                 raise event.error
             assert event.token is not None
-            ids[event.place].append(event.token.id)
+            ids[event.row_index].append(event.token.id)
             num_left -= event.token.finish_reason is not None
     return ids
 
 
-async def next_ids(ticket: Ticket) -> list[int]:
-    return [event.token.id for event in await ticket.next_events() if event.token is not None]
+async def next_ids(job: Job) -> list[int]:
+    return [event.token.id for event in await job.next_events() if event.token is not None]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
+    """`play` ends a wait for what never comes true."""
+    while not condition():
         await asyncio.sleep(0.005)
-    raise AssertionError("it never came true")
+
+
+Scene = Callable[[Scheduler, SteppedEngine], Coroutine[Any, Any, None]]
 
 
 def play(
-    scene: Callable[[Scheduler, SteppedEngine], Coroutine[Any, Any, None]],
     max_rows: int = 2,
     max_queue: int = 4,
     make: Callable[[], SteppedEngine] | None = None,
     **limits: int,
-) -> Metrics:
-    """Run a scene with a scheduler that works, and stop that whatever happens."""
-    engines: list[SteppedEngine] = []
-    metrics = Metrics()
+) -> Callable[[Scene], Callable[[], None]]:
+    """Make a test of a scene: it runs with a scheduler that works, which ends whatever happens."""
 
-    def make_engine() -> SteppedEngine:
-        engines.append(make() if make and engines else SteppedEngine())
-        return engines[-1]
+    def decorate(scene: Scene) -> Callable[[], None]:
+        engines: list[SteppedEngine] = []
 
-    async def run() -> None:
-        settings = ServerSettings(max_rows=max_rows, max_queue=max_queue, **limits)
-        scheduler = Scheduler(make_engine, settings, metrics)
-        scheduler.start()
-        try:
-            await asyncio.wait_for(scene(scheduler, engines[0]), 20)
-        finally:
-            for engine in engines:
-                engine.allow(10_000)
-            scheduler.stop()
+        def make_engine() -> SteppedEngine:
+            engines.append(make() if make and engines else SteppedEngine())
+            return engines[-1]
 
-    asyncio.run(run())
-    return metrics
+        async def run() -> None:
+            settings = ServerSettings(max_rows=max_rows, max_queue=max_queue, **limits)
+            scheduler = Scheduler(make_engine, settings, Metrics())
+            scheduler.start()
+            try:
+                await asyncio.wait_for(scene(scheduler, engines[0]), PATIENCE_SECONDS)
+            finally:
+                for engine in engines:
+                    engine.allow(10_000)
+                scheduler.stop()
 
+        # Not functools.wraps: pytest would look for fixtures named as the scene's arguments are.
+        def test() -> None:
+            asyncio.run(run())
 
-def test_every_request_gets_its_tokens_in_order() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        engine.allow(100)
-        assert await read(scheduler.submit([ask(1, 3), ask(2, 5)])) == [[1, 2, 3], [1, 2, 3, 4, 5]]
-        assert len(engine.threads) == 1 and threading.get_ident() not in engine.threads
+        return test
 
-    play(scene)
+    return decorate
 
 
-def test_requests_join_and_leave_between_steps() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        first = scheduler.submit([ask(1, 4)])
-        engine.allow(1)
-        await first.next_events()
-        second = scheduler.submit([ask(2, 2)])
-        third = scheduler.submit([ask(3, 2)])
-        await until(lambda: scheduler.num_running == 1 and scheduler.num_waiting == 2)
-        engine.allow(100)
-        await asyncio.gather(read(first), read(second), read(third))
-        # The step that was under way when they came is the first alone; then there is room for
-        # one, and the third takes the place of whoever ends first.
-        assert engine.history in (
-            [[1], [1], [1, 2], [1, 2], [3], [3]],
-            [[1], [1, 2], [1, 2], [1, 3], [3]],
-        )
-        assert scheduler.num_running == scheduler.num_waiting == 0
-
-    play(scene)
+@play()
+async def test_every_request_gets_its_tokens_in_order(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    engine.allow(100)
+    assert await read(scheduler.submit([ask(1, 3), ask(2, 5)])) == [[1, 2, 3], [1, 2, 3, 4, 5]]
+    assert len(engine.threads) == 1 and threading.get_ident() not in engine.threads
 
 
-def test_a_client_that_leaves_frees_its_row_before_the_next_step() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        gone, stays = scheduler.submit([ask(1, 50)]), scheduler.submit([ask(2, 4)])
-        engine.allow(1)
-        await gone.next_events()
-        scheduler.cancel(gone.rows)
-        engine.allow(100)
-        assert await read(stays) == [[1, 2, 3, 4]]
-        # One step may have begun before the client left.
-        assert all(1 not in seeds for seeds in engine.history[2:])
-        assert len(engine.history) < 10
-        await until(lambda: scheduler.num_running == 0)
-
-    play(scene)
-
-
-def test_a_waiting_request_that_is_cancelled_never_begins() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        running = scheduler.submit([ask(1), ask(2)])
-        waiting = scheduler.submit([ask(3)])
-        await until(lambda: scheduler.num_running == 2)
-        assert scheduler.num_waiting == 1
-        scheduler.cancel(waiting.rows)
-        assert scheduler.num_waiting == 0
-        engine.allow(100)
-        await read(running)
-        assert [request.seed for request in engine.added] == [1, 2]
-
-    play(scene)
+@play()
+async def test_requests_join_and_leave_between_steps(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    first = scheduler.submit([ask(1, 4)])
+    engine.allow(1)
+    await first.next_events()
+    second = scheduler.submit([ask(2, 2)])
+    third = scheduler.submit([ask(3, 2)])
+    await until(lambda: scheduler.num_running == 1 and scheduler.num_waiting == 2)
+    engine.allow(100)
+    await asyncio.gather(read(first), read(second), read(third))
+    # The step that was under way when they came is the first alone; then there is room for
+    # one, and the third takes the place of whoever ends first.
+    assert engine.history in (
+        [[1], [1], [1, 2], [1, 2], [3], [3]],
+        [[1], [1, 2], [1, 2], [1, 3], [3]],
+    )
+    assert scheduler.num_running == scheduler.num_waiting == 0
 
 
-def test_a_full_queue_refuses_all_of_a_request() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        kept = scheduler.submit([ask(seed) for seed in range(5)])
-        with pytest.raises(QueueFullError):
-            scheduler.submit([ask(8), ask(9)])
-        last = scheduler.submit([ask(7)])
-        with pytest.raises(QueueFullError):
-            scheduler.submit([ask(8)])
-        engine.allow(100)
-        await asyncio.gather(read(kept), read(last))
-        assert sorted(request.seed for request in engine.added) == [0, 1, 2, 3, 4, 7]
-
-    play(scene, max_rows=2, max_queue=4)
-
-
-def test_clients_take_turns_however_much_one_asks_for() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        many = scheduler.submit([ask(1, 2) for _ in range(8)], "greedy")
-        await until(lambda: scheduler.num_running == 2)
-        few = scheduler.submit([ask(2, 2), ask(3, 2)], "modest")
-        other = scheduler.submit([ask(4, 2)], "third")
-        engine.allow(100)
-        await asyncio.gather(*map(read, (many, few, other)))
-        # Two steps a text: whoever holds less comes first, then whose turn is longest ago.
-        assert [sorted(seeds) for seeds in engine.history[::2]] == [
-            [1, 1], [1, 2], [1, 4], [1, 3], [1, 1], [1],
-        ]  # fmt: skip
-
-    play(scene, max_rows=2, max_queue=16)
+@play()
+async def test_a_client_that_leaves_frees_its_row_before_the_next_step(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    gone, stays = scheduler.submit([ask(1, 50)]), scheduler.submit([ask(2, 4)])
+    engine.allow(1)
+    await gone.next_events()
+    scheduler.cancel(gone.rows)
+    engine.allow(100)
+    assert await read(stays) == [[1, 2, 3, 4]]
+    # One step may have begun before the client left.
+    assert all(1 not in seeds for seeds in engine.history[2:])
+    assert len(engine.history) < 10
+    await until(lambda: scheduler.num_running == 0)
 
 
-def test_one_client_holds_no_more_than_its_rows_and_places() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
-        await until(lambda: scheduler.num_running == 3)
-        scheduler.submit([ask(1, 2) for _ in range(2)], "greedy")
-        with pytest.raises(QueueFullError):
-            scheduler.submit([ask(1, 2)], "greedy")
-        with pytest.raises(QueueFullError):
-            await scheduler.between_steps(lambda: None, "greedy")
-        ticket = scheduler.submit([ask(2, 1)], "modest")
-        engine.allow(2)
-        assert await read(ticket) == [[1]]
-        assert [seeds.count(1) for seeds in engine.history] == [3, 3]
-        engine.allow(100)
-        await asyncio.gather(*map(read, tickets))
-
-    play(scene, max_rows=4, max_queue=8, max_client_rows=3)
+@play()
+async def test_a_waiting_request_that_is_cancelled_never_begins(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    running = scheduler.submit([ask(1), ask(2)])
+    waiting = scheduler.submit([ask(3)])
+    await until(lambda: scheduler.num_running == 2)
+    assert scheduler.num_waiting == 1
+    scheduler.cancel(waiting.rows)
+    assert scheduler.num_waiting == 0
+    engine.allow(100)
+    await read(running)
+    assert [request.seed for request in engine.added] == [1, 2]
 
 
-def test_no_queue_means_as_many_as_there_are_rows() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        two = scheduler.submit([ask(1), ask(2)])
-        with pytest.raises(QueueFullError):
-            scheduler.submit([ask(3)])
-        engine.allow(100)
-        await read(two)
-        assert await read(scheduler.submit([ask(3)])) == [[1, 2, 3]]
-
-    play(scene, max_rows=2, max_queue=0)
-
-
-def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        ticket = scheduler.submit([ask(1, 40), ask(2, 11)])
-        engine.allow(1)
-        await ticket.next_events()
-        scheduler._seconds_per_step = 0.5
-        with pytest.raises(QueueFullError) as caught:
-            scheduler.submit([ask(3)])
-        assert caught.value.retry_seconds == pytest.approx(10 * 0.5)
-        with pytest.raises(QueueFullError) as caught:
-            scheduler.submit([ask(3), ask(4)])
-        assert caught.value.retry_seconds == pytest.approx(39 * 0.5)
-
-    play(scene, max_rows=2, max_queue=0)
+@play(max_rows=2, max_queue=4)
+async def test_a_full_queue_refuses_all_of_a_request(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    kept = scheduler.submit([ask(seed) for seed in range(5)])
+    with pytest.raises(QueueFullError):
+        scheduler.submit([ask(8), ask(9)])
+    last = scheduler.submit([ask(7)])
+    with pytest.raises(QueueFullError):
+        scheduler.submit([ask(8)])
+    engine.allow(100)
+    await asyncio.gather(read(kept), read(last))
+    assert sorted(request.seed for request in engine.added) == [0, 1, 2, 3, 4, 7]
 
 
-@pytest.mark.parametrize(("prompt", "error"), [(666, ConfigError), (667, EngineFailedError)])
-def test_a_request_that_cannot_begin_fails_alone(prompt: int, error: type[Exception]) -> None:
+@play(max_rows=2, max_queue=16)
+async def test_clients_take_turns_however_much_one_asks_for(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    many = scheduler.submit([ask(1, 2) for _ in range(8)], "greedy")
+    await until(lambda: scheduler.num_running == 2)
+    few = scheduler.submit([ask(2, 2), ask(3, 2)], "modest")
+    other = scheduler.submit([ask(4, 2)], "third")
+    engine.allow(100)
+    await asyncio.gather(*map(read, (many, few, other)))
+    # Two steps a text: whoever holds less comes first, then whose turn is longest ago.
+    assert [sorted(seeds) for seeds in engine.history[::2]] == [
+        [1, 1], [1, 2], [1, 4], [1, 3], [1, 1], [1],
+    ]  # fmt: skip
+
+
+@play(max_rows=4, max_queue=8, max_client_rows=3)
+async def test_one_client_holds_no_more_than_its_rows_and_places(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    jobs = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
+    await until(lambda: scheduler.num_running == 3)
+    scheduler.submit([ask(1, 2) for _ in range(2)], "greedy")
+    with pytest.raises(QueueFullError):
+        scheduler.submit([ask(1, 2)], "greedy")
+    with pytest.raises(QueueFullError):
+        await scheduler.between_steps(lambda: None, "greedy")
+    job = scheduler.submit([ask(2, 1)], "modest")
+    engine.allow(2)
+    assert await read(job) == [[1]]
+    assert [seeds.count(1) for seeds in engine.history] == [3, 3]
+    engine.allow(100)
+    await asyncio.gather(*map(read, jobs))
+
+
+@play(max_rows=2, max_queue=0)
+async def test_no_queue_means_as_many_as_there_are_rows(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    two = scheduler.submit([ask(1), ask(2)])
+    with pytest.raises(QueueFullError):
+        scheduler.submit([ask(3)])
+    engine.allow(100)
+    await read(two)
+    assert await read(scheduler.submit([ask(3)])) == [[1, 2, 3]]
+
+
+@play(max_rows=2, max_queue=0)
+async def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    job = scheduler.submit([ask(1, 40), ask(2, 11)])
+    engine.allow(1)
+    await job.next_events()
+    scheduler._seconds_per_step = 0.5
+    with pytest.raises(QueueFullError) as caught:
+        scheduler.submit([ask(3)])
+    assert caught.value.retry_seconds == pytest.approx(10 * 0.5)
+    with pytest.raises(QueueFullError) as caught:
+        scheduler.submit([ask(3), ask(4)])
+    assert caught.value.retry_seconds == pytest.approx(39 * 0.5)
+
+
+@pytest.mark.parametrize(("prompt", "status"), [(666, 400), (667, 500)])
+def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
         good = scheduler.submit([ask(1)])
         bad = scheduler.submit([ask(2, prompt=(prompt,))])
         engine.allow(100)
-        with pytest.raises(error):
+        with pytest.raises(ApiError) as caught:
             await read(bad)
+        assert caught.value.status == status
         assert await read(good) == [[1, 2, 3]]
         assert scheduler.status == "ok" and scheduler.num_running == 0
 
-    play(scene)
+    play()(scene)()
 
 
 def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
@@ -297,7 +301,7 @@ def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("out of memory")
         engine.allow(1)
-        with pytest.raises(EngineFailedError):
+        with pytest.raises(ApiError, match="the server failed"):
             await read(inside)
         # The handles are given out anew: who leaves late must not take another one along.
         await until(lambda: scheduler.num_running == 1)
@@ -305,10 +309,10 @@ def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
         made[0].allow(100)
         assert await read(waiting) == [[1, 2, 3]]
         assert scheduler.status == "ok" and len(made) == 1
+        page = scheduler._metrics.page(num_waiting=0, num_running=0, max_rows=1)
+        assert "groundup_engine_failures_total 1" in page
 
-    metrics = play(scene, make=make)
-    page = metrics.page(num_waiting=0, num_running=0, max_rows=1)
-    assert "groundup_engine_failures_total 1" in page
+    play(make=make)(scene)()
 
 
 def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
@@ -320,121 +324,108 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("a bug")
         engine.allow(1)
-        for ticket in (inside, waiting):
-            with pytest.raises(EngineFailedError):
-                await read(ticket)
+        for job in (inside, waiting):
+            with pytest.raises(ApiError, match="the server failed"):
+                await read(job)
         assert scheduler.status == "failed"
         with pytest.raises(NotTakingRequestsError):
             scheduler.submit([ask(4)])
 
-    play(scene, make=make)
+    play(make=make)(scene)()
 
 
-def test_after_refuse_new_what_is_there_comes_to_its_end() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
-        scheduler.refuse_new()
-        assert scheduler.status == "stopping"
+@play()
+async def test_after_refuse_new_what_is_there_comes_to_its_end(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
+    scheduler.refuse_new()
+    assert scheduler.status == "stopping"
+    with pytest.raises(NotTakingRequestsError):
+        scheduler.submit([ask(9)])
+    engine.allow(100)
+    await scheduler.wait_until_idle()
+    for job in jobs:
+        assert await read(job) == [[1, 2, 3]]
+
+
+@play()
+async def test_stopping_tells_whoever_still_waits(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    jobs = [scheduler.submit([ask(seed)]) for seed in range(3)]
+    await until(lambda: scheduler.num_running == 2)
+    made: list[int] = []
+    call = asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))
+    await until(lambda: scheduler.num_waiting == 2)
+    stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
+    # Its thread may come late, and the step that is under way must be the last.
+    await until(lambda: scheduler.status == "stopping")
+    engine.allow(1)
+    await stopping
+    for waiting in (*map(read, jobs), call):
         with pytest.raises(NotTakingRequestsError):
-            scheduler.submit([ask(9)])
-        engine.allow(100)
-        await scheduler.wait_until_idle()
-        for ticket in tickets:
-            assert await read(ticket) == [[1, 2, 3]]
-
-    play(scene)
+            await waiting
+    assert not made
 
 
-def test_giving_up_fails_calls_without_making_them() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        ticket = scheduler.submit([ask(1, 100)])
-        await until(lambda: scheduler.num_running == 1)
-        made: list[int] = []
-        calls = [asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))]
-        await until(lambda: scheduler.num_waiting == 1)
-        scheduler.give_up()
-        engine.allow(1)
-        for waiting in (read(ticket), *calls):
-            with pytest.raises(NotTakingRequestsError):
-                await waiting
-        assert not made
+@play()
+async def test_a_call_runs_in_the_engines_thread_between_steps(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    engine.allow(100)
+    work: Awaitable[int] = scheduler.between_steps(threading.get_ident)
+    await read(scheduler.submit([ask(1)]))
+    assert {await work} == engine.threads
 
-    play(scene)
+    def fail() -> None:
+        raise ZeroDivisionError
 
-
-def test_stopping_tells_whoever_still_waits() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        tickets = [scheduler.submit([ask(seed)]) for seed in range(4)]
-        await until(lambda: scheduler.num_running == 2)
-        stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
-        # Its thread may come late, and the step that is under way must be the last.
-        await until(lambda: scheduler.status == "stopping")
-        engine.allow(1)
-        await stopping
-        for ticket in tickets:
-            with pytest.raises(NotTakingRequestsError):
-                await read(ticket)
-
-    play(scene)
+    with pytest.raises(ZeroDivisionError):
+        await scheduler.between_steps(fail)
+    await until(lambda: scheduler.num_waiting == 0)
 
 
-def test_a_call_runs_in_the_engines_thread_between_steps() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        engine.allow(100)
-        work: Awaitable[int] = scheduler.between_steps(threading.get_ident)
-        await read(scheduler.submit([ask(1)]))
-        assert {await work} == engine.threads
-
-        def fail() -> None:
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await scheduler.between_steps(fail)
-        await until(lambda: scheduler.num_waiting == 0)
-
-    play(scene)
-
-
-def test_long_prompts_are_read_over_several_steps() -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
-        short = scheduler.submit([ask(0, 10)])
-        await until(lambda: scheduler.num_running == 1)
-        prompts = [tuple(range(2500)) for _ in range(4)]
-        tickets = [scheduler.submit([ask(n + 1, 10, prompt)]) for n, prompt in enumerate(prompts)]
-        shared = scheduler.submit([ask(10 + n, 10, prompts[0]) for n in range(3)])
-        engine.allow(100)
-        await asyncio.gather(*map(read, (short, *tickets, shared)))
-        joined = [len(seeds) for seeds in engine.history[:6]]
-        # One long prompt a step, since two are too much; but a shared one is read only once.
-        assert joined == [1, 2, 3, 4, 5, 8]
-
-    play(scene, max_rows=8, max_client_rows=8, max_queue=8)
+@play(max_rows=8, max_client_rows=8, max_queue=8)
+async def test_long_prompts_are_read_over_several_steps(
+    scheduler: Scheduler, engine: SteppedEngine
+) -> None:
+    short = scheduler.submit([ask(0, 10)])
+    await until(lambda: scheduler.num_running == 1)
+    prompts = [tuple(range(2500)) for _ in range(4)]
+    jobs = [scheduler.submit([ask(n + 1, 10, prompt)]) for n, prompt in enumerate(prompts)]
+    shared = scheduler.submit([ask(10 + n, 10, prompts[0]) for n in range(3)])
+    engine.allow(100)
+    await asyncio.gather(*map(read, (short, *jobs, shared)))
+    joined = [len(seeds) for seeds in engine.history[:6]]
+    # One long prompt a step, since two are too much; but a shared one is read only once.
+    assert joined == [1, 2, 3, 4, 5, 8]
 
 
 @pytest.mark.parametrize("patience_seconds", [0.0, 1e9])
 def test_tokens_wait_for_each_other_but_not_for_long(
     patience_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", patience_seconds)
+    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", patience_seconds)
 
     async def scene() -> None:
-        outbox, ticket = Outbox(), Ticket()
-        row = Row(ticket, 0, ask(1))
+        outbox, job = Outbox(asyncio.get_running_loop()), Job()
+        row = Row(job, 0, ask(1))
         outbox.put(row, NewToken(1, None, (), None))
         outbox.send_if_due()
-        assert await next_ids(ticket) == [1]
+        assert await next_ids(job) == [1]
         outbox.put(row, NewToken(2, None, (), None), is_urgent=False)
         outbox.send_if_due()
         if patience_seconds:
             outbox.put(row, NewToken(3, None, (), "length"))
             outbox.send_if_due()
-        assert await next_ids(ticket) == ([2, 3] if patience_seconds else [2])
+        assert await next_ids(job) == ([2, 3] if patience_seconds else [2])
 
     asyncio.run(scene())
 
 
 def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groundup.serving.tickets._PATIENCE_SECONDS", 1e9)
+    monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", 1e9)
 
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
         first = scheduler.submit([ask(1, 5)])
@@ -447,4 +438,4 @@ def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPa
         assert (await next_ids(first))[0] == 2
         engine.allow(4)
 
-    play(scene)
+    play()(scene)()

@@ -1,29 +1,22 @@
 """The routes that are no completions, and what the monitor is told."""
 
-import functools
 import re
 from typing import Any
 
-import httpx
 import pytest
 
 from groundup.serving.metrics_page import Metrics
 
-# Reading the certificates of the world takes longer than a test.
-get = functools.partial(httpx.get, verify=False)
-post = functools.partial(httpx.post, verify=False)
-request = functools.partial(httpx.request, verify=False)
-
 
 def read_metrics(running: Any) -> dict[str, float]:
-    answer = get(f"{running.url}/metrics")
+    answer = running.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
 def test_health_says_how_it_is(running: Any) -> None:
-    answer = get(f"{running.url}/health")
+    answer = running.get("/health")
     assert answer.status_code == 200
     assert answer.json() == {"status": "ok", "model": "tiny", "running": 0, "waiting": 0}
 
@@ -31,16 +24,16 @@ def test_health_says_how_it_is(running: Any) -> None:
 def test_a_stopping_server_says_so_and_takes_nothing(start: Any) -> None:
     with start() as running:
         running.scheduler.refuse_new()
-        health = get(f"{running.url}/health")
+        health = running.get("/health")
         assert health.status_code == 503 and health.json()["status"] == "stopping"
         for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": ["a", "b"]}):
-            answer = post(f"{running.url}/v1/completions", json=body)
+            answer = running.complete(body)
             assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
             assert answer.json()["error"]["type"] == "server_error"
 
 
 def test_the_model_tells_its_limits(running: Any) -> None:
-    (card,) = get(f"{running.url}/v1/models").json()["data"]
+    (card,) = running.get("/v1/models").json()["data"]
     assert card["context_length"] == 64 and card["vocab_size"] == 290 and card["step"] == 7
     assert card["max_new_tokens"] == 4096
 
@@ -58,7 +51,7 @@ def test_the_model_tells_its_limits(running: Any) -> None:
     ],
 )
 def test_errors_have_the_one_shape(running: Any, method: str, path: str, status: int) -> None:
-    answer = request(method, f"{running.url}{path}")
+    answer = running.request(method, path)
     assert answer.status_code == status
     if not path.startswith("/static/"):
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
@@ -69,10 +62,10 @@ def test_metrics_count_what_happened(start: Any) -> None:
         before = read_metrics(running)
         assert before["groundup_generated_tokens_total"] == 0
         body = {"prompt": "the cat", "max_tokens": 9, "n": 2, "temperature": 0}
-        usage = post(f"{running.url}/v1/completions", json=body).json()["usage"]
-        post(f"{running.url}/v1/completions", json={"n": 0})
-        get(f"{running.url}/v1/models/{'x' * 50}")
-        get(f"{running.url}/never/heard/of")
+        usage = running.complete(body).json()["usage"]
+        running.complete({"n": 0})
+        running.get(f"/v1/models/{'x' * 50}")
+        running.get("/never/heard/of")
         after = read_metrics(running)
     assert after["groundup_generated_tokens_total"] == usage["completion_tokens"] == 18
     assert after["groundup_prompt_tokens_total"] == 2 * usage["prompt_tokens"]
@@ -108,11 +101,3 @@ def test_the_page_of_metrics_is_prometheus_text() -> None:
     assert 'groundup_time_to_first_token_seconds_bucket{le="0.25"} 0' in page
     assert 'groundup_time_to_first_token_seconds_bucket{le="0.5"} 1' in page
     assert 'groundup_time_to_first_token_seconds_bucket{le="+Inf"} 2' in page
-
-
-def test_the_package_resolves_its_names_late() -> None:
-    import groundup.serving
-
-    assert groundup.serving.create_app.__name__ == "create_app"
-    with pytest.raises(AttributeError):
-        groundup.serving.nothing  # noqa: B018

@@ -95,7 +95,7 @@ def test_what_is_no_regular_file_is_skipped_and_named(
         assert expand_inputs([tree]) == regular
         names = ["pipe.txt", "self.txt", "socket.txt"]
         shown = ", ".join(str(tree / name) for name in names)
-        assert f"skipped 5 inputs that are not regular files: {shown} and 2 more" in caplog.text
+        assert f"skipped 5 inputs (not a regular file): {shown} and 2 more" in caplog.text
     assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
     assert expand_inputs([tree / "pipe.txt"]) == [tree / "pipe.txt"]
     with pytest.raises(DataError, match="no file matches"):
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_read_is_an_error_or_skipped(
         with pytest.raises(DataError, match="sub cannot be read: Permission denied"):
             expand_inputs([tree])
         assert tree / "b.txt" in expand_inputs([tree], on_error="skip")
-        assert f"skipped 1 inputs that cannot be read: folder {tree / 'sub'}" in caplog.text
+        assert f"skipped 1 input (cannot be read): folder {tree / 'sub'}" in caplog.text
     finally:
         (tree / "sub").chmod(0o700)
 

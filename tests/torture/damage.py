@@ -19,8 +19,7 @@ from harness import Case, Child, Lost, bounded
 from verbs import contents
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.data.shard_index import read_index
-from groundup.data.verify import verify
+from groundup.data.shards import read_index, verify
 from groundup.errors import GroundupError
 from groundup.generation import LanguageModel
 from groundup.interop import import_huggingface

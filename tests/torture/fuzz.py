@@ -21,9 +21,8 @@ from harness import Case, Lost, bounded
 from groundup.checkpoint import CheckpointFolder, load_weights
 from groundup.checkpoint.tree_file import load_tree
 from groundup.config import load_settings
-from groundup.data.journal import read_journal
-from groundup.data.shard_index import INDEX_NAME, JOURNAL_NAME
-from groundup.data.verify import verify
+from groundup.data.prepare.journal import read_journal
+from groundup.data.shards import INDEX_NAME, JOURNAL_NAME, verify
 from groundup.errors import GroundupError
 from groundup.experiments.spec import SweepConfig
 from groundup.files import hash_bytes, read_json_lines

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig

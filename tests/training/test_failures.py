@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig

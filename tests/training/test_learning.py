@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder, restore_model
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.optim.build import build_optimizer
 from groundup.runs.config import RunConfig
 from groundup.training.building import build_state, open_data

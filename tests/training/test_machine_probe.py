@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.model.config import ModelConfig
 from groundup.runs.config import RunConfig
 from groundup.training import machine_probe

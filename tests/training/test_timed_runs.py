@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder

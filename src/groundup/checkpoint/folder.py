@@ -114,6 +114,10 @@ class CheckpointFolder:
         steps = {name: int(name.removeprefix("step_")) for name in names}
         return sorted(step for name, step in steps.items() if name == _name_of(step))
 
+    def path_of(self, step: int) -> Path:
+        """The folder of a step's checkpoint, whether it is there or not."""
+        return self.path / _name_of(step)
+
     def load(self, step: int) -> Checkpoint:
         """The checkpoint of one step, verified."""
         path = find_folder(self.path / _name_of(step))

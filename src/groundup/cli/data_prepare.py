@@ -28,7 +28,7 @@ class Arguments:
     """The folder for the shards and their index."""
 
     validation_fraction: float = 0.005
-    """Share of the documents for validation, chosen by their hash: the choice is lasting."""
+    """Fraction of the documents for validation; chosen by hash, so a document stays where it is."""
 
     shard_ids: int = 100_000_000
     """A shard is complete with the document that brings it to this many ids."""
@@ -62,7 +62,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Prepare and print the figures."""
+    """Prepare and print the result."""
     from groundup.cli.progress import progress_bar
     from groundup.data.prepare import prepare
     from groundup.tokenizer import Tokenizer
@@ -99,20 +99,25 @@ def print_summary(summary: "PrepareSummary") -> None:
     from groundup.planner.quantities import show_bytes, show_duration
 
     index = summary.index
-    figures = []
+    rows = []
     for name, split in index.splits.items():
-        text = f"{split.num_ids:,} ids, {split.num_documents:,} documents"
+        text = f"{split.num_ids:,} ids, {_count(split.num_documents, 'document')}"
         text += f", {show_bytes(split.num_bytes)} of text"
-        figures.append((name, f"{text}, {len(split.shards)} × {index.dtype} shards"))
+        rows.append((name, f"{text}, {_count(len(split.shards), f'{index.dtype} shard')}"))
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())
-    figures.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
+    rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
     if summary.outcome != "up to date":
         rate = summary.num_bytes / summary.seconds / 1e6
-        figures.append(("time", f"{show_duration(summary.seconds)}, {rate:,.1f} MB/s"))
+        rows.append(("time", f"{show_duration(summary.seconds)}, {rate:,.1f} MB/s"))
     for name, split in index.splits.items():
         if not split.num_ids and (name == "train" or index.settings.validation_fraction):
-            figures.append(("note", f"no document fell to {name}: the corpus has too few"))
+            fix = "rerun with another --validation-fraction and --overwrite, or with more documents"
+            rows.append(("note", f"no {name} split; {fix}"))
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
     folder = shlex.quote(str(summary.folder))
-    print_figures(f"{verb[summary.outcome]} {folder}", figures)
+    print_figures(f"{verb[summary.outcome]} {folder}", rows)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -28,7 +28,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Verify and say that all is well."""
     from groundup.cli.progress import progress_bar
-    from groundup.data.verify import verify
+    from groundup.data.shards import verify
     from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
 
@@ -42,7 +42,8 @@ def run(arguments: Arguments) -> None:
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)
     num_ids = sum(split.num_ids for split in summary.index.splits.values())
+    shards = "shard" if summary.num_shards == 1 else "shards"
     print(
-        f"{arguments.folder} is sound: {summary.num_shards} shards, {num_ids:,} ids, "
+        f"{arguments.folder} is sound: {summary.num_shards} {shards}, {num_ids:,} ids, "
         f"{show_bytes(summary.num_bytes)}"
     )

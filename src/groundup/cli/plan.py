@@ -244,7 +244,7 @@ def _device(arguments: Arguments) -> Accelerator:
 
 def _tokens_in(shards: Path) -> int | None:
     """The size of a corpus that has been prepared already."""
-    from groundup.data.shard_index import INDEX_NAME, read_index
+    from groundup.data.shards import INDEX_NAME, read_index
 
     if not (shards / INDEX_NAME).is_file():
         return None

@@ -29,25 +29,25 @@ class Arguments:
     """The port to listen on; 0 takes any that is free."""
 
     max_rows: int = 64
-    """How many texts are written at once."""
+    """Sequences generated at once: the rows of the batch."""
 
     max_queue: int = 256
-    """How many more may wait before new ones are told to come again later."""
+    """Sequences that may wait for a row; beyond that, requests are answered with 429."""
 
     max_client_rows: int | None = None
-    """How many texts of one client are written at once; 7/8 of --max-rows if not given."""
+    """Rows that one client may hold; 7/8 of --max-rows if not given."""
 
     drain_seconds: float = 30
-    """How long texts may take to end after SIGTERM or Ctrl-C; the process ends by then."""
+    """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
 
     token_file: Path | None = None
-    """A file with the tokens that clients may send, one a line; each is a client of its own."""
+    """A file of bearer tokens, one a line; each token counts as one client."""
 
     trusted_proxy: tuple[str, ...] = ()
-    """Addresses of proxies whose X-Forwarded-For tells the client's address."""
+    """Addresses of proxies whose X-Forwarded-For header is trusted."""
 
     checkpoint: str = "newest"
-    """The state of the run to serve: newest, best, or a step."""
+    """The checkpoint to serve: newest, best, or a step."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -68,11 +68,9 @@ def run(arguments: Arguments) -> None:
     parse_checkpoint(arguments.checkpoint)
     folder = find_run(arguments.run)
     settings = _make_settings(arguments, folder.resolve())
-    from groundup.serving.listening import address_to_open, open_socket
+    from groundup.serving.launch import address_to_open, open_socket, serve
 
     with open_socket(settings) as listener:
-        from groundup.serving.launch import serve
-
         language_model = load_to_write(
             folder, arguments.checkpoint, arguments.device, arguments.precision
         )

@@ -1,4 +1,4 @@
-"""Randomness without state: the value number n of a seed is computed, not drawn after n - 1 others.
+"""Randomness without state: the value number n of a seed is computed, without the n - 1 before it.
 
 The formulas are ours and never change, because the order of every training run hangs on them; no
 library's generator stands between a seed and its values. What the values mean is left to `order`.

@@ -16,16 +16,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from groundup.data.corpora import HUB, Corpus, RemoteFile
+from groundup.data.corpora import HUB, RemoteFile
 from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
 from groundup.files import atomic_path, hash_file
-
-Progress = Callable[[int, int | None], None]
+from groundup.text_files import Progress
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 60.0
@@ -36,7 +35,7 @@ _PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def download_corpus(
-    corpus: Corpus,
+    files: Sequence[RemoteFile],
     folder: str | os.PathLike[str],
     *,
     base_url: str = HUB,
@@ -50,11 +49,11 @@ def download_corpus(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = [file.num_bytes for file in corpus.files]
+    sizes = [file.num_bytes for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     paths = []
     done = 0
-    for file in corpus.files:
+    for file in files:
         report = _shifted(progress, done, total)
         packed = folder / file.name
         target = packed.with_suffix("") if unpack and packed.suffix == ".gz" else packed
@@ -83,7 +82,7 @@ def download_file(
     connections and busy servers are tried again after a pause that doubles.
     """
     if not re.match(r"https?://", url):
-        raise DataError(f"{url} is no http or https address")
+        raise DataError(f"{url} is not an http or https address")
     path = Path(path)
     if _is_there(path, num_bytes, sha256):
         return
@@ -160,9 +159,9 @@ def _request(url: str, part: PartialFile) -> Iterator[_Answer | None]:
         return
     with body:
         if body.status == http.HTTPStatus.PARTIAL_CONTENT:
-            place = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", body.headers.get("Content-Range", ""))
-            if place and int(place[1]) == part.size:
-                total = None if place[2] == "*" else int(place[2])
+            sent = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", body.headers.get("Content-Range", ""))
+            if sent and int(sent[1]) == part.size:
+                total = None if sent[2] == "*" else int(sent[2])
                 yield _Answer(body, total)
                 return
             part.start_over(None)

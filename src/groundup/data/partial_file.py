@@ -1,7 +1,6 @@
 """A file that is still arriving: `NAME.part`, and a note of which version its bytes belong to.
 
-Both stay when a download stops, so that a later one can go on. Where bytes come from is left to
-`download`.
+Both stay when a download stops, so that a later one can go on.
 """
 
 import fcntl

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from groundup.data.shard_index import read_index
+from groundup.data.shards import read_index
 from groundup.errors import DataError
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder

@@ -156,11 +156,10 @@ def device_chooser(decoder: Decoder) -> DeviceChooser | None:
     """The chooser of a decoder that samples."""
     if not isinstance(decoder, SamplingDecoder):
         return None
-    from groundup.generation.cuda_decoder import RowState
-    from groundup.generation.cuda_drawing import DrawSettings
+    from groundup.generation.cuda_decoder import RowState, SamplerSettings
 
     def describe(row: Row) -> RowState | None:
-        settings = DrawSettings.of(row.request.sampler)
+        settings = SamplerSettings.of(row.request.sampler)
         if settings is None:
             return None
         return RowState(row.ids[-1], len(row.ids) - 1, row.num_new, row.request.seed, settings)

@@ -7,28 +7,32 @@ if the engine wants it so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundup.data.counter_random import stream_key
-from groundup.generation.cuda_drawing import (
-    ID,
-    NUM_FLOATS,
-    NUM_WHOLE,
-    POSITION,
-    DrawSettings,
-    draw,
-)
 from groundup.generation.decoder import WritableIds, check_max_seq_len
-from groundup.generation.sampling import STREAM
-from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
-from groundup.nn.kernels import row_products
-from groundup.nn.kernels.row_attention import attend
+from groundup.generation.sampling import (
+    NO_ID,
+    STREAM,
+    Greedy,
+    MinP,
+    RepetitionPenalty,
+    Sampler,
+    Temperature,
+    TopK,
+    TopP,
+)
+from groundup.nn import KVCache, RMSNorm
+from groundup.nn.kernels.cuda_decode import matmul
+from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
+from groundup.nn.kernels.cuda_decode.sampling import ID, NUM_FLOATS, NUM_WHOLE, POSITION, sample
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -39,6 +43,40 @@ _MOST_TOGETHER = 4096
 _ALIGNMENT = 16
 
 
+class SamplerSettings(NamedTuple):
+    """A sampler as the numbers that the kernel takes: top_k 0 is none, top_p 1 is none."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    log_min_p: float = -math.inf
+
+    @classmethod
+    def of(cls, sampler: Sampler) -> SamplerSettings | None:
+        """None for rules, or an order of them, that the kernel does not know."""
+        settings, last = cls(), -1
+        for rule in sampler.rules:
+            if isinstance(rule, RepetitionPenalty) and rule.penalty == 1:
+                continue
+            if isinstance(rule, Greedy) or rule == Temperature(0):
+                return settings._replace(temperature=0.0)
+            order = (Temperature, TopK, TopP, MinP)
+            place = next((i for i, kind in enumerate(order) if isinstance(rule, kind)), -1)
+            if place <= last:
+                return None
+            last = place
+            match rule:
+                case Temperature(temperature):
+                    settings = settings._replace(temperature=temperature)
+                case TopK(k):
+                    settings = settings._replace(top_k=k)
+                case TopP(p):
+                    settings = settings._replace(top_p=p)
+                case MinP(p) if p > 0:
+                    settings = settings._replace(log_min_p=math.log(p))
+        return settings
+
+
 class RowState(NamedTuple):
     """What the next step of a row begins with: the last id and where it stands."""
 
@@ -46,10 +84,10 @@ class RowState(NamedTuple):
     position: int
     num_new: int
     seed: int
-    settings: DrawSettings
+    settings: SamplerSettings
 
     def whole_numbers(self) -> tuple[int, ...]:
-        """As `draw` has them in its columns."""
+        """As the kernel has them in its columns."""
         key = int(stream_key(self.seed, STREAM).view(np.int64)[0])
         return self.id, self.position, self.num_new, key, self.settings.top_k
 
@@ -102,7 +140,7 @@ class CudaDecoder:
             dtype=weight.dtype,
         )
         self._layers = [
-            _Layer(block, self.cache.keys[number], self.cache.values[number])
+            DecodingBlock(block, self.cache.keys[number], self.cache.values[number])
             for number, block in enumerate(model.blocks)
         ]
         table = model.token_embedding.weight.detach()
@@ -122,7 +160,7 @@ class CudaDecoder:
             self._chosen = torch.zeros(max_rows, dtype=torch.int64, device=weight.device)
             self._logits = torch.empty(max_rows, num_columns, device=weight.device)
             self._weights = torch.empty_like(self._logits)
-            self._work = _Work(max_rows, config.d_model, self._layers, weight)
+            self._work = Buffers(max_rows, config.d_model, self._layers, weight)
         # Two, so that one can be read while the next step fills the other.
         self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
@@ -145,7 +183,7 @@ class CudaDecoder:
         outs = []
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
-            work = _Work(part.shape[1], self._table.shape[1], self._layers, self._output)
+            work = Buffers(part.shape[1], self._table.shape[1], self._layers, self._output)
             outs.append(self._through_blocks(work, part[0], part[1], part[2]))
         return torch.cat(outs)
 
@@ -216,75 +254,27 @@ class CudaDecoder:
         # Nothing needs what attention mixed any more, so its place is free for the norm.
         self._to_logits(work.x, work.mixed, self._logits[:n])
         if draws:
-            draw(
+            sample(
                 self._logits[:n],
                 self._weights,
                 self._whole,
                 self._floats,
                 self._chosen,
                 self.max_seq_len - 1,
+                NO_ID,
             )
 
     def _through_blocks(
-        self, work: _Work, ids: Tensor, positions: Tensor, places: Tensor | None = None
+        self, work: Buffers, ids: Tensor, positions: Tensor, places: Tensor | None = None
     ) -> Tensor:
-        row_products.embed(ids, self._table, work.x)
+        matmul.embed(ids, self._table, work.x)
         for layer in self._layers:
             layer.advance(work, positions, places)
         return work.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
-        row_products.to_logits(
+        matmul.to_logits(
             x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap
         )
         if self._gaps is not None:
             logits.index_fill_(1, self._gaps, -torch.inf)
-
-
-class _Layer:
-    """One block and its share of the cache."""
-
-    def __init__(self, block: nn.Module, keys: Tensor, values: Tensor) -> None:
-        assert isinstance(block, TransformerBlock)
-        attention, feed_forward = block.attention, block.feed_forward
-        assert isinstance(feed_forward, SwiGLU)
-        self._keys, self._values = keys, values
-        rope = attention.rope
-        self._tables = None if rope is None else (rope.cos, rope.sin)
-        with torch.no_grad():
-            projections = (attention.query, attention.key, attention.value)
-            self.packed_weight = torch.cat([part.weight for part in projections])
-            self.gates = torch.cat([feed_forward.gate.weight, feed_forward.up.weight])
-        self._output = attention.output.weight.detach()
-        self._down = feed_forward.down.weight.detach()
-        self._attention_gain = block.attention_norm.weight.detach()
-        self._feed_forward_gain = block.feed_forward_norm.weight.detach()
-        self._eps = block.attention_norm.eps
-
-    def advance(self, work: _Work, positions: Tensor, places: Tensor | None) -> None:
-        row_products.normed_product(
-            work.x, self._attention_gain, self._eps, self.packed_weight, work.packed
-        )
-        attend(work.packed, self._keys, self._values, positions, places, self._tables, work.mixed)
-        row_products.add_product(work.mixed, self._output, work.x)
-        row_products.gated_product(
-            work.x, self._feed_forward_gain, self._eps, self.gates, work.gated
-        )
-        row_products.add_product(work.gated, self._down, work.x)
-
-
-class _Work:
-    """What flows between the kernels, a row for each token."""
-
-    def __init__(self, num_rows: int, d_model: int, layers: Sequence[_Layer], like: Tensor) -> None:
-        first = layers[0]
-        self.x = torch.empty(num_rows, d_model, device=like.device)
-        self.mixed = like.new_empty(num_rows, d_model)
-        self.packed = like.new_empty(num_rows, len(first.packed_weight))
-        self.gated = like.new_empty(num_rows, len(first.gates) // 2)
-
-    def rows(self, n: int) -> _Work:
-        part = object.__new__(_Work)
-        part.x, part.mixed = self.x[:n], self.mixed[:n]
-        part.packed, part.gated = self.packed[:n], self.gated[:n]
-        return part

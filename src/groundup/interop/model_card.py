@@ -13,8 +13,7 @@ from typing import Any, Literal
 import yaml
 
 from groundup import __version__
-from groundup.data.check import content_id
-from groundup.data.shard_index import ShardIndex, read_index
+from groundup.data.shards import ShardIndex, content_id, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
 from groundup.generation.loading import IMPORTED_KEY

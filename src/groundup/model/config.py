@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
+from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
 
 _ROUND_TO = 64
 # Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
@@ -20,16 +21,16 @@ class ModelConfig(Settings):
     """Tokens in the vocabulary."""
 
     context_length: int = Field(default=256, ge=1, le=2**24)
-    """The longest text the model sees at once, in tokens."""
+    """The longest sequence the model sees at once, in tokens."""
 
     d_model: int = Field(default=512, ge=1, le=_MAX_WIDTH)
     """Size of the vector that stands for each token."""
 
     num_layers: int = Field(default=4, ge=0, le=10_000)
-    """Blocks, one after the other."""
+    """Transformer blocks."""
 
     num_heads: int = Field(default=16, ge=1, le=_MAX_WIDTH)
-    """Attention heads a block; they share d_model."""
+    """Attention heads of a block, each of size d_model / num_heads."""
 
     num_kv_heads: int | None = Field(default=None, ge=1, le=_MAX_WIDTH)
     """Key/value heads, each shared by several query heads; as many as num_heads if not given."""
@@ -41,32 +42,37 @@ class ModelConfig(Settings):
     rope_theta: float = Field(default=10_000.0, gt=0, le=1e15)
     """Base of the rotation frequencies."""
 
-    norm: Literal["pre", "post", "none"] = "pre"
-    """Where the blocks normalize: before each part, after each sum, or nowhere."""
+    norm: NormPlacement = "pre"
+    """Where blocks normalize: before attention and feed-forward, after each sum, or nowhere."""
 
     norm_eps: float = Field(default=1e-5, gt=0, le=1e6)
-    """Added under the root of the norms."""
+    """Added to the mean square under the root of the norms."""
 
     positions: Literal["rope", "none"] = "rope"
     """How the model knows the order of tokens: by rotation, or from the causal mask alone."""
 
-    feed_forward: Literal["swiglu", "silu", "gelu", "relu2"] = "swiglu"
+    feed_forward: FeedForwardKind = "swiglu"
     """The feed-forward layer: gated, or a plain activation."""
 
     tie_embeddings: bool = False
     """Use the embedding table as the output layer too."""
 
     embedding_scale: float | None = Field(default=None, gt=0, le=1e6)
-    """Factor on a token's vector on its way in. If not given: 1, and for a tied table, which begins
-    with the small values of an output layer, what makes its vectors as large as others begin."""
+    """Factor on token embeddings. If not given: 1, and for a tied table, which begins with the
+    small values of an output layer, what makes its vectors as large as others begin."""
 
     qk_norm: bool = False
-    """Normalize queries and keys before they meet."""
+    """Normalize queries and keys before attention."""
 
     logit_soft_cap: float | None = Field(default=None, gt=0, le=1e6)
     """Keep logits within ± this by cap·tanh(logit/cap); no cap if not given."""
 
-    kernels: Literal["fused", "reference"] = "fused"
+    initialization: Literal["standard", "gpt2"] = "standard"
+    """Initial values. standard: normal with std √(2 / (in + out)) for linear layers and 1 for
+    embeddings, truncated at three sigma. gpt2: normal with std 0.02 for all, and
+    0.02 / √(2 · num_layers) for the output layers of attention and feed-forward."""
+
+    kernels: Kernels = "fused"
     """Fast kernels, or the formulas as they are read."""
 
     @property
@@ -79,10 +85,11 @@ class ModelConfig(Settings):
 
     @property
     def input_scale(self) -> float:
-        """embedding_scale, as given or by its rule: 1 over the deviation of a new tied table."""
+        """embedding_scale, as given or by its rule: 1 over the std of a new tied table."""
         if self.embedding_scale is not None:
             return self.embedding_scale
-        return math.sqrt((self.vocab_size + self.d_model) / 2) if self.tie_embeddings else 1.0
+        begins_small = self.tie_embeddings and self.initialization == "standard"
+        return math.sqrt((self.vocab_size + self.d_model) / 2) if begins_small else 1.0
 
     @property
     def feed_forward_dim(self) -> int:
@@ -96,7 +103,7 @@ class ModelConfig(Settings):
     def _check_shape(self) -> "ModelConfig":
         if self.d_model % self.num_heads:
             raise ValueError(
-                f"d_model {self.d_model} cannot be cut into num_heads {self.num_heads} equal "
+                f"d_model {self.d_model} cannot be split into num_heads {self.num_heads} equal "
                 f"parts: choose a divisor of d_model"
             )
         if self.num_heads % self.key_value_heads:
@@ -106,7 +113,7 @@ class ModelConfig(Settings):
             )
         if self.positions == "rope" and self.d_head % 2:
             raise ValueError(
-                f"rotation turns pairs, but d_model {self.d_model} / num_heads {self.num_heads} "
+                f"rotation needs pairs, but d_model {self.d_model} / num_heads {self.num_heads} "
                 f"gives heads of odd size {self.d_head}: choose an even one, or positions none"
             )
         return self

@@ -1,6 +1,6 @@
 """The tensors of a model and their shapes, from its settings alone. No torch here.
 
-A file of weights is held against this before a model is built: settings may promise anything.
+A weights file is checked against this before a model is built: settings may promise anything.
 """
 
 from groundup.model.config import ModelConfig
@@ -13,8 +13,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
     table = config.vocab_size, config.d_model
     shapes: dict[str, Shape] = {"token_embedding.weight": table}
     block = _block_shapes(config)
-    for number in range(config.num_layers):
-        shapes.update((f"blocks.{number}.{name}.weight", shape) for name, shape in block.items())
+    for layer in range(config.num_layers):
+        shapes.update((f"blocks.{layer}.{name}.weight", shape) for name, shape in block.items())
     if config.norm == "pre":
         shapes["final_norm.weight"] = (config.d_model,)
     shapes["lm_head.weight"] = table

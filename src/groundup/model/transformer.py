@@ -11,15 +11,18 @@ from torch import Tensor, nn
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.model.initialization import initialize_like_gpt2_
 from groundup.nn import Embedding, KVCache, Linear, RMSNorm, TransformerBlock
-from groundup.optim.linear_cross_entropy import linear_cross_entropy
+from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 
 class TransformerLM(nn.Module):
-    """logits = W_lm_head norm(block_n(… block_1(E[ids]))): for each token, scores of the next one.
+    """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
-    Takes the settings of `ModelConfig` as keywords. With tied embeddings W_lm_head is E; without
-    pre-norm there is no norm before it.
+    With tied embeddings W_lm_head is E; without pre-norm there is no norm before it.
+
+    The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
+    are those of the weights.
     """
 
     def __init__(
@@ -46,7 +49,8 @@ class TransformerLM(nn.Module):
             "rope_theta": rope_theta,
         }
         self.config = config = load_settings(ModelConfig, overrides=settings)
-        self.token_embedding = Embedding(vocab_size, d_model, device=device, dtype=dtype)
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.token_embedding = Embedding(vocab_size, d_model, **made)
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 d_model,
@@ -60,22 +64,21 @@ class TransformerLM(nn.Module):
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
                 kernels=config.kernels,
-                device=device,
-                dtype=dtype,
+                **made,
             )
             for _ in range(num_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
-            self.final_norm = RMSNorm(
-                d_model, config.norm_eps, device=device, dtype=dtype, kernels=config.kernels
-            )
-        self.lm_head = Linear(d_model, vocab_size, device=device, dtype=dtype)
+            self.final_norm = RMSNorm(d_model, config.norm_eps, kernels=config.kernels, **made)
+        self.lm_head = Linear(d_model, vocab_size, **made)
         if config.tie_embeddings:
             # The table begins with the small values of an output layer, so that the first
             # predictions are even. On the way in they are scaled up, or the first block's output
             # would drown them.
             self.token_embedding.weight = self.lm_head.weight
+        if config.initialization == "gpt2":
+            initialize_like_gpt2_(self)
 
     @classmethod
     def from_config(
@@ -96,12 +99,16 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq vocab_size"]:
-        """With a cache, `ids` (rows, seq) are new tokens at `token_positions` of the texts in it:
-        their keys and values are written there, and they see what stands before them."""
+        """Logits of the token after each.
+
+        token_positions: by default 0, 1, … along the sequence; needed with a cache.
+        cache: holds the keys and values of earlier tokens; those of `ids` (rows, seq) are written
+            into it at their positions.
+        """
         return self.logits(self.hidden(ids, token_positions, cache))
 
     def embed(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
-        """What the first block sees: the tokens' vectors, scaled."""
+        """The scaled embeddings: what the first block sees."""
         x: Tensor = self.token_embedding(ids)
         scale = self.config.input_scale
         return x if scale == 1 else x * scale
@@ -116,19 +123,16 @@ class TransformerLM(nn.Module):
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
-                f"cut them, or train with a larger context_length"
+                f"give fewer, or train with a larger context_length"
             )
         x = _in_autocast_dtype(self.embed(ids))
-        for number, block in enumerate(self.blocks):
-            if cache is None:
-                x = block(x, token_positions)
-            else:
-                x = block(x, token_positions, cache.layer(number))
+        for index, block in enumerate(self.blocks):
+            x = block(x, token_positions, None if cache is None else cache.layer(index))
         normalized: Tensor = self.final_norm(x)
         return normalized
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
-        """Scores of the next token for each vector of `hidden`."""
+        """W_lm_head hidden, soft-capped if the settings say so."""
         logits: Tensor = self.lm_head(hidden)
         cap = self.config.logit_soft_cap
         return logits if cap is None else cap * torch.tanh(logits / cap)
@@ -140,7 +144,12 @@ class TransformerLM(nn.Module):
         z_loss: float = 0.0,
         reduction: Literal["mean", "sum"] = "mean",
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of the targets, without ever holding the logits of all tokens."""
+        """Cross-entropy of the targets, without ever holding the logits of all tokens.
+
+        targets: the id after each of `ids`.
+        z_loss: weight of the mean of (log Z)², with Z the denominator of the softmax.
+        reduction: the mean over all tokens, or their sum.
+        """
         return linear_cross_entropy(
             self.hidden(ids),
             self.output_weight,

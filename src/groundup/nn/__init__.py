@@ -1,20 +1,29 @@
-"""The layers of a Transformer, one idea a file, each docstring its formula."""
+"""The layers of a Transformer, one idea a file, each docstring its formula; and the losses.
 
-from groundup.nn.attention import MultiHeadSelfAttention
-from groundup.nn.block import TransformerBlock
-from groundup.nn.embedding import Embedding
-from groundup.nn.feed_forward import FeedForward, SwiGLU
-from groundup.nn.functional import (
-    gelu,
-    scaled_dot_product_attention,
-    silu,
-    softmax,
-    squared_relu,
-)
-from groundup.nn.kv_cache import KVCache, LayerCache
-from groundup.nn.linear import Linear
-from groundup.nn.norm import RMSNorm
-from groundup.nn.rope import RotaryEmbedding
+Names are resolved on first use, so that `groundup.nn.limits` costs no torch import.
+`linear_cross_entropy` has its name from its module: import it from there.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from groundup.nn.attention import MultiHeadSelfAttention
+    from groundup.nn.block import TransformerBlock
+    from groundup.nn.embedding import Embedding
+    from groundup.nn.feed_forward import FeedForward, SwiGLU
+    from groundup.nn.functional import (
+        gelu,
+        scaled_dot_product_attention,
+        silu,
+        softmax,
+        squared_relu,
+    )
+    from groundup.nn.kv_cache import KVCache, LayerCache
+    from groundup.nn.linear import Linear
+    from groundup.nn.losses import cross_entropy, z_loss
+    from groundup.nn.norm import RMSNorm
+    from groundup.nn.rope import RotaryEmbedding
 
 __all__ = [
     "Embedding",
@@ -27,9 +36,36 @@ __all__ = [
     "RotaryEmbedding",
     "SwiGLU",
     "TransformerBlock",
+    "cross_entropy",
     "gelu",
     "scaled_dot_product_attention",
     "silu",
     "softmax",
     "squared_relu",
+    "z_loss",
 ]
+
+_NAMES_OF = {
+    "attention": "MultiHeadSelfAttention",
+    "block": "TransformerBlock",
+    "embedding": "Embedding",
+    "feed_forward": "FeedForward SwiGLU",
+    "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
+    "kv_cache": "KVCache LayerCache",
+    "linear": "Linear",
+    "losses": "cross_entropy z_loss",
+    "norm": "RMSNorm",
+    "rope": "RotaryEmbedding",
+}
+_HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"groundup.nn.{_HOME_OF[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

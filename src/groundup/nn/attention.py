@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from einops import rearrange
@@ -10,10 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice
-from groundup.nn import kernels as fast
+from groundup.nn import kernels as fused
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.linear import Kernels, Linear, packed_linear
+from groundup.nn.limits import Kernels, is_packed_attention
+from groundup.nn.linear import Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
 
@@ -21,16 +22,16 @@ from groundup.nn.rope import RotaryEmbedding
 class MultiHeadSelfAttention(nn.Module):
     """Every head attends for itself, and the output mixes them:
 
-        Q, K, V = W_query x, W_key x, W_value x, cut into heads of d_head = d_model / num_heads
+        Q, K, V = W_query x, W_key x, W_value x, split into heads of d_head = d_model / num_heads
         y = W_output concat_h softmax(Q_h K_hᵀ / √d_head + causal mask) V_h
 
-    With fewer key/value heads each of them serves num_heads / num_kv_heads query heads. `theta`
-    turns queries and keys by their positions (needs `max_seq_len`); `qk_norm` normalizes them
-    first. "fused" kernels make one product of the three and use torch's own attention; "reference"
-    ones are the formulas as they stand.
-
-    With a `cache`, which needs positions, the new keys and values are written into it, and a query
-    at position p attends to the keys 0 to p of its row there.
+    theta: base of the rotation of queries and keys by their positions; None for no rotation.
+    max_seq_len: the longest sequence to rotate, needed with `theta`.
+    num_kv_heads: key/value heads, each serving num_heads / num_kv_heads query heads; by default
+        as many as `num_heads`.
+    qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
+    kernels: "fused" makes one matmul of the three and uses torch's attention or ours;
+        "reference" is the formulas as they stand.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class MultiHeadSelfAttention(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_heads < 1 or d_model % num_heads:
             raise ConfigError(
-                f"d_model {d_model} cannot be cut into {num_heads} heads of equal size; choose "
+                f"d_model {d_model} cannot be split into {num_heads} heads of equal size; choose "
                 f"num_heads among its divisors"
             )
         if num_kv_heads < 1 or num_heads % num_kv_heads:
@@ -59,25 +60,22 @@ class MultiHeadSelfAttention(nn.Module):
                 f"choose num_kv_heads among the divisors of num_heads"
             )
         if theta is not None and max_seq_len is None:
-            raise ConfigError("rotation by theta needs max_seq_len, the longest text to expect")
+            raise ConfigError("rotation by theta needs max_seq_len, the longest sequence to expect")
+        check_choice("kernels", kernels, get_args(Kernels))
+        self.kernels = kernels
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.d_head = d_model // num_heads
-        check_choice("kernels", kernels, get_args(Kernels))
-        self.kernels = kernels
         d_kv = num_kv_heads * self.d_head
-        self.query = Linear(d_model, d_model, device=device, dtype=dtype)
-        self.key = Linear(d_model, d_kv, device=device, dtype=dtype)
-        self.value = Linear(d_model, d_kv, device=device, dtype=dtype)
-        self.output = Linear(d_model, d_model, device=device, dtype=dtype)
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.query = Linear(d_model, d_model, **made)
+        self.key = Linear(d_model, d_kv, **made)
+        self.value = Linear(d_model, d_kv, **made)
+        self.output = Linear(d_model, d_model, **made)
         self.query_norm = self.key_norm = None
         if qk_norm:
-            self.query_norm = RMSNorm(
-                self.d_head, norm_eps, device=device, dtype=dtype, kernels=kernels
-            )
-            self.key_norm = RMSNorm(
-                self.d_head, norm_eps, device=device, dtype=dtype, kernels=kernels
-            )
+            self.query_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
+            self.key_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
         self.rope = None
         if theta is not None and max_seq_len is not None:
             self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)
@@ -88,6 +86,10 @@ class MultiHeadSelfAttention(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
+        """token_positions: by default 0, 1, … along the sequence.
+        cache: gets the new keys and values at their positions, which must be given; a query at
+            position p then attends to the keys 0 to p of its row there.
+        """
         y: Tensor = self.output(self._mixed_values(x, token_positions, cache))
         return y
 
@@ -124,18 +126,17 @@ class MultiHeadSelfAttention(nn.Module):
         return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
 
     def _can_stay_packed(self, packed: Tensor) -> bool:
-        is_plain = self.query_norm is None and self.num_kv_heads == self.num_heads
-        if packed.is_cuda and (self.d_head % 8 or self.d_head > 128 or packed.shape[-2] < 2):
-            # Not every kernel there takes such heads, or a text of one token.
+        if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
             return False
-        return is_plain and packed.ndim == 3 and fast.can_run_on(packed)
+        is_plain = self.query_norm is None and self.num_kv_heads == self.num_heads
+        return is_plain and packed.ndim == 3 and fused.can_run_on(packed)
 
     def _attend_packed(self, packed: Tensor) -> Tensor:
         cos = sin = None
         if self.rope is not None:
             self.rope.check_length(packed.shape[-2])
             cos, sin = self.rope.cos, self.rope.sin
-        return fast.packed_attention(packed, cos, sin, self.num_heads)
+        return fused.packed_attention(packed, cos, sin, self.num_heads)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Causal without a mask."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -11,11 +11,8 @@ from torch import Tensor, nn
 from groundup.nn.attention import MultiHeadSelfAttention
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.linear import Kernels
+from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
 from groundup.nn.norm import RMSNorm
-
-NormPlacement = Literal["pre", "post", "none"]
-FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
 
 
 class TransformerBlock(nn.Module):
@@ -24,6 +21,9 @@ class TransformerBlock(nn.Module):
     pre:   z = x + attention(norm(x));   y = z + feed_forward(norm(z))
     post:  z = norm(x + attention(x));   y = norm(z + feed_forward(z))
     none:  z = x + attention(x);         y = z + feed_forward(z)
+
+    d_ff: inner size of the feed-forward layer, whose kind is `feed_forward`.
+    The other arguments are those of `MultiHeadSelfAttention`.
     """
 
     def __init__(
@@ -43,14 +43,11 @@ class TransformerBlock(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = norm
         if norm != "none":
-            self.attention_norm = RMSNorm(
-                d_model, norm_eps, device=device, dtype=dtype, kernels=kernels
-            )
-            self.feed_forward_norm = RMSNorm(
-                d_model, norm_eps, device=device, dtype=dtype, kernels=kernels
-            )
+            self.attention_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
+            self.feed_forward_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
         self.attention = MultiHeadSelfAttention(
             d_model,
             num_heads,
@@ -60,13 +57,12 @@ class TransformerBlock(nn.Module):
             qk_norm=qk_norm,
             norm_eps=norm_eps,
             kernels=kernels,
-            device=device,
-            dtype=dtype,
+            **made,
         )
         self.feed_forward = (
-            SwiGLU(d_model, d_ff, device=device, dtype=dtype, kernels=kernels)
+            SwiGLU(d_model, d_ff, kernels=kernels, **made)
             if feed_forward == "swiglu"
-            else FeedForward(d_model, d_ff, feed_forward, device=device, dtype=dtype)
+            else FeedForward(d_model, d_ff, feed_forward, **made)
         )
 
     def forward(

@@ -12,7 +12,7 @@ from groundup.nn.initialization import truncated_normal_
 class Embedding(nn.Module):
     """y = W[ids]: row number id of W, of shape (num_embeddings, embedding_dim).
 
-    W begins normal with variance 1, cut at ±3.
+    W begins normal with variance 1, truncated at ±3.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def squared_relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """softmax(x)_i = exp(x_i - max x) / Σ_j exp(x_j - max x) along `dim`.
 
-    Taking the maximum away changes nothing in exact arithmetic and keeps exp from overflowing.
+    Subtracting the maximum changes nothing in exact arithmetic and keeps exp from overflowing.
     """
     exponentials = torch.exp(x - x.amax(dim=dim, keepdim=True))
     return exponentials / exponentials.sum(dim=dim, keepdim=True)
@@ -41,7 +41,10 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "... keys d_v"],
     mask: Bool[Tensor, "... queries keys"] | None = None,
 ) -> Float[Tensor, "... queries d_v"]:
-    """softmax(Q Kᵀ / √d_k) V; where `mask` is False a query may not attend to a key."""
+    """softmax(Q Kᵀ / √d_k) V.
+
+    mask: True where a query may attend to a key; all may without it.
+    """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
@@ -54,8 +57,7 @@ def fused_attention(
     value: Float[Tensor, "... keys d_v"],
     mask: Bool[Tensor, "... queries keys"] | None = None,
 ) -> Float[Tensor, "... queries d_v"]:
-    """The fast twin of attention, causal without a mask: torch's own, which never writes the
-    scores to memory."""
+    """The same by torch's kernel, which never holds all scores; causal without a mask."""
     attend = torch.nn.functional.scaled_dot_product_attention
     if mask is not None:
         return attend(query, key, value, attn_mask=mask)

@@ -1,4 +1,4 @@
-"""How weights begin: normal values with the tails cut off."""
+"""How weights begin: normal values, truncated."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, std: float, limit: float) -> Tensor:
-    """Fill in place with normal values of deviation `std`, none beyond ±`limit`.
+    """Fill in place with normal values of standard deviation `std`, none beyond ±`limit`.
 
     A uniform value u between Φ(-limit/std) and Φ(limit/std) becomes std·Φ⁻¹(u), where
-    Φ(z) = (1 + erf(z / √2)) / 2: values beyond the limit are never drawn, so none is cut back.
+    Φ(z) = (1 + erf(z / √2)) / 2: values beyond the limit are never sampled, so none is clipped.
     """
     if weight.is_meta:
         # There is nothing to fill, and torch would load its Python kernels to do so.

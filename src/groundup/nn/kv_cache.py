@@ -1,4 +1,4 @@
-"""The keys and values of texts seen so far, so that a new token costs one token's work.
+"""The keys and values of sequences seen so far, so that a new token costs one token's work.
 
 Allocated once and passed as an argument; who sits in which row is left to the caller.
 """
@@ -16,7 +16,7 @@ from groundup.errors import ConfigError
 
 @dataclass(frozen=True)
 class LayerCache:
-    """One layer's share: a row for each text, a place for each position."""
+    """One layer's keys and values: a row for each sequence."""
 
     keys: Float[Tensor, "rows kv_heads positions d_head"]
     values: Float[Tensor, "rows kv_heads positions d_head"]
@@ -29,14 +29,14 @@ class LayerCache:
     ) -> None:
         """Put each row's new keys and values at their positions."""
         rows = torch.arange(len(keys), device=keys.device)[:, None]
-        # Places picked by two tensors around a slice come first: (rows, seq, kv_heads, d_head).
+        # What two tensors around a slice index comes first: (rows, seq, kv_heads, d_head).
         self.keys[rows, :, token_positions] = keys.transpose(1, 2).to(self.keys.dtype)
         self.values[rows, :, token_positions] = values.transpose(1, 2).to(self.values.dtype)
 
     def visible(self, token_positions: Int[Tensor, "rows seq"]) -> Bool[Tensor, "rows 1 seq keys"]:
         """Which keys a query may see: those at its own position and before."""
-        places = torch.arange(self.keys.shape[2], device=token_positions.device)
-        return places <= token_positions[:, None, :, None]
+        indices = torch.arange(self.keys.shape[2], device=token_positions.device)
+        return indices <= token_positions[:, None, :, None]
 
 
 class KVCache:
@@ -58,7 +58,7 @@ class KVCache:
                 f"least one of each"
             )
         shape = (num_layers, num_rows, num_kv_heads, max_seq_len, d_head)
-        # Zeros, since a masked place still enters a product, where garbage may be a NaN.
+        # Zeros, since a masked value still enters a matmul, where garbage may be a NaN.
         self.keys: Tensor = torch.zeros(shape, device=device, dtype=dtype)
         self.values: Tensor = torch.zeros(shape, device=device, dtype=dtype)
 
@@ -82,7 +82,7 @@ class KVCache:
         return self._view(self.keys[..., :num_positions, :], self.values[..., :num_positions, :])
 
     def copy(self, source: int, target: int) -> None:
-        """Let two rows hold the same text."""
+        """Let row `target` hold the sequence of row `source`."""
         if source != target:
             self.keys[:, target] = self.keys[:, source]
             self.values[:, target] = self.values[:, source]

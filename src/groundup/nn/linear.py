@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,14 +11,11 @@ from torch import Tensor, nn
 
 from groundup.nn.initialization import truncated_normal_
 
-# Which twin of an operation runs: the fast one, or the formula as it is read.
-Kernels = Literal["fused", "reference"]
-
 
 class Linear(nn.Module):
     """y = x Wᵀ, with W of shape (out_features, in_features) and no bias.
 
-    W begins normal with variance 2 / (in_features + out_features), cut at three deviations.
+    W begins normal with variance 2 / (in_features + out_features), truncated at three sigma.
     """
 
     def __init__(
@@ -51,5 +47,5 @@ class Linear(nn.Module):
 def packed_linear(
     x: Float[Tensor, "... in_features"], layers: Sequence[Linear]
 ) -> Float[Tensor, "... out_features"]:
-    """The outputs of several layers side by side, by one product with their stacked weights."""
+    """The outputs of several layers side by side, by one matmul with their stacked weights."""
     return x @ torch.cat([layer.weight for layer in layers]).T

@@ -9,14 +9,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from groundup.errors import check_choice
-from groundup.nn import kernels as fast
-from groundup.nn.linear import Kernels
+from groundup.nn.kernels import cpu, is_plain_cpu
+from groundup.nn.limits import Kernels
 
 
 class RMSNorm(nn.Module):
     """y = x / sqrt(mean(x²) + eps) · g, the mean over the last dimension, the gain g at first 1.
 
     Computed in float32 at least, since squares of half-precision values overflow.
+
+    d_model: size of the last dimension.
+    kernels: "fused" for the native core where it runs, "reference" for the formula.
     """
 
     def __init__(
@@ -39,8 +42,8 @@ class RMSNorm(nn.Module):
             self.weight.fill_(1.0)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        if self._has_twin_for(x):
-            return fast.rms_norm(x, self.weight, self.eps)
+        if self._is_fused(x):
+            return cpu.rms_norm(x, None, self.weight, self.eps)[1]
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
         return (wide * scale * self.weight).to(x.dtype)
@@ -49,14 +52,13 @@ class RMSNorm(nn.Module):
         self, x: Float[Tensor, "... d_model"], addend: Float[Tensor, "... d_model"]
     ) -> tuple[Float[Tensor, "... d_model"], Float[Tensor, "... d_model"]]:
         """x + addend, and its norm."""
-        if self._has_twin_for(x) and fast.is_plain_cpu(addend) and x.shape == addend.shape:
-            return fast.rms_norm_of_sum(x, addend, self.weight, self.eps)
+        if self._is_fused(x) and is_plain_cpu(addend) and x.shape == addend.shape:
+            return cpu.rms_norm(x, addend, self.weight, self.eps)
         total = x + addend
         return total, self(total)
 
-    def _has_twin_for(self, x: Tensor) -> bool:
-        is_plain = fast.is_plain_cpu(x) and fast.is_plain_cpu(self.weight)
-        return self.kernels == "fused" and is_plain
+    def _is_fused(self, x: Tensor) -> bool:
+        return self.kernels == "fused" and is_plain_cpu(x) and is_plain_cpu(self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, eps={self.eps}"

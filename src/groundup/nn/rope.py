@@ -13,13 +13,13 @@ from groundup.errors import ConfigError
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns each pair (x_2k, x_2k+1) of a vector at position i by the angle i · theta^(-2k / d_k):
+    """Rotates each pair (x_2k, x_2k+1) of a vector at position i by i · theta^(-2k / d_k):
 
         y_2k   = x_2k cos - x_2k+1 sin
         y_2k+1 = x_2k sin + x_2k+1 cos
 
-    so that the product of a query and a key depends on their distance alone. The cosines and sines
-    of all positions are kept in tables, which are no part of a checkpoint.
+    so that the dot product of a query and a key depends on their distance alone. The cosines and
+    sines of positions 0 to max_seq_len - 1 are kept in tables, which are no part of a checkpoint.
     """
 
     cos: Tensor
@@ -34,9 +34,9 @@ class RotaryEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         if d_k % 2:
-            raise ConfigError(f"rotation turns pairs, so the head size must be even; it is {d_k}")
+            raise ConfigError(f"rotation needs pairs: the head size must be even, got {d_k}")
         if theta <= 0:
-            raise ConfigError(f"rope_theta must be positive; it is {theta}")
+            raise ConfigError(f"rope_theta must be positive, got {theta}")
         self.theta = theta
         self.d_k = d_k
         self.max_seq_len = max_seq_len
@@ -66,18 +66,18 @@ class RotaryEmbedding(nn.Module):
         x: Float[Tensor, "... seq d_k"],
         token_positions: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... seq d_k"]:
-        """Without positions the text begins at position 0."""
+        """token_positions: by default 0, 1, … along the sequence."""
         if token_positions is None:
             self.check_length(x.shape[-2])
             cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
         else:
             cos, sin = self.cos[token_positions], self.sin[token_positions]
         even, odd = x.reshape(*x.shape[:-1], self.d_k // 2, 2).unbind(-1)
-        turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-        return turned.flatten(-2).to(x.dtype)
+        rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+        return rotated.flatten(-2).to(x.dtype)
 
     def check_length(self, seq: int) -> None:
-        """Refuse texts beyond the tables, where a table of one row would serve any length."""
+        """Refuse sequences beyond the tables, where a table of one row would serve any length."""
         if seq > self.max_seq_len:
             raise ConfigError(
                 f"{seq} positions are more than the {self.max_seq_len} that rotation knows: "

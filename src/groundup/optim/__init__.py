@@ -1,26 +1,20 @@
-"""Losses, optimizers, schedules and clipping.
+"""Optimizers, schedules, clipping and parameter groups; `cross_entropy` is the one of `nn`.
 
-The names are resolved on first use, so that `groundup.optim.config` costs no torch import.
-`linear_cross_entropy` has its name from its module: import it from there.
+Names are resolved on first use, so that `groundup.optim.config` costs no torch import.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from groundup.nn.losses import cross_entropy
     from groundup.optim.adamw import AdamW
-    from groundup.optim.build import build_optimizer, learning_rate_at, set_learning_rates
+    from groundup.optim.build import build_optimizer, set_learning_rates
     from groundup.optim.clipping import clip_gradients, clip_scale, gradient_norm
     from groundup.optim.config import OptimizerConfig, ScheduleConfig
-    from groundup.optim.losses import cross_entropy, perplexity, z_loss
     from groundup.optim.muon import Muon
     from groundup.optim.parameter_groups import decay_groups, muon_groups
-    from groundup.optim.schedules import (
-        constant_schedule,
-        cosine_schedule,
-        linear_schedule,
-        warmup_stable_decay_schedule,
-    )
+    from groundup.optim.schedules import cosine_schedule, learning_rate_at
     from groundup.optim.sgd import SGD
 
 __all__ = [
@@ -32,40 +26,33 @@ __all__ = [
     "build_optimizer",
     "clip_gradients",
     "clip_scale",
-    "constant_schedule",
     "cosine_schedule",
     "cross_entropy",
     "decay_groups",
     "gradient_norm",
     "learning_rate_at",
-    "linear_schedule",
     "muon_groups",
-    "perplexity",
     "set_learning_rates",
-    "warmup_stable_decay_schedule",
-    "z_loss",
 ]
 
 _NAMES_OF = {
-    "adamw": "AdamW",
-    "build": "build_optimizer learning_rate_at set_learning_rates",
-    "clipping": "clip_gradients clip_scale gradient_norm",
-    "config": "OptimizerConfig ScheduleConfig",
-    "losses": "cross_entropy perplexity z_loss",
-    "muon": "Muon",
-    "parameter_groups": "decay_groups muon_groups",
-    "schedules": "constant_schedule cosine_schedule linear_schedule warmup_stable_decay_schedule",
-    "sgd": "SGD",
+    "nn.losses": "cross_entropy",
+    "optim.adamw": "AdamW",
+    "optim.build": "build_optimizer set_learning_rates",
+    "optim.clipping": "clip_gradients clip_scale gradient_norm",
+    "optim.config": "OptimizerConfig ScheduleConfig",
+    "optim.muon": "Muon",
+    "optim.parameter_groups": "decay_groups muon_groups",
+    "optim.schedules": "cosine_schedule learning_rate_at",
+    "optim.sgd": "SGD",
 }
 _HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'groundup.optim' has no attribute {name!r}")
-    value = getattr(import_module(f"groundup.optim.{home}"), name)
-    globals()[name] = value
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"groundup.{_HOME_OF[name]}"), name)
     return value
 
 

@@ -1,22 +1,37 @@
-"""Adam with decoupled weight decay."""
+"""Adam with decoupled weight decay: one fused kernel where there is one, else the formula."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import logging
+import math
+from typing import Any, TypeAlias, get_args
 
+import torch
 from torch import Tensor
 
 from groundup.errors import check_choice
-from groundup.optim.adamw_update import Kernels, adamw_update_
-from groundup.optim.base import Optimizer, Parameters
-from groundup.optim.checks import check_adamw_group
+from groundup.nn.limits import Kernels
+from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
+
+State: TypeAlias = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_FUSED_DEVICES = ("cpu", "cuda")
+_devices_told: set[str] = set()
 
 
 class AdamW(Optimizer):
-    """Steps of a size near lr in each weight, whatever the size of its gradients.
+    """With g the gradient, t the step from 1 on, λ the weight decay:
 
-    The formula is in `adamw_update`; `kernels` chooses it ("reference") or torch's one-pass kernel
-    ("fused"). Each parameter keeps `step`, `exp_avg` and `exp_avg_sq`.
+        θ <- θ - lr λ θ
+        m <- β₁ m + (1 - β₁) g;    v <- β₂ v + (1 - β₂) g²
+        θ <- θ - lr · (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)
+
+    Each parameter keeps t in `step`, in float32, and m and v in `exp_avg` and `exp_avg_sq`.
+
+    lr: the learning rate, a number or a tensor.   betas: β₁ and β₂.   eps: ε, above 0.
+    kernels: "fused" for torch's kernel, one pass over memory, or "reference" for the formula.
     """
 
     def __init__(
@@ -34,9 +49,6 @@ class AdamW(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    def _check_group(self, group: dict[str, Any]) -> None:
-        check_adamw_group(group)
-
     def _update(
         self,
         parameters: list[Tensor],
@@ -44,8 +56,97 @@ class AdamW(Optimizer):
         gradient_scale: Tensor | None,
         skip: Tensor | None,
     ) -> None:
-        states = [self.state[parameter] for parameter in parameters]
-        adamw_update_(parameters, states, group, self.kernels, gradient_scale, skip)
+        batches: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            fused = self.kernels == "fused" and _can_be_fused(parameter)
+            batches.setdefault((parameter.dtype, fused), []).append(parameter)
+        for (_, fused), batch in batches.items():
+            update = _fused_update_ if fused else _formula_update_
+            update(batch, [self.state[one] for one in batch], group, gradient_scale, skip)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "kernels": self.kernels}
+
+
+def _formula_update_(
+    parameters: list[Tensor],
+    states: list[State],
+    group: State,
+    gradient_scale: Tensor | None,
+    skip: Tensor | None,
+) -> None:
+    lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
+    steps, averages, squares = _columns(states)
+    gradients = gradients_of(parameters, gradient_scale)
+    with unchanged_where(skip, [*parameters, *steps, *averages, *squares]):
+        torch._foreach_add_(steps, 1)
+        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+        torch._foreach_lerp_(averages, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+
+        wide = torch.promote_types(parameters[0].dtype, torch.float32)
+        steps = [step.to(wide) for step in steps]
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_div_(denominators, [_correction(beta2, step).sqrt() for step in steps])
+        torch._foreach_add_(denominators, eps)
+        moves = torch._foreach_div(averages, denominators)
+        torch._foreach_mul_(moves, [lr / _correction(beta1, step) for step in steps])
+        torch._foreach_sub_(parameters, moves)
+
+
+def _fused_update_(
+    parameters: list[Tensor],
+    states: list[State],
+    group: State,
+    gradient_scale: Tensor | None,
+    skip: Tensor | None,
+) -> None:
+    """The same in one pass over memory, by torch's kernel, which divides by its scale."""
+    steps, averages, squares = _columns(states)
+    torch._foreach_add_(steps, 1)
+    torch._fused_adamw_(
+        parameters,
+        gradients_of(parameters, None),
+        averages,
+        squares,
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+        grad_scale=None if gradient_scale is None else gradient_scale.reciprocal(),
+        found_inf=skip,
+    )
+    if skip is not None:
+        torch._foreach_sub_(steps, [skip] * len(steps))
+
+
+def _columns(states: list[State]) -> list[list[Tensor]]:
+    return [[state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq")]
+
+
+def _correction(beta: float, step: Tensor) -> Tensor:
+    """1 - βᵗ; in float32 the plain difference would lose most of its digits for small t."""
+    return -torch.expm1(step * (math.log(beta) if beta else -math.inf))
+
+
+def _can_be_fused(parameter: Tensor) -> bool:
+    """Whether torch's kernel serves the device; it walks memory, so strides must be plain."""
+    kind = parameter.device.type
+    if kind not in _FUSED_DEVICES:
+        if kind not in _devices_told:
+            _devices_told.add(kind)
+            logger.info("AdamW has no fused kernel on %s: the plain formula runs there", kind)
+        return False
+    gradient = parameter.grad
+    return parameter.is_contiguous() and gradient is not None and gradient.is_contiguous()

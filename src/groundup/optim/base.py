@@ -6,8 +6,9 @@ The rule by which weights move is the subclass's.
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -20,10 +21,7 @@ Parameters: TypeAlias = Iterable[Any]
 
 
 class Optimizer(torch.optim.Optimizer):
-    """A torch optimizer whose step takes two tensors, so that the device never waits for the host:
-
-        gradient_scale   gradients count times this (clipping without a pass of its own)
-        skip             1 leaves weights and state as they are, to the bit; 0 is an ordinary step
+    """A torch optimizer whose step takes two tensors, so that the device never waits for the host.
 
     A step may write the scaled gradients into `.grad`: drop them afterwards.
     """
@@ -50,7 +48,12 @@ class Optimizer(torch.optim.Optimizer):
         gradient_scale: Tensor | None = None,
         skip: Tensor | None = None,
     ) -> Any:
-        """Move every parameter that has a gradient; returns what `closure`, called first, gave."""
+        """Move every parameter that has a gradient.
+
+        closure: called first; what it gave is returned.
+        gradient_scale: factor on all gradients (clipping without a pass of its own).
+        skip: 1 leaves weights and state as they are, to the bit; 0 is an ordinary step.
+        """
         result = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,9 +79,9 @@ class Optimizer(torch.optim.Optimizer):
                     device = parameter.device
                     state[key] = value.to(device, copy=id(value) in foreign)
 
-    @abstractmethod
     def _check_group(self, group: dict[str, Any]) -> None:
         """Raise ConfigError for a setting that cannot be used."""
+        check_settings(group)
 
     @abstractmethod
     def _update(
@@ -89,6 +92,37 @@ class Optimizer(torch.optim.Optimizer):
         skip: Tensor | None,
     ) -> None:
         """One step of parameters that all have a gradient and lie on one device."""
+
+
+def check_settings(group: Mapping[str, Any]) -> None:
+    """Refuse numbers of a group that no optimizer can use.
+
+    A learning rate in a tensor, whose value only the device knows, is trusted.
+    """
+    if not isinstance(group["lr"], Tensor):
+        _check_number("lr, the learning rate,", group["lr"])
+    if "weight_decay" in group:
+        _check_number("weight_decay", group["weight_decay"])
+    if "momentum" in group:
+        _check_number("momentum", group["momentum"], below=1)
+    if "betas" in group:
+        betas = group["betas"]
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise ConfigError(f"betas must be two numbers, such as (0.9, 0.95), got {betas!r}")
+        for index, beta in enumerate(betas):
+            _check_number(f"betas[{index}]", beta, below=1)
+    if "eps" in group:
+        _check_number("eps", group["eps"])
+        if group["eps"] == 0:
+            raise ConfigError("eps must be positive, got 0: it keeps 0 / 0 out of the weights")
+
+
+def _check_number(name: str, value: Any, below: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} must be a number, got {value!r}")
+    if not 0 <= value < below:
+        bound = "finite" if below == math.inf else f"below {below}"
+        raise ConfigError(f"{name} must be at least 0 and {bound}, got {value}")
 
 
 def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None) -> list[Tensor]:

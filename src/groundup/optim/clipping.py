@@ -1,4 +1,4 @@
-"""Keeping gradients within bounds, without the device ever waiting for the host."""
+"""Clipping the gradient norm, without the device ever waiting for the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
         g <- g · min(1, max_norm / (‖g‖ + 1e-6))
 
-    Parameters without a gradient are skipped. Returns ‖g‖ as it was.
+    Parameters without a gradient are skipped. Returns ‖g‖ as it was before.
     """
     gradients = _gradients(parameters)
     norm = _norm(gradients)
@@ -39,10 +39,10 @@ def clip_scale(norm: Tensor, max_norm: float) -> Tensor:
     """min(1, max_norm / (norm + 1e-6)): what `clip_gradients` multiplies by.
 
     An optimizer of ours takes it as `step(gradient_scale=…)` and saves the pass over the
-    gradients. A norm that is not finite gives a scale that is of no use: skip such a step.
+    gradients. Skip a step whose norm is not finite: its scale is of no use.
     """
     if not max_norm > 0:
-        raise ConfigError(f"max_norm, the bound on gradients, must be positive; it is {max_norm}")
+        raise ConfigError(f"max_norm must be positive, got {max_norm}")
     return (max_norm / (norm + _EPS)).clamp(max=1.0)
 
 

@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError, check_choice
-from groundup.optim.adamw_update import Kernels, adamw_update_
+from groundup.nn.limits import Kernels
+from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
-from groundup.optim.checks import (
-    check_adamw_group,
-    check_learning_rate,
-    check_share,
-    check_weight_decay,
-)
 from groundup.optim.orthogonalization import orthogonalize
 
 # AdamW moves a weight by about this much of lr (root mean square); an orthogonal matrix of (rows,
@@ -24,14 +19,17 @@ from groundup.optim.orthogonalization import orthogonalize
 _MOVE_OF_ADAMW = 0.2
 
 
-class Muon(Optimizer):
+class Muon(AdamW):
     """A group of kind "muon" holds matrices G of (rows, columns), with M the momentum:
 
         M <- μ M + (1 - μ) G;    D = orthogonalize(μ M + (1 - μ) G)       (Nesterov's look ahead)
         θ <- θ - lr λ θ;         θ <- θ - lr · 0.2 √max(rows, columns) · D
 
-    A group of kind "adamw" holds anything and moves as `AdamW` does. Matrices of one shape, or of
-    its transpose, are orthogonalized together. A matrix keeps `momentum`.
+    A group of kind "adamw" holds anything and moves as `AdamW` does, by `betas`, `eps` and
+    `kernels`. Matrices of one shape, or of its transpose, are orthogonalized together. A matrix
+    keeps M in `momentum`.
+
+    momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
     """
 
     def __init__(
@@ -49,11 +47,10 @@ class Muon(Optimizer):
         check_choice("kernels", kernels, get_args(Kernels))
         if num_orthogonalization_steps < 1:
             raise ConfigError(
-                f"num_orthogonalization_steps must be at least 1; it is "
-                f"{num_orthogonalization_steps}"
+                f"num_orthogonalization_steps must be at least 1, got {num_orthogonalization_steps}"
             )
-        self.kernels = kernels
         self.num_orthogonalization_steps = num_orthogonalization_steps
+        self.kernels = kernels
         defaults = {
             "kind": "muon",
             "lr": lr,
@@ -62,21 +59,14 @@ class Muon(Optimizer):
             "betas": betas,
             "eps": eps,
         }
-        super().__init__(params, defaults)
+        Optimizer.__init__(self, params, defaults)
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        if group["kind"] == "adamw":
-            check_adamw_group(group)
-            return
-        if group["kind"] != "muon":
-            raise ConfigError(
-                f"a group of Muon is of kind {group['kind']!r}, but there are only muon and adamw"
-            )
-        check_learning_rate(group)
-        check_weight_decay(group)
-        check_share("momentum", group["momentum"])
+        super()._check_group(group)
+        if group["kind"] not in ("muon", "adamw"):
+            raise ConfigError(f"a group's kind must be muon or adamw, got {group['kind']!r}")
         for parameter in group["params"]:
-            if parameter.ndim != 2:
+            if group["kind"] == "muon" and parameter.ndim != 2:
                 raise ConfigError(
                     f"Muon moves matrices, but one parameter has shape {tuple(parameter.shape)}: "
                     f'put it into a group of kind "adamw"'
@@ -89,10 +79,10 @@ class Muon(Optimizer):
         gradient_scale: Tensor | None,
         skip: Tensor | None,
     ) -> None:
-        states = [self.state[parameter] for parameter in parameters]
         if group["kind"] == "adamw":
-            adamw_update_(parameters, states, group, self.kernels, gradient_scale, skip)
+            super()._update(parameters, group, gradient_scale, skip)
             return
+        states = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
                 state["momentum"] = torch.zeros_like(parameter)
@@ -106,28 +96,25 @@ class Muon(Optimizer):
                 self._move([parameters[i] for i in alike], [ahead[i] for i in alike], group["lr"])
 
     def _move(self, parameters: list[Tensor], ahead: list[Tensor], lr: float | Tensor) -> None:
-        """Orthogonalize matrices of one shape in one batch, tall ones lying, and apply them."""
-        lying = torch.stack([_lying(matrix) for matrix in ahead])
-        directions = orthogonalize(lying, self.num_orthogonalization_steps).to(lying.dtype)
-        directions.mul_(lr * (_MOVE_OF_ADAMW * math.sqrt(lying.shape[-1])))
+        """Orthogonalize matrices of one shape in one batch, tall ones transposed, and apply."""
+        wide = torch.stack([_wide(matrix) for matrix in ahead])
+        directions = orthogonalize(wide, self.num_orthogonalization_steps).to(wide.dtype)
+        directions.mul_(lr * (_MOVE_OF_ADAMW * math.sqrt(wide.shape[-1])))
         for parameter, direction in zip(parameters, directions, strict=True):
-            _lying(parameter).sub_(direction)
+            _wide(parameter).sub_(direction)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **super().__getstate__(),
-            "kernels": self.kernels,
-            "num_orthogonalization_steps": self.num_orthogonalization_steps,
-        }
+        own = {"num_orthogonalization_steps": self.num_orthogonalization_steps}
+        return {**super().__getstate__(), **own}
 
 
-def _lying(matrix: Tensor) -> Tensor:
+def _wide(matrix: Tensor) -> Tensor:
     """The matrix with its longer side along the rows: itself, or its transpose."""
     return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
 
 
 def _same_shapes(matrices: list[Tensor]) -> list[list[int]]:
-    """The indices of matrices that can be stacked once tall ones lie."""
+    """The indices of matrices that can be stacked once tall ones are transposed."""
     batches: dict[tuple[object, ...], list[int]] = {}
     for index, matrix in enumerate(matrices):
         batches.setdefault((*sorted(matrix.shape), matrix.dtype), []).append(index)

@@ -1,4 +1,4 @@
-"""The nearest orthogonal matrix, by products alone: what Muon makes of a momentum."""
+"""The nearest orthogonal matrix, by matmuls alone: what Muon makes of a momentum."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Singular values from here on, in parts of the Frobenius norm, arrive at 1; smaller ones rise by
-# the same factor and stay below it.
+# Singular values from here on, as fractions of the Frobenius norm, arrive at 1; smaller ones rise
+# by the same factor and stay below it.
 _LOWEST = 1e-3
 # Rounding, above all bfloat16's, may carry a singular value over the top of its interval, beyond
 # which the polynomials soon run away.
@@ -26,7 +26,10 @@ def orthogonalize(
 
     A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; the
     coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA, else in float32 (float64
-    for such matrices), and returned so. Wants rows <= columns, for X Xᵀ to be the small product.
+    for such matrices), and returned so.
+
+    matrices: with rows <= columns, for X Xᵀ to be the small matmul.
+    num_steps: more come closer to orthogonal.
     """
     x = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     norms = x.square().sum(dim=(-2, -1), keepdim=True).sqrt()
@@ -62,16 +65,16 @@ def _best_quintic(low: float, high: float) -> tuple[float, float, float, float]:
     """a, b, c and the error of the odd quintic with the least max |1 - p(x)| on [low, high].
 
     By Chebyshev, p is best when 1 - p reaches ± its maximum four times in turn. The ends are two
-    of the places and the extrema of p between them the others; Remez' exchange finds both: solve
-    for p with the error at the guessed places, take the extrema of that p as the next guess.
+    of the points and the extrema of p between them the others; Remez' exchange finds both: solve
+    for p with the error at the guessed points, take the extrema of that p as the next guess.
     """
     inner, outer = (3 * low + high) / 4, (low + 3 * high) / 4
     a = b = c = error = math.nan
     for _ in range(50):
-        places = torch.tensor([low, inner, outer, high], dtype=torch.float64, device="cpu")
+        points = torch.tensor([low, inner, outer, high], dtype=torch.float64, device="cpu")
         signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64, device="cpu")
-        system = torch.stack([places, places**3, places**5, signs], dim=1)
-        a, b, c, error = torch.linalg.solve(system, torch.ones_like(places)).tolist()
+        system = torch.stack([points, points**3, points**5, signs], dim=1)
+        a, b, c, error = torch.linalg.solve(system, torch.ones_like(points)).tolist()
         # p'(x) = a + 3 b x² + 5 c x⁴ vanishes at the extrema.
         root = math.sqrt(9 * b * b - 20 * a * c)
         last = inner, outer

@@ -12,23 +12,24 @@ from groundup.errors import ConfigError
 def decay_groups(
     model: nn.Module, *, weight_decay: float, decay_embeddings: bool = False
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: one that decays and one that does not.
+    """Groups for AdamW: one with weight decay and one without.
 
-    The weights of linear layers decay. Norm gains do not: 1, not 0, is where they do nothing. The
-    embedding table does not unless `decay_embeddings` says so: rows of rare tokens would mostly
-    shrink. A table that is the output layer too counts as an embedding.
+    Linear layers get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
+
+    decay_embeddings: whether the embedding table gets it too, whose rows of rare tokens would
+        mostly shrink. A table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
     staying: list[nn.Parameter] = []
     for name, parameter in _learning_parameters(model):
-        stays = parameter.ndim < 2 or (_is_embedding(name) and not decay_embeddings)
+        is_embedding = "token_embedding" in name.split(".")
+        stays = parameter.ndim < 2 or (is_embedding and not decay_embeddings)
         (staying if stays else decaying).append(parameter)
-    return _without_empty(
-        [
-            {"params": decaying, "weight_decay": weight_decay},
-            {"params": staying, "weight_decay": 0.0},
-        ]
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": decaying, "weight_decay": weight_decay},
+        {"params": staying, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def muon_groups(
@@ -43,14 +44,15 @@ def muon_groups(
 
     Embedding and output layer have a row for each token, whose gradients have little to do with
     one another; mixing them by orthogonalization is not what Muon is for.
+
+    muon_learning_rate: of the matrices; `learning_rate` by default.
     """
     matrices = [
         parameter
         for name, parameter in _learning_parameters(model)
-        if _is_of_block(name, parameter)
+        if parameter.ndim == 2 and "blocks" in name.split(".")
     ]
     chosen = set(map(id, matrices))
-    rest = decay_groups(model, weight_decay=weight_decay, decay_embeddings=decay_embeddings)
     muon = {
         "params": matrices,
         "kind": "muon",
@@ -64,9 +66,11 @@ def muon_groups(
             "lr": learning_rate,
             "weight_decay": group["weight_decay"],
         }
-        for group in rest
+        for group in decay_groups(
+            model, weight_decay=weight_decay, decay_embeddings=decay_embeddings
+        )
     ]
-    return _without_empty([muon, *others])
+    return [group for group in (muon, *others) if group["params"]]
 
 
 def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -75,15 +79,3 @@ def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     if not named:
         raise ConfigError(f"{type(model).__name__} has no parameters that learn")
     return named
-
-
-def _is_embedding(name: str) -> bool:
-    return "token_embedding" in name.split(".")
-
-
-def _is_of_block(name: str, parameter: nn.Parameter) -> bool:
-    return parameter.ndim == 2 and "blocks" in name.split(".")
-
-
-def _without_empty(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [group for group in groups if group["params"]]

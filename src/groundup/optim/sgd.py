@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with a falling rate."""
+"""Stochastic gradient descent with a falling learning rate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
-from groundup.optim.checks import check_learning_rate
 
 
 class SGD(Optimizer):
@@ -16,9 +15,6 @@ class SGD(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 1e-3) -> None:
         super().__init__(params, {"lr": lr})
-
-    def _check_group(self, group: dict[str, Any]) -> None:
-        check_learning_rate(group)
 
     def _update(
         self,

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from groundup.model.config import ModelConfig
+from groundup.nn.limits import is_short_attention
 from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
 _ID_BYTES = 8
-
-# Of `nn.kernels`: up to here rotated queries and keys are made again in the backward pass.
-_SHORT_TEXT = range(16, 257)
-_SHORT_TEXT_HEADS = (16, 32, 64)
 
 # Inner values a token that plain layers keep, in parts of d_ff: the input of the activation, what
 # its formula keeps besides, and its output. A compiler makes the second again.
@@ -174,8 +171,7 @@ def _rotates_again(config: ModelConfig, execution: Execution) -> bool:
     return (
         execution == ("cuda", "bfloat16")
         and _stays_packed(config)
-        and config.context_length in _SHORT_TEXT
-        and config.d_head in _SHORT_TEXT_HEADS
+        and is_short_attention(config.context_length, config.d_head)
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.planner.activations import (
     FLOAT32_ON_CPU,
     DeviceKind,
@@ -23,11 +24,6 @@ from groundup.planner.activations import (
 )
 from groundup.planner.flops import OptimizerName
 from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
-
-# Of `optim.linear_cross_entropy`.
-_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 2 << 30, "mps": 64 << 20}
-_CUDA_CHUNK_SHARE = 32
-_FEWEST_ROWS = 512
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
 _USABLE_FRACTION = 0.92
@@ -182,8 +178,7 @@ class TrainingMemory:
         """The logits of one chunk, of which all are of one size, and copies where no kernel works
         in place."""
         row = self.config.vocab_size * self.execution.value_bytes
-        most = max(_FEWEST_ROWS, self.chunk_bytes // row)
-        rows = -(-tokens // -(-tokens // most))
+        rows = logit_chunk_rows(tokens, row, self.chunk_bytes)
         return rows * (row + self._wide_copies() * self.config.vocab_size * FLOAT32_BYTES)
 
     def _wide_copies(self) -> int:
@@ -221,7 +216,7 @@ def training_memory(
         weight_copies=num_layers * kept_weight_copies(config, execution),
         update_temporaries=_update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,
-        chunk_bytes=_chunk_bytes(execution, memory_bytes),
+        chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
     )
 
 
@@ -284,10 +279,3 @@ def _muon_temporaries(config: ModelConfig) -> int:
         stacks.append(count * (3 * short * long + 2 * short**2))
     everything = sum(short * long for short, long in shapes)
     return FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))
-
-
-def _chunk_bytes(execution: Execution, memory_bytes: int | None) -> int:
-    most = _CHUNK_BYTES[execution.device]
-    if execution.device != "cuda" or memory_bytes is None:
-        return most
-    return min(most, memory_bytes // _CUDA_CHUNK_SHARE)

@@ -1,25 +1,34 @@
-"""The text of one choice as its ids come: pieces, and for each token its place and likelihoods.
+"""From ids to the text of a choice: pieces of it, and for each token its position and
+log-probabilities.
 
 Pieces join to the whole text; none holds half a character or any part of a stop string.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import torch
+
+from groundup.generation.sampling import not_finite
 from groundup.generation.text_stream import TextStream
+from groundup.serving.protocol import Logprobs
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken
+    from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
 
 # JSON has no infinity; OpenAI writes this for what cannot happen.
 _LOWEST = -9999.0
+# Positions whose logits for the whole vocabulary are in memory at once.
+_POSITIONS_AT_ONCE = 256
 
 
 class Entry(NamedTuple):
-    """A token with its likelihoods: those of the likeliest ids and of its own."""
+    """A token with its log-probability and those of the likeliest ids."""
 
     id: int
     log_probability: float | None
@@ -30,13 +39,13 @@ class Entry(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Some more of the text, and the token it stands for where likelihoods are wanted."""
+    """Some more of the text, and the token it stands for where log-probabilities are wanted."""
 
     text: str
     entry: Entry | None = None
 
 
-class ChoiceWriter:
+class ChoiceText:
     """Takes the tokens of one row, gives pieces of text. `finish_reason` is set when it is done."""
 
     def __init__(
@@ -46,7 +55,7 @@ class ChoiceWriter:
         self._with_entries = with_entries
         # Where tokens begin and end is known from the text before anything is held back.
         self._all_text = TextStream(tokenizer)
-        self._num_decoded = self._num_written = len(echo)
+        self._num_decoded = self._num_released = len(echo)
         self._undecided: list[Entry] = []
         self._text = ""
         self.num_tokens = 0
@@ -64,7 +73,9 @@ class ChoiceWriter:
         self.num_tokens += 1
         self._text += self._stream.push(token.id)
         if self._with_entries:
-            self._undecided.append(self._entry(token))
+            begin = self._num_decoded
+            self._num_decoded += len(self._all_text.push(token.id))
+            self._undecided.append(Entry(*token[:3], begin, self._num_decoded))
         if self._stream.stopped:
             self.finish_reason = "stop"
         elif token.finish_reason == "length":
@@ -72,34 +83,59 @@ class ChoiceWriter:
             self.finish_reason = "stop" if self._stream.stopped else "length"
         return self._release()
 
-    def _entry(self, token: NewToken) -> Entry:
-        begin = self._num_decoded
-        self._num_decoded += len(self._all_text.push(token.id))
-        return Entry(token.id, token.log_probability, token.alternatives, begin, self._num_decoded)
-
     def _release(self) -> list[Piece]:
-        if not self._with_entries:
-            text, self._text = self._text, ""
-            return [Piece(text)] if text else []
         pieces = []
         while self._undecided and self._is_certain(self._undecided[0]):
             entry = self._undecided.pop(0)
-            length = entry.end - self._num_written
+            length = entry.end - self._num_released
             text, self._text = self._text[:length], self._text[length:]
-            self._num_written += len(text)
+            self._num_released += len(text)
             pieces.append(Piece(text, entry))
-        if self.is_done() and self._text:
-            # U+FFFD for half a character at the end, which is no token's.
-            text, self._text = self._text, ""
-            pieces.append(Piece(text))
+        if self._text and (self.is_done() or not self._with_entries):
+            # With entries this is U+FFFD for half a character at the end, which is no token's.
+            pieces.append(Piece(self._text))
+            self._text = ""
         return pieces
 
     def _is_certain(self, entry: Entry) -> bool:
         """Whether the text up to the token's end is; at the end of the text, its beginning."""
-        num_certain = self._num_written + len(self._text)
-        if self.finish_reason is None or entry.end <= num_certain:
-            return entry.end <= num_certain
-        return entry.begin < num_certain
+        num_certain = self._num_released + len(self._text)
+        return entry.end <= num_certain or (self.is_done() and entry.begin < num_certain)
+
+
+@torch.inference_mode()
+def score_prompt(
+    model: TransformerLM, tokenizer: Tokenizer, ids: Sequence[int], num_alternatives: int
+) -> list[Entry]:
+    """An entry for each id of a prompt; the first has no log-probability, as nothing precedes it.
+
+    Args:
+        model: whose log softmax of the logits is told, by the id that follows each position.
+        tokenizer: tells which characters each id stands for.
+        ids: the prompt, within the model's context.
+        num_alternatives: how many of the likeliest ids are told for each position.
+    """
+    batch = torch.tensor([list(ids)], device=model.output_weight.device)
+    hidden = model.hidden(batch)[0, :-1]
+    scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())]
+    for first in range(0, len(hidden), _POSITIONS_AT_ONCE):
+        part = hidden[first : first + _POSITIONS_AT_ONCE]
+        following = batch[0, first + 1 : first + 1 + len(part)]
+        log_probabilities = torch.log_softmax(model.logits(part).float(), dim=-1)
+        own = log_probabilities.gather(-1, following[:, None])[:, 0].tolist()
+        if any(map(math.isnan, own)):
+            raise not_finite()
+        best = log_probabilities.topk(min(num_alternatives, log_probabilities.shape[-1]), dim=-1)
+        for value, best_ids, best_values in zip(
+            own, best.indices.tolist(), best.values.tolist(), strict=True
+        ):
+            scores.append((value, tuple(zip(best_ids, best_values, strict=True))))
+    decoder = tokenizer.decode_stream()
+    entries, end = [], 0
+    for id, (value, alternatives) in zip(ids, scores, strict=True):
+        begin, end = end, end + len(decoder.push(id))
+        entries.append(Entry(id, value, alternatives, begin, end))
+    return entries
 
 
 class TokenSpelling:
@@ -114,6 +150,26 @@ class TokenSpelling:
             self._known[id] = self._spell(id)
         return self._known[id]
 
+    def logprobs(self, pieces: Sequence[Piece]) -> Logprobs:
+        """What OpenAI's clients are told of the tokens of some pieces."""
+        result = Logprobs()
+        for _, entry in pieces:
+            if entry is None:
+                continue
+            result.tokens.append(self[entry.id])
+            result.token_ids.append(entry.id)
+            result.text_offset.append(entry.begin)
+            if entry.log_probability is None:
+                result.token_logprobs.append(None)
+                result.top_logprobs.append(None)
+                result.top_ids.append([])
+                continue
+            likeliest, ids = self.likeliest(entry)
+            result.token_logprobs.append(max(entry.log_probability, _LOWEST))
+            result.top_logprobs.append(likeliest)
+            result.top_ids.append(ids)
+        return result
+
     def likeliest(self, entry: Entry) -> tuple[dict[str, float], list[int]]:
         """The likeliest and the chosen by their texts, and their ids in the same order."""
         values = dict(entry.alternatives)
@@ -122,7 +178,7 @@ class TokenSpelling:
         for id, value in values.items():
             # Two ids may stand for the same text, a special token and an ordinary one.
             name = self[id] if self[id] not in named else f"<id {id}>"
-            named[name] = finite(value)
+            named[name] = max(value, _LOWEST)
         return named, list(values)
 
     def _spell(self, id: int) -> str:
@@ -133,8 +189,3 @@ class TokenSpelling:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def finite(log_probability: float) -> float:
-    """A log-probability that JSON can hold."""
-    return max(log_probability, _LOWEST)

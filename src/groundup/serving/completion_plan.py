@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
 DEFAULT_MAX_TOKENS = 16
-# Any number, as long as it never changes: texts hang on it.
+# Any number, as long as it never changes: samples depend on it.
 _STREAM = 0x5E87
 
 
@@ -50,8 +50,9 @@ class Plan:
     stop: Sequence[str]
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return sum(len(prompt.ids) for prompt in self.prompts)
+    def wants_entries(self) -> bool:
+        """Whether log-probabilities are asked for."""
+        return self.num_alternatives >= 0
 
     def prompt_of(self, index: int) -> Prompt:
         return self.prompts[index // self.num_choices]
@@ -74,24 +75,27 @@ def make_plan(
     if body.best_of is not None and body.best_of != num_choices:
         raise ApiError(
             400,
-            f"best_of is {excerpt(body.best_of)} and n {excerpt(num_choices)}: this server writes "
-            f"no more texts than it gives; leave best_of out",
+            f"best_of is {excerpt(body.best_of)} and n {excerpt(num_choices)}: this server "
+            f"generates no more texts than it gives; leave best_of out",
             param="best_of",
         )
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if max_tokens > settings.max_new_tokens:
         raise ApiError(
             400,
-            f"max_tokens is {excerpt(max_tokens)}: this server writes at most "
+            f"max_tokens is {excerpt(max_tokens)}: this server generates at most "
             f"{settings.max_new_tokens}",
             param="max_tokens",
         )
     prompts = _read_prompts(body, language_model, settings, num_choices)
-    past_context = body.past_context or "stop"
-    context = language_model.model.config.context_length
+    config = language_model.model.config
     for prompt in prompts:
-        _check_context(prompt, max_tokens, context, past_context, body)
-    sampler = _make_sampler(body, language_model.model.config.vocab_size)
+        _check_context(len(prompt.ids), max_tokens, config.context_length, body)
+    options = body.sampling_options(config.vocab_size)
+    try:
+        sampler = Sampler.of(**options)
+    except ConfigError as error:
+        raise ApiError(400, str(error)) from error
     seed = secrets.randbits(48) if body.seed is None else body.seed
     seeds = _seeds_of_choices(seed % 2**64, num_choices)
     num_alternatives = -1 if body.logprobs is None else body.logprobs
@@ -102,7 +106,7 @@ def make_plan(
             sampler=sampler,
             seed=choice_seed,
             stop_ids=language_model.stop_ids,
-            past_context=past_context,
+            past_context=body.past_context or "stop",
             num_alternatives=num_alternatives,
         )
         for prompt in prompts
@@ -133,12 +137,12 @@ def _read_prompts(
         given = [body.prompt]
     else:
         given = body.prompt
-    limit = min(settings.max_choices, settings.client_places)
+    limit = min(settings.max_choices, settings.client_held)
     if len(given) * num_choices > limit:
         raise ApiError(
             400,
             f"{len(given)} prompts and n = {excerpt(num_choices)} ask for more texts than the "
-            f"{limit} that this server writes for one request",
+            f"{limit} that this server generates for one request",
             param="n",
         )
     prompts = [_read_prompt(prompt, language_model, bool(body.echo)) for prompt in given]
@@ -156,9 +160,11 @@ def _read_prompts(
 def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel, echo: bool) -> Prompt:
     tokenizer = language_model.tokenizer
     if isinstance(prompt, str):
-        if _has_lone_surrogate(prompt):
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
             message = "the prompt holds one half of a surrogate pair, which is no character"
-            raise ApiError(400, message, param="prompt")
+            raise ApiError(400, message, param="prompt") from error
         ids = tokenizer.encode_to_numpy(prompt)
         context = language_model.model.config.context_length
         limit = max(MAX_ELEMENTS, context)
@@ -185,18 +191,8 @@ def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel, ech
     return Prompt(tokenizer.decode(prompt) if echo else "", tuple(prompt))
 
 
-def _has_lone_surrogate(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def _check_context(
-    prompt: Prompt, max_tokens: int, context: int, past_context: str, body: CompletionRequest
-) -> None:
-    size = len(prompt.ids)
+def _check_context(size: int, max_tokens: int, context: int, body: CompletionRequest) -> None:
+    """Refuse a prompt of `size` ids that leaves no room for the answer, or cannot be scored."""
     if body.echo and body.logprobs is not None and size > context:
         raise ApiError(
             400,
@@ -205,7 +201,7 @@ def _check_context(
             param="prompt",
             code="context_length_exceeded",
         )
-    if past_context == "slide" or size + max_tokens <= context:
+    if body.past_context == "slide" or size + max_tokens <= context:
         return
     if size >= context:
         raise ApiError(
@@ -224,20 +220,7 @@ def _check_context(
     )
 
 
-def _make_sampler(body: CompletionRequest, vocab_size: int) -> Sampler:
-    try:
-        return Sampler.of(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_k=None if body.top_k is None else min(body.top_k, vocab_size),
-            top_p=body.top_p,
-            min_p=body.min_p,
-            repetition_penalty=body.repetition_penalty,
-        )
-    except ConfigError as error:
-        raise ApiError(400, str(error)) from error
-
-
 def _seeds_of_choices(seed: int, num_choices: int) -> list[int]:
-    """The first choice has the seed itself, and so the text that it has alone."""
+    """The first choice has the seed itself, so that its text is the one it has alone."""
     others = random_uint64(seed, _STREAM, np.arange(1, num_choices, dtype=np.uint64))
     return [seed, *others.tolist()]

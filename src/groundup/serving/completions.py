@@ -1,4 +1,8 @@
-"""POST /v1/completions: one JSON answer, or a stream of server-sent events."""
+"""POST /v1/completions from the request to its answer: one JSON object, or server-sent events.
+
+A request becomes a plan (`completion_plan`), whose rows the scheduler generates; their ids become
+text in `choices`; here the pieces become what OpenAI's clients read.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,9 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.choices import Piece, TokenSpelling, finite
+from groundup.serving.choices import ChoiceText, Piece, TokenSpelling, score_prompt
 from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import Choice, CompletionRequest, Logprobs, Usage
-from groundup.serving.writing import Writing
+from groundup.serving.protocol import Choice, CompletionRequest, Usage
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -51,9 +54,12 @@ class Completions:
         self._spelling = TokenSpelling(language_model.tokenizer)
 
     async def answer(self, request: Request, body: CompletionRequest) -> Response:
-        plan = await self._plan(request, body)
-        client = request.scope["client_name"]
-        writing = Writing(plan, self._scheduler, self._language_model, client)
+        def plan_it() -> Plan:
+            return make_plan(body, self._language_model, self._settings)
+
+        length = int(request.headers.get("content-length", _LONG_BYTES))
+        plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
+        running = _Running(plan, self._language_model, self._scheduler, request)
         frame = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -61,78 +67,65 @@ class Completions:
             "model": self._settings.model_name,
         }
         try:
-            begin = await _unless_left(request, writing.prompt_pieces())
+            begin = await _unless_left(request, running.prompt_pieces())
             if body.stream:
                 # The first tokens decide the status: an error before them is no stream.
-                news = [] if writing.is_done else await _unless_left(request, writing.next_pieces())
-                events = self._events(writing, frame, begin, news, body.wants_usage_chunk())
-                return _EventStream(events, writing.close)
-            parts = await _unless_left(request, self._collect(writing, begin))
+                news = [] if running.is_done else await _unless_left(request, running.next_pieces())
+                events = self._events(running, frame, begin, news, body.wants_usage_chunk())
+                return _EventStream(events, running.close)
+            parts = await _unless_left(request, running.collect(begin))
         except _ClientLeftError:
-            writing.close()
+            running.close()
             return Response(status_code=_CLIENT_LEFT)
         except BaseException:
-            writing.close()
+            running.close()
             raise
 
         def render() -> bytes:
-            return self._render(writing, frame, parts)
+            return self._render(running, frame, parts)
 
-        # With likelihoods an answer may have megabytes.
+        # With log-probabilities an answer may have megabytes.
         is_long = plan.echo or plan.num_alternatives >= 0
         content = await asyncio.to_thread(render) if is_long else render()
         return Response(content, media_type="application/json")
 
-    async def _plan(self, request: Request, body: CompletionRequest) -> Plan:
-        def make() -> Plan:
-            return make_plan(body, self._language_model, self._settings)
-
-        length = int(request.headers.get("content-length", _LONG_BYTES))
-        return await asyncio.to_thread(make) if length >= _LONG_BYTES else make()
-
-    def _render(self, writing: Writing, frame: dict[str, Any], parts: list[list[Piece]]) -> bytes:
+    def _render(self, running: _Running, frame: dict[str, Any], parts: list[list[Piece]]) -> bytes:
         """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""
         choices = [
             Choice(
                 index=index,
                 text="".join(piece.text for piece in pieces),
-                logprobs=self._logprobs(writing.plan, pieces),
-                finish_reason=writing.writers[index].finish_reason,
+                logprobs=self._spelling.logprobs(pieces) if running.plan.wants_entries else None,
+                finish_reason=running.texts[index].finish_reason,
             ).model_dump_json()
             for index, pieces in enumerate(parts)
         ]
-        rest = {"usage": _usage(writing).model_dump(), "seed": writing.plan.seed}
+        rest = {"usage": running.usage(), "seed": running.plan.seed}
         head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
         return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
 
-    async def _collect(self, writing: Writing, begin: list[list[Piece]]) -> list[list[Piece]]:
-        parts = [list(pieces) for pieces in begin]
-        while not writing.is_done:
-            for index, pieces in await writing.next_pieces():
-                parts[index] += pieces
-        return parts
-
     async def _events(
         self,
-        writing: Writing,
+        running: _Running,
         frame: dict[str, Any],
         begin: list[list[Piece]],
         news: list[tuple[int, list[Piece]]],
         wants_usage: bool,
     ) -> AsyncIterator[bytes]:
         """The stream: pieces as they come, the usage if wanted, and [DONE]."""
-        frame_text = _to_json(frame)[:-1]
+        head = _to_json(frame)[:-1]
+        wants_entries = running.plan.wants_entries
         try:
             first = [
-                await asyncio.to_thread(self._chunk, frame_text, writing.plan, index, pieces, None)
+                await asyncio.to_thread(self._chunk, head, wants_entries, index, pieces, None)
                 for index, pieces in enumerate(begin)
                 if pieces
             ]
-            if writing.is_done and not news:
+            if running.is_done and not news:
                 news = [(index, []) for index in range(len(begin))]
-            yield b"".join([*first, *self._chunks(writing, frame_text, news)])
-            while not writing.is_done:
-                chunks = self._chunks(writing, frame_text, await writing.next_pieces())
+            yield b"".join([*first, *self._chunks(running, head, news)])
+            while not running.is_done:
+                chunks = self._chunks(running, head, await running.next_pieces())
                 if chunks:
                     yield b"".join(chunks)
         except ApiError as error:
@@ -144,65 +137,131 @@ class Completions:
             yield _event(internal_error().body())
             return
         if wants_usage:
-            usage = _usage(writing).model_dump()
-            yield _event({**frame, "choices": [], "usage": usage, "seed": writing.plan.seed})
+            usage = {"usage": running.usage(), "seed": running.plan.seed}
+            yield _event({**frame, "choices": [], **usage})
         yield b"data: [DONE]\n\n"
 
     def _chunks(
-        self, writing: Writing, frame_text: str, news: list[tuple[int, list[Piece]]]
+        self, running: _Running, head: str, news: list[tuple[int, list[Piece]]]
     ) -> list[bytes]:
-        """One event a token where likelihoods are wanted, else one for all that has come."""
-        plan = writing.plan
+        """One event a token where log-probabilities are wanted, else one for all that has come."""
+        wants_entries = running.plan.wants_entries
         chunks = []
         for index, pieces in news:
-            reason = writing.writers[index].finish_reason
-            groups = [[piece] for piece in pieces] if plan.num_alternatives >= 0 else [pieces]
+            reason = running.texts[index].finish_reason
+            groups = [[piece] for piece in pieces] if wants_entries else [pieces]
             groups = groups or [[]]
             for number, group in enumerate(groups, start=1):
                 end = reason if number == len(groups) else None
                 if group or end:
-                    chunks.append(self._chunk(frame_text, plan, index, group, end))
+                    chunks.append(self._chunk(head, wants_entries, index, group, end))
         return chunks
 
     def _chunk(
         self,
-        frame_text: str,
-        plan: Plan,
+        head: str,
+        wants_entries: bool,
         index: int,
         pieces: Sequence[Piece],
         finish_reason: str | None,
     ) -> bytes:
         text = "".join([piece.text for piece in pieces])
-        logprobs = self._logprobs(plan, pieces)
-        likelihoods = "null" if logprobs is None else _to_json(logprobs.model_dump())
+        logprobs = _to_json(self._spelling.logprobs(pieces).model_dump()) if wants_entries else None
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
         # Put together by hand: this is done for every token of every client.
         return (
-            f'data: {frame_text},"choices":[{{"index":{index},"text":{_quote(text)},'
-            f'"logprobs":{likelihoods},"finish_reason":{reason}}}],"usage":null}}\n\n'
+            f'data: {head},"choices":[{{"index":{index},"text":{_quote(text)},'
+            f'"logprobs":{logprobs or "null"},"finish_reason":{reason}}}],"usage":null}}\n\n'
         ).encode()
 
-    def _logprobs(self, plan: Plan, pieces: Sequence[Piece]) -> Logprobs | None:
-        if plan.num_alternatives < 0:
-            return None
-        result = Logprobs()
-        for piece in pieces:
-            entry = piece.entry
-            if entry is None:
+
+class _Running:
+    """The choices of a plan while they are generated. `close` it whatever happens: rows that
+    nobody reads are freed."""
+
+    def __init__(
+        self, plan: Plan, language_model: LanguageModel, scheduler: Scheduler, request: Request
+    ) -> None:
+        self.plan = plan
+        self._language_model = language_model
+        self._scheduler = scheduler
+        self._client = request.scope["client_name"]
+        self.texts = [
+            ChoiceText(
+                language_model.tokenizer,
+                plan.stop,
+                echo=plan.prompt_of(index).text if plan.echo else "",
+                with_entries=plan.wants_entries,
+            )
+            for index in range(len(plan.requests))
+        ]
+        self._job = scheduler.submit(plan.requests, self._client) if plan.max_tokens else None
+        if self._job is None:
+            for text in self.texts:
+                text.finish_reason = "length"
+
+    @property
+    def is_done(self) -> bool:
+        return all(text.is_done() for text in self.texts)
+
+    def usage(self) -> dict[str, int]:
+        num_prompt = sum(len(prompt.ids) for prompt in self.plan.prompts)
+        num_new = sum(text.num_tokens for text in self.texts)
+        return Usage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_new,
+            total_tokens=num_prompt + num_new,
+        ).model_dump()
+
+    async def prompt_pieces(self) -> list[list[Piece]]:
+        """What each choice begins with: nothing, or its prompt where that is echoed."""
+        plan, model = self.plan, self._language_model
+        if not plan.echo:
+            return [[] for _ in plan.requests]
+        parts = []
+        for text, ids in plan.prompts:
+            pieces = [Piece(text)] if text else []
+            if text and plan.wants_entries:
+
+                def score(ids: tuple[int, ...] = ids) -> list[Any]:
+                    return score_prompt(model.model, model.tokenizer, ids, plan.num_alternatives)
+
+                entries = await self._scheduler.between_steps(score, self._client)
+                pieces = [Piece(text[one.begin : one.end], one) for one in entries]
+            parts += [pieces] * plan.num_choices
+        return parts
+
+    async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
+        """Wait for tokens: which choices have got more text, or have come to their end."""
+        assert self._job is not None
+        news: dict[int, list[Piece]] = {}
+        for index, token, error in await self._job.next_events():
+            text = self.texts[index]
+            if text.is_done():
                 continue
-            result.tokens.append(self._spelling[entry.id])
-            result.token_ids.append(entry.id)
-            result.text_offset.append(entry.begin)
-            if entry.log_probability is None:
-                result.token_logprobs.append(None)
-                result.top_logprobs.append(None)
-                result.top_ids.append([])
-                continue
-            likeliest, ids = self._spelling.likeliest(entry)
-            result.token_logprobs.append(finite(entry.log_probability))
-            result.top_logprobs.append(likeliest)
-            result.top_ids.append(ids)
-        return result
+            if token is None:
+                raise error or internal_error()
+            pieces = text.push(token)
+            if token.finish_reason is None and text.is_done():
+                # A stop string has come, of which the engine knows nothing.
+                self._scheduler.cancel([self._job.rows[index]])
+            news.setdefault(index, []).extend(pieces)
+        return list(news.items())
+
+    async def collect(self, begin: list[list[Piece]]) -> list[list[Piece]]:
+        """All pieces of each choice, to its end."""
+        parts = [list(pieces) for pieces in begin]
+        while not self.is_done:
+            for index, pieces in await self.next_pieces():
+                parts[index] += pieces
+        return parts
+
+    def close(self) -> None:
+        """Cancel what has not come to its end."""
+        rows = self._job.rows if self._job is not None else []
+        unfinished = [row for row in rows if not self.texts[row.index].is_done()]
+        if unfinished:
+            self._scheduler.cancel(unfinished)
 
 
 class _EventStream(StreamingResponse):
@@ -229,15 +288,15 @@ def _event(value: dict[str, Any]) -> bytes:
     return f"data: {_to_json(value)}\n\n".encode()
 
 
-def _usage(writing: Writing) -> Usage:
-    read, written = writing.plan.num_prompt_tokens, writing.num_new_tokens
-    return Usage(prompt_tokens=read, completion_tokens=written, total_tokens=read + written)
-
-
 async def _unless_left(request: Request, awaitable: Awaitable[Result]) -> Result:
     """Wait, but no longer than the client does."""
+
+    async def until_left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
     work = asyncio.ensure_future(awaitable)
-    left = asyncio.ensure_future(_until_left(request))
+    left = asyncio.ensure_future(until_left())
     try:
         await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
@@ -246,8 +305,3 @@ async def _unless_left(request: Request, awaitable: Awaitable[Result]) -> Result
     finally:
         work.cancel()
         left.cancel()
-
-
-async def _until_left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

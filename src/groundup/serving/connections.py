@@ -1,19 +1,19 @@
 """Connections that may not linger: time to send a request, time to take an answer, and how many.
 
 uvicorn bounds none of these, so that a few thousand clients that send a byte now and then could
-keep everybody else out. Built on uvicorn's own h11 protocol.
+keep everybody else out. The protocol here is uvicorn's own with asyncio's callbacks overridden.
+When a request is complete, and when it is done, `guards` tells by `scope["state"]["connection"]`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from groundup.serving.api_errors import ApiError
 from groundup.serving.guards import SECURITY_HEADERS
@@ -21,105 +21,108 @@ from groundup.serving.guards import SECURITY_HEADERS
 if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
-_MAX_HEAD_BYTES = 16_384
-# Chunks of a byte take a thousand times as long to read as the same bytes in one.
-_MIN_BYTES_A_PIECE = 64
-_SMALL_PIECES = 256
+# The line before a chunk of less than 256 bytes. Chunks of a byte take h11 a thousand times as long
+# as the same bytes in one, and nobody else is answered meanwhile.
+_CRUMB = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
+_MAX_CRUMBS = 256
+_MIN_CHUNK_BYTES = 64
 
 
-def guarded_protocol(settings: ServerSettings, max_connections: int) -> type[H11Protocol]:
-    """The protocol class for a server of these settings."""
+class Connections:
+    """The open connections of one server, and what each of them may take."""
 
-    class GuardedProtocol(_GuardedProtocol):
-        limits = _Limits(max_connections, settings.request_seconds, settings.stalled_write_seconds)
-
-    return GuardedProtocol
-
-
-class _Limits:
-    def __init__(self, max_connections: int, request_seconds: float, write_seconds: float) -> None:
+    def __init__(self, settings: ServerSettings, max_connections: int) -> None:
         self.max_connections = max_connections
-        self.request_seconds = request_seconds
-        self.write_seconds = write_seconds
-        # Connections whose request is not complete, the oldest first.
-        self.incomplete: dict[_GuardedProtocol, None] = {}
+        self.request_seconds = settings.request_seconds
+        self.write_seconds = settings.stalled_write_seconds
+        self.open: set[Connection] = set()
+        # Those whose request is not complete or not begun, the oldest first.
+        self.incomplete: dict[Connection, None] = {}
+
+    def protocol(self) -> type[Connection]:
+        """The class that uvicorn makes connections of."""
+        return type("BoundedConnection", (Connection,), {"all": self})
+
+    def drop_incomplete(self, count: int | None = None) -> int:
+        """Close those that have been at their request for longest; how many there were."""
+        dropped = list(self.incomplete)[:count]
+        for connection in dropped:
+            connection.transport.abort()
+            connection.forget()
+        return len(dropped)
 
 
-class _GuardedProtocol(H11Protocol):
-    """Reading: from the first byte of a request to its last. Then the request is the app's."""
+class Connection(H11Protocol):
+    """One connection: a timer while its request comes, another while its client does not read."""
 
-    limits: _Limits
+    all: Connections
+    _request: object | None = None
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.conn = _Connection(h11.SERVER, _MAX_HEAD_BYTES)
+    def __init__(
+        self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+
+    def request_is_complete(self, request: object) -> None:
+        """All of a request has come, or it is being answered: it takes as long as it takes."""
+        self._request = request
+        self._stop_reading()
+
+    def request_is_done(self, request: object) -> None:
+        """The connection is idle, unless the next request of it has begun meanwhile."""
+        if self._request is request and self in self.all.open:
+            self._request = None
+            self.all.incomplete[self] = None
+
+    def forget(self) -> None:
+        """It no longer counts, even if its loss is reported later."""
+        self._stop_reading()
+        self.all.open.discard(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.max_connections and not self._make_room():
+        if len(self.all.open) >= self.all.max_connections and not self.all.drop_incomplete(1):
             self._end(ApiError(503, "too many connections are open", code="too_many_connections"))
             return
+        self.all.open.add(self)
         self._begin_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_reading()
+        self.forget()
         self._stop_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        super().data_received(data)
-        if self._has_whole_request():
-            self._end_reading()
-        elif self._read_timer is None:
+        if len(_CRUMB.findall(data)) > _MAX_CRUMBS + len(data) // _MIN_CHUNK_BYTES:
+            self._end(ApiError(400, "the body comes in too many chunks", code="invalid_http"))
+            return
+        if self._request is None and self._read_timer is None:
             self._begin_reading()
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        # The task of a new request has not begun: it takes its `send` when it does.
-        if isinstance(self.cycle, RequestResponseCycle) and "send" not in vars(self.cycle):
-            self.cycle.send = _quick_send(self.cycle)  # type: ignore[assignment, method-assign]
-
-    def on_response_complete(self) -> None:
-        self._end_reading()
-        # An idle connection waits for its next request under uvicorn's own timer, but it is the
-        # first to go when there are too many.
-        self.limits.incomplete[self] = None
-        super().on_response_complete()
+        super().data_received(data)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stop_write_timer()
-        self._write_timer = self.loop.call_later(self.limits.write_seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.all.write_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._stop_write_timer()
         super().resume_writing()
 
-    def send_400_response(self, msg: str) -> None:
-        self._end(ApiError(400, "this is no valid HTTP request", code="invalid_http"))
-
-    def shutdown(self) -> None:
-        """The server ends: a request that has not come by now is not waited for."""
-        if self.cycle is not None and not self._has_whole_request():
-            self.transport.abort()
-        else:
-            super().shutdown()
-
-    def _has_whole_request(self) -> bool:
-        cycle = self.cycle
-        return cycle is not None and not cycle.response_complete and not cycle.more_body
-
     def _begin_reading(self) -> None:
-        self.limits.incomplete.pop(self, None)
-        self.limits.incomplete[self] = None
-        self._read_timer = self.loop.call_later(self.limits.request_seconds, self._give_up)
+        self.all.incomplete.pop(self, None)
+        self.all.incomplete[self] = None
+        seconds = self.all.request_seconds
+        message = f"the request was not complete after {seconds:g} s"
+        error = ApiError(408, message, code="request_timeout")
+        self._read_timer = self.loop.call_later(seconds, self._end, error)
 
-    def _end_reading(self) -> None:
-        self.limits.incomplete.pop(self, None)
+    def _stop_reading(self) -> None:
+        self.all.incomplete.pop(self, None)
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
@@ -129,99 +132,20 @@ class _GuardedProtocol(H11Protocol):
             self._write_timer.cancel()
             self._write_timer = None
 
-    def _make_room(self) -> bool:
-        """Close the connection that has been at its request for longest, if there is one."""
-        for other in self.limits.incomplete:
-            other.transport.abort()
-            other._end_reading()
-            # It is counted until its loss is reported, which may take many new connections.
-            self.connections.discard(other)
-            return True
-        return False
-
-    def _give_up(self) -> None:
-        self._read_timer = None
-        self._end(
-            ApiError(
-                408,
-                f"the request was not complete after {self.limits.request_seconds:g} s",
-                code="request_timeout",
-            )
-        )
-
     def _end(self, error: ApiError) -> None:
-        """Answer without the app, where nothing has been answered yet, and close."""
-        cycle: Any = self.cycle
-        if not self.transport.is_closing() and (
-            cycle is None or cycle.response_complete or not cycle.response_started
-        ):
-            body = json.dumps(error.body()).encode()
-            headers = {
-                "content-type": "application/json",
-                "content-length": str(len(body)),
-                "connection": "close",
-                **SECURITY_HEADERS,
-            }
-            lines = [
-                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
-                *(f"{name.lower()}: {value}" for name, value in headers.items()),
-            ]
-            self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        self._end_reading()
-        self.transport.close()
-
-
-class _Connection(h11.Connection):
-    """h11's rules of HTTP, and three of ours: a known version, a short head, no crumbs."""
-
-    _num_pieces = 0
-    _num_bytes = 0
-
-    def next_event(self) -> Any:
-        # h11 counts what comes later alone, not what comes at once.
-        if self.their_state is h11.IDLE and len(data := self.trailing_data[0]) > _MAX_HEAD_BYTES:
-            head = data[:_MAX_HEAD_BYTES]
-            if b"\n\r\n" not in head and b"\n\n" not in head:
-                raise h11.RemoteProtocolError("the head is too long")
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self._num_pieces = self._num_bytes = 0
-            if event.http_version not in (b"1.0", b"1.1"):
-                raise h11.RemoteProtocolError("unknown version of HTTP")
-        elif isinstance(event, h11.Data):
-            self._num_pieces += 1
-            self._num_bytes += len(event.data)
-            if self._num_pieces > _SMALL_PIECES + self._num_bytes // _MIN_BYTES_A_PIECE:
-                raise h11.RemoteProtocolError("the body comes in too many pieces")
-        return event
-
-
-def _quick_send(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
-    """A request's `send` that puts the pieces of a stream into chunks itself.
-
-    uvicorn lets h11 do it, which keeps no count of them and takes longer than all else that a
-    token costs here.
-    """
-    send = cycle.send
-    is_chunked = False
-
-    async def send_quickly(message: Any) -> None:
-        nonlocal is_chunked
-        if is_chunked and message.get("more_body"):
-            if cycle.flow.write_paused and not cycle.disconnected:
-                await cycle.flow.drain()
-            body = message["body"]
-            if body and not cycle.disconnected:
-                cycle.transport.write(b"%x\r\n%s\r\n" % (len(body), body))
+        """Answer without the app, unless that has begun to, and close."""
+        if self._request is not None:
+            self.transport.abort()
             return
-        await send(message)
-        if message["type"] == "http.response.start":
-            names = {name.lower() for name, _ in message["headers"]}
-            scope = cycle.scope
-            is_chunked = (
-                scope["http_version"] == "1.1"
-                and scope["method"] != "HEAD"
-                and not names & {b"content-length", b"transfer-encoding"}
-            )
-
-    return send_quickly
+        body = json.dumps(error.body()).encode()
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            **SECURITY_HEADERS,
+        }
+        head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+        head += [f"{name.lower()}: {value}" for name, value in headers.items()]
+        self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
+        self._stop_reading()
+        self.transport.close()

@@ -1,36 +1,40 @@
-"""The runs API behind the page at /runs: a list, the details of one run, and its figures as they
+"""The runs API behind the page at /runs: a list, the details of one run, and its metrics as they
 come.
 
-It only reads, and stays calm whatever a run folder holds. Which folders there are is `run_reading`,
-states are `run_status`; what a plot needs of many lines is `thinning`.
+It only reads, and stays calm whatever a run folder holds. Which folders a client may ask for, their
+states and their checkpoints are `run_reading`.
 """
 
 import datetime
-import importlib.util
-import threading
 import time
-from collections import OrderedDict
+from array import array
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy
 from fastapi import APIRouter, Query, Response
 
-from groundup.errors import GroundupError
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
 from groundup.runs.plain_files import file_signature
-from groundup.serving.checkpoint_listing import list_checkpoints
-from groundup.serving.run_reading import as_json, find_run, find_runs
-from groundup.serving.run_status import judge, last_change
-from groundup.serving.thinning import thin
+from groundup.serving.api_errors import ApiError
+from groundup.serving.run_reading import (
+    as_json,
+    find_run,
+    find_runs,
+    judge,
+    last_change,
+    list_checkpoints,
+)
 
-_MAX_READERS = 32
-_WHOLE_NUMBERS = frozenset({"step", "tokens", "memory_bytes"})
+_POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
+_INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
 _Signature = tuple[int, int, int] | None
 
@@ -38,7 +42,6 @@ _Signature = tuple[int, int, int] | None
 def router_for_runs(runs_folder: Path) -> APIRouter:
     """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder."""
     runs_folder = Path(runs_folder).absolute()
-    readers = _Readers()
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
     @router.get("", summary="Every run folder, the last begun first")
@@ -50,7 +53,11 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
     @router.get("/{name}", summary="Settings, environment, samples and health of a run")
     def show_run(name: str) -> Response:
         folder = find_run(runs_folder, name)
-        return _no_run(name) if folder is None else _answer(describe(folder, readers.of(folder)))
+        return (
+            _no_run(name)
+            if folder is None
+            else _answer(describe(folder, _reader_of(folder.metrics_file)))
+        )
 
     @router.get("/{name}/metrics", summary="Lines of metrics.jsonl from number `after` on")
     def show_metrics(
@@ -62,7 +69,7 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         folder = find_run(runs_folder, name)
         if folder is None:
             return _no_run(name)
-        return _answer(lines_after(readers.of(folder), after, version, limit))
+        return _answer(lines_after(_reader_of(folder.metrics_file), after, version, limit))
 
     @router.get("/{anything:path}", include_in_schema=False)
     def refuse(anything: str) -> Response:
@@ -70,19 +77,6 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         return _no_run(anything)
 
     return router
-
-
-def plotly_script_path() -> Path:
-    """plotly.js as the installed plotly package brings it."""
-    spec = importlib.util.find_spec("plotly")
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        script = Path(place) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            return script
-    raise GroundupError(
-        "the page of the runs needs plotly.min.js, which the package plotly brings: "
-        "run pip install 'plotly>=6' and try again"
-    )
 
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
@@ -142,36 +136,57 @@ def lines_after(
         }
 
 
-class _Readers:
-    """The readers of the runs looked at last; they remember what they have parsed."""
+def thin(
+    columns: Mapping[str, "array[float]"],
+    first: int,
+    stop: int,
+    limit: int | None,
+    always: Iterable[int] = (),
+) -> list[int]:
+    """The line numbers to keep of `first` to `stop`: all, or about `limit` with the extremes.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._readers: OrderedDict[Path, MetricsReader] = OrderedDict()
+    Each metric has its lines cut into spans of equal count, and the least and the greatest of
+    every span are kept, so that a spike of one line is still seen. Half of the limit is the
+    loss's, which is what people look at. The lines of `always` are kept as well.
+    """
+    if limit is None or stop - first <= limit:
+        return list(range(first, stop))
+    metrics = [name for name in columns if name not in _POSITIONS]
+    kept = {first, stop - 1, *(index for index in always if first <= index < stop)}
+    for name in metrics:
+        num_lines = limit / 2 if name == "loss" else limit / 2 / max(1, len(metrics) - 1)
+        values = numpy.array(columns[name][first:stop])
+        kept.update(first + index for index in _extremes(values, max(1, int(num_lines / 2))))
+    return sorted(kept)
 
-    def of(self, folder: RunFolder) -> MetricsReader:
-        path = folder.metrics_file
-        with self._lock:
-            reader = self._readers.pop(path, None) or MetricsReader(path, follow_links=False)
-            self._readers[path] = reader
-            if len(self._readers) > _MAX_READERS:
-                self._readers.popitem(last=False)
-            return reader
+
+def _extremes(
+    values: "numpy.ndarray[tuple[int], numpy.dtype[numpy.float64]]", num_spans: int
+) -> list[int]:
+    present = numpy.flatnonzero(numpy.isfinite(values))
+    if len(present) <= 2 * num_spans:
+        return [int(index) for index in present]
+    kept = [int(present[0]), int(present[-1])]
+    for span in numpy.array_split(present, num_spans):
+        kept.append(int(span[values[span].argmin()]))
+        kept.append(int(span[values[span].argmax()]))
+    return kept
 
 
-def _answer(value: dict[str, Any], status_code: int = 200) -> Response:
+@lru_cache(maxsize=32)
+def _reader_of(path: Path) -> MetricsReader:
+    """The reader of a run looked at lately; it remembers what it has parsed."""
+    return MetricsReader(path, follow_links=False)
+
+
+def _answer(value: dict[str, Any]) -> Response:
     headers = {"Cache-Control": "no-store"}
-    return Response(as_json(value), status_code, headers, media_type="application/json")
+    return Response(as_json(value), headers=headers, media_type="application/json")
 
 
 def _no_run(name: str) -> Response:
-    error = {
-        "message": f"There is no run {name[:200]!r} here.",
-        "type": "invalid_request_error",
-        "param": "name",
-        "code": "run_not_found",
-    }
-    return _answer({"error": error}, 404)
+    message = f"There is no run {name[:200]!r} here."
+    return ApiError(404, message, param="name", code="run_not_found").response()
 
 
 def _health(metrics: Metrics) -> dict[str, Any]:
@@ -195,7 +210,7 @@ def _line(metrics: Metrics, index: int) -> dict[str, Any]:
     line: dict[str, Any] = {}
     for name in metrics.columns:
         if (value := metrics.at(name, index)) is not None:
-            line[name] = int(value) if name in _WHOLE_NUMBERS else value
+            line[name] = int(value) if name in _INTEGERS else value
     if index in metrics.reasons:
         line |= {"skipped": True, "reason": metrics.reasons[index]}
     return line

@@ -7,6 +7,7 @@ counts the answers and puts the security headers on them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -50,67 +51,58 @@ class Guards:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app = app
-        self._settings = settings
-        self._metrics = metrics
+        self.settings = settings
+        self.metrics = metrics
         self._is_local = is_loopback(settings.host)
         self._tokens = [token.get_secret_value().encode() for token in settings.tokens]
-        self._headers = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
+        self.headers = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            # Websockets are turned away; the lifespan goes through.
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            elif scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            return
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "http":
+            request = _GuardedRequest(scope, receive, send, self)
+            try:
+                await self._answer(request)
+            finally:
+                request.tell_done()
 
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self._headers]
-                self._metrics.count_answer(_route_of(scope), message["status"])
-            await send(message)
-
+    async def _answer(self, request: _GuardedRequest) -> None:
+        scope = request.scope
+        max_bytes = self.settings.max_body_bytes
         try:
             scope["client_name"] = self._check(scope)
-            body = _Body(receive, self._settings.max_body_bytes)
-            body.check_announced(scope)
+            announced = _header(scope, b"content-length")
+            if announced is not None and announced.isdigit() and int(announced) > max_bytes:
+                raise too_large(max_bytes)
         except ApiError as error:
-            await _refuse(error, receive, send_guarded, self._settings.max_body_bytes)
+            await request.refuse(error)
             return
-        if scope["method"] == "HEAD":
-            # As GET; the protocol below sees to it that no body is sent.
-            scope = {**scope, "method": "GET"}
-        started = False
-
-        async def send_noting(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send_guarded(message)
-
+        # HEAD as GET; the protocol below sees to it that no body is sent.
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self._app(scope, body.receive, send_noting)
+            await self._app(asked, request.receive, request.send)
         except (_BodyTooLargeError, Exception) as error:
             is_too_large = isinstance(error, _BodyTooLargeError)
             if not is_too_large:
                 _log.exception("%s %s failed", scope["method"], excerpt(scope["path"]))
-            if started:
+            if request.is_answered:
                 raise
-            answer = too_large(self._settings.max_body_bytes) if is_too_large else internal_error()
-            await _refuse(answer, receive, send_guarded, self._settings.max_body_bytes)
+            await request.refuse(too_large(max_bytes) if is_too_large else internal_error())
 
     def _check(self, scope: Scope) -> str:
         """Whose request it is, by key or else by address; an ApiError where it is refused."""
-        headers = _Headers(scope)
-        host = headers.get(b"host")
-        if self._is_local and not _is_local_name(host, self._settings.host):
+        host = _header(scope, b"host")
+        if self._is_local and not _is_local_name(host, self.settings.host):
             raise ApiError(
                 403,
                 f"the Host header is {excerpt(host or '')}, but this server answers only by a name "
                 f"of this machine: use http://127.0.0.1 or http://localhost",
                 code="foreign_host",
             )
-        origin = headers.get(b"origin")
+        origin = _header(scope, b"origin")
         if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():
             raise ApiError(
                 403,
@@ -118,7 +110,7 @@ class Guards:
                 code="foreign_origin",
             )
         if self._tokens and not _is_open(scope):
-            number = self._check_token(headers.get(b"authorization"))
+            number = self._check_token(_header(scope, b"authorization"))
             # One key for all tells nobody from another.
             if len(self._tokens) > 1:
                 return f"key {number}"
@@ -143,36 +135,77 @@ class _BodyTooLargeError(BaseException):
     """Not an Exception: whoever reads the body may turn those into an answer of their own."""
 
 
-class _Body:
-    """Counts what is received and stops where it becomes too much."""
+class _GuardedRequest:
+    """One request: what is received and sent for it passes through here."""
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
+        self.scope = scope
         self._receive = receive
-        self._max_bytes = max_bytes
+        self._send = send
+        self._guards = guards
+        self._connection = scope.get("state", {}).get("connection")
         self._num_bytes = 0
-
-    def check_announced(self, scope: Scope) -> None:
-        announced = _Headers(scope).get(b"content-length")
-        if announced is not None and announced.isdigit() and int(announced) > self._max_bytes:
-            raise too_large(self._max_bytes)
+        self.is_answered = False
+        if _header(scope, b"transfer-encoding") is None and not _header(scope, b"content-length"):
+            self._tell_complete()
 
     async def receive(self) -> Message:
+        """Counts what is received and stops where it becomes too much."""
         message = await self._receive()
         if message["type"] == "http.request":
             self._num_bytes += len(message.get("body", b""))
-            if self._num_bytes > self._max_bytes:
+            if self._num_bytes > self._guards.settings.max_body_bytes:
                 raise _BodyTooLargeError
+            if not message.get("more_body"):
+                self._tell_complete()
         return message
 
+    async def send(self, message: Message) -> None:
+        """Puts the security headers on an answer, and counts it."""
+        if message["type"] == "http.response.start":
+            self.is_answered = True
+            self._tell_complete()
+            message["headers"] = [*message.get("headers", ()), *self._guards.headers]
+            self._guards.metrics.count_answer(_route_of(self.scope), message["status"])
+        await self._send(message)
 
-class _Headers:
-    def __init__(self, scope: Scope) -> None:
-        self._items: list[tuple[bytes, bytes]] = scope["headers"]
+    async def refuse(self, error: ApiError) -> None:
+        """Answer at once, then throw away a little of what is still being sent."""
+        body = json.dumps(error.body()).encode()
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **{name.lower(): value for name, value in error.headers.items()},
+        }
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": error.status, "headers": encoded})
+        await self.send({"type": "http.response.body", "body": body, "more_body": True})
+        await self._discard(_DISCARD_BODIES * self._guards.settings.max_body_bytes)
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def get(self, name: bytes) -> str | None:
-        """The value; None where the header is missing, and nothing good where it comes twice."""
-        values = [value.decode("latin-1") for key, value in self._items if key == name]
-        return ", ".join(values) if values else None
+    async def _discard(self, max_bytes: int) -> None:
+        num_bytes = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while num_bytes <= max_bytes:
+                    message = await self._receive()
+                    num_bytes += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
+
+    def _tell_complete(self) -> None:
+        if self._connection is not None:
+            self._connection.request_is_complete(self)
+
+    def tell_done(self) -> None:
+        if self._connection is not None:
+            self._connection.request_is_done(self)
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    """The value; None where the header is missing, and nothing good where it comes twice."""
+    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+    return ", ".join(values) if values else None
 
 
 def too_large(max_bytes: int) -> ApiError:
@@ -222,31 +255,3 @@ def _route_of(scope: Scope) -> str:
     route = scope.get("route")
     path = getattr(route, "path", None)
     return path if isinstance(path, str) else "other"
-
-
-async def _refuse(error: ApiError, receive: Receive, send: Send, max_body_bytes: int) -> None:
-    """Answer at once, then throw away a little of what is still being sent."""
-    body = json.dumps(error.body()).encode()
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        **{name.lower(): value for name, value in error.headers.items()},
-    }
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    await _discard(receive, _DISCARD_BODIES * max_body_bytes)
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _discard(receive: Receive, max_bytes: int) -> None:
-    num_bytes = 0
-    try:
-        async with asyncio.timeout(_DISCARD_SECONDS):
-            while num_bytes <= max_bytes:
-                message = await receive()
-                num_bytes += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    return
-    except TimeoutError:
-        return

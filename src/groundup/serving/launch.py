@@ -1,14 +1,19 @@
-"""A server as a process: the event loop, the signals, the end.
+"""A server as a process: its socket, the event loop, the signals, the end.
 
-The first SIGINT or SIGTERM lets what is running and waiting come to its end while new requests are
-refused, for a limited time; the second ends the process at once.
+The socket is opened before the model is loaded, so that mistakes show at once. The first SIGINT or
+SIGTERM lets what is running and waiting come to its end while new requests are refused, for a
+limited time; the second ends the process at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import gc
+import ipaddress
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -18,24 +23,65 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from groundup.serving.connections import guarded_protocol
-from groundup.serving.listening import raise_file_limit
-from groundup.serving.server import create_app
+from groundup.errors import ConfigError
+from groundup.serving.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
+    from groundup.serving.connections import Connections
     from groundup.serving.scheduler import Scheduler
     from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
-# No text is being written any more; what is left is to send the last of them.
+# Nothing is generated any more; what is left is to send the last of it.
 _LAST_WORDS_SECONDS = 5
 # The engine gives Python's lock away with every operation of torch and waits so long to get it back
 # from a busy event loop. The default is ten times as long.
 _SWITCH_SECONDS = 0.0005
 # Reading an integer takes time that grows with the square of its digits; Python allows no less.
 _MAX_DIGITS = 640
+_MAX_HEAD_BYTES = 16_384
+
+_BACKLOG = 1024
+# Files that are open beside the connections: the model, the runs, the log, what Python has open.
+_OTHER_FILES = 128
+_ENOUGH_FILES = 65536
+
+
+def open_socket(settings: ServerSettings) -> socket.socket:
+    """Bind to the host and port; a ConfigError says what to do where that cannot be."""
+    host, port = settings.host, settings.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"--host {host} cannot be found ({error}): use an address of this machine"
+        ) from error
+    family, kind, protocol, _, address = found[0]
+    if not settings.tokens and not _is_local(str(address[0])):
+        raise ConfigError(
+            f"--host {host} lets other machines in, and there is no token to keep strangers out: "
+            f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "
+            f"on 127.0.0.1"
+        )
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(_explain(error, host, port)) from error
+    return listener
+
+
+def address_to_open(listener: socket.socket) -> str:
+    """What to type into a browser on this machine."""
+    host, port = listener.getsockname()[:2]
+    if ipaddress.ip_address(host).is_unspecified:
+        host = "::1" if ":" in host else "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(
@@ -62,10 +108,15 @@ def make_server(
     on_start: Callable[[], None] = lambda: None,
 ) -> Server:
     """A server that is not running yet."""
+    from groundup.serving.connections import Connections
+    from groundup.serving.server import create_app
+
     app = create_app(language_model, settings)
+    connections = Connections(settings, raise_file_limit(settings.max_connections))
     config = uvicorn.Config(
         app,
-        http=guarded_protocol(settings, raise_file_limit(settings.max_connections)),
+        http=connections.protocol(),
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -76,7 +127,7 @@ def make_server(
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
     )
-    return Server(config, app.state.scheduler, settings.drain_seconds, on_start)
+    return Server(config, app.state.scheduler, connections, settings.drain_seconds, on_start)
 
 
 class Server(uvicorn.Server):
@@ -86,11 +137,13 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         scheduler: Scheduler,
+        connections: Connections,
         drain_seconds: float,
         on_start: Callable[[], None],
     ) -> None:
         super().__init__(config)
         self.scheduler = scheduler
+        self.connections = connections
         self._drain_seconds = drain_seconds
         self._on_start = on_start
         self._ending: asyncio.Task[None] | None = None
@@ -112,7 +165,7 @@ class Server(uvicorn.Server):
         count = self.scheduler.num_running + self.scheduler.num_waiting
         if count:
             _log.warning(
-                "%s: texts in work: %d, to be done in %g s; once more ends at once",
+                "%s: %d running or waiting, given %g s to finish; press again to quit now",
                 name,
                 count,
                 self._drain_seconds,
@@ -127,6 +180,39 @@ class Server(uvicorn.Server):
                 await self.scheduler.wait_until_idle()
         except TimeoutError:
             count = self.scheduler.num_running + self.scheduler.num_waiting
-            _log.warning("texts given up because they were not done in time: %d", count)
+            _log.warning("%d not finished in time: given up", count)
             self.scheduler.give_up()
+        # A request that has not come by now is not waited for.
+        self.connections.drop_incomplete()
         self.should_exit = True
+
+
+def raise_file_limit(max_connections: int) -> int:
+    """Let the process open as many files as it may; how many connections that allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        # Some systems promise more than they let a process have.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    return max(1, min(max_connections, soft - _OTHER_FILES))
+
+
+def _is_local(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _explain(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} of {host} is in use: choose another by --port, or --port 0 for any that "
+            f"is free"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} of {host} may not be opened by you: choose one above 1023 by --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"--host {host} is no address of this machine: use one that is, or 127.0.0.1"
+    return f"cannot listen on port {port} of {host}: {error.strerror}"

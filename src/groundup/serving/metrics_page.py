@@ -1,4 +1,4 @@
-"""What /metrics tells a monitor, in Prometheus's text format, counted by hand.
+"""What /metrics tells a monitor, in Prometheus's text format.
 
 Names that end in _total only grow; a histogram has cumulative buckets, a sum and a count.
 """
@@ -55,25 +55,10 @@ class Metrics:
         with self._lock:
             self._answers[route, status] += 1
 
-    def count_prompt(self, num_ids: int) -> None:
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to one of the counters below."""
         with self._lock:
-            self._counts["prompt"] += num_ids
-
-    def count_step(self, seconds: float, num_tokens: int, num_later_tokens: int) -> None:
-        """`num_later_tokens` came after a token of the same text and so took just this step."""
-        with self._lock:
-            self._counts["generated"] += num_tokens
-            self._counts["steps"] += 1
-        if num_later_tokens:
-            self.token_seconds.observe(seconds, num_later_tokens)
-
-    def count_cancelled(self) -> None:
-        with self._lock:
-            self._counts["cancelled"] += 1
-
-    def count_engine_failure(self) -> None:
-        with self._lock:
-            self._counts["engine_failures"] += 1
+            self._counts[name] += by
 
     def page(self, *, num_waiting: int, num_running: int, max_rows: int) -> str:
         """The whole page."""
@@ -86,28 +71,32 @@ class Metrics:
         lines = [
             *_head("http_requests_total", "counter", "Requests answered."),
             *by_status,
-            *_plain("queue_depth", "gauge", "Texts that wait for a row.", num_waiting),
-            *_plain("running_rows", "gauge", "Texts being written.", num_running),
-            *_plain("max_rows", "gauge", "Texts that can be written at once.", max_rows),
+            *_plain("queue_depth", "gauge", "Sequences that wait for a row.", num_waiting),
+            *_plain("running_rows", "gauge", "Sequences being generated.", num_running),
+            *_plain("max_rows", "gauge", "Sequences that can be generated at once.", max_rows),
         ]
-        for name, key, meaning in _COUNTERS:
-            lines += _plain(name, "counter", meaning, counts[key])
+        for name, meaning in _COUNTERS.items():
+            lines += _plain(name, "counter", meaning, counts[name])
         for name, histogram, meaning in (
             ("time_to_first_token_seconds", self.first_token_seconds, "From request to token."),
-            ("time_per_token_seconds", self.token_seconds, "From a text's token to its next."),
+            (
+                "time_per_token_seconds",
+                self.token_seconds,
+                "From one token of a sequence to the next.",
+            ),
         ):
             lines += _head(name, "histogram", meaning)
             lines += histogram.lines(f"groundup_{name}")
         return "\n".join(lines) + "\n"
 
 
-_COUNTERS = (
-    ("prompt_tokens_total", "prompt", "Ids read from prompts."),
-    ("generated_tokens_total", "generated", "Ids written."),
-    ("engine_steps_total", "steps", "Steps of the engine."),
-    ("cancelled_texts_total", "cancelled", "Texts nobody wanted to the end."),
-    ("engine_failures_total", "engine_failures", "Times the engine had to be made anew."),
-)
+_COUNTERS = {
+    "prompt_tokens_total": "Ids read from prompts.",
+    "generated_tokens_total": "Ids generated.",
+    "engine_steps_total": "Steps of the engine.",
+    "cancelled_texts_total": "Sequences cancelled before their end.",
+    "engine_failures_total": "Times the engine had to be made anew.",
+}
 
 
 def _head(name: str, kind: str, meaning: str) -> list[str]:

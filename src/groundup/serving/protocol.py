@@ -1,7 +1,8 @@
 """The wire: OpenAI's completions as pydantic models, and what we add to them.
 
 Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is no number) and an
-unknown field is an error, as it is there. Limits that depend on the model are `limits`' matter.
+unknown field is an error, as it is there. What depends on the model is checked by
+`completion_plan`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from groundup.generation.request import PastContext
 
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -70,7 +73,9 @@ class CompletionRequest(Body):
         | None
     ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
     max_tokens: int | None = Field(None, ge=0, description="16 if left out.")
-    temperature: Finite | None = Field(None, ge=0, description="0 takes the likeliest each time.")
+    temperature: Finite | None = Field(
+        None, ge=0, description="0: greedy; below 1: likelier tokens; above 1: more random."
+    )
     top_p: Finite | None = Field(None, gt=0, le=1)
     n: int | None = Field(None, ge=1, description="How many texts for each prompt.")
     stop: (
@@ -91,13 +96,15 @@ class CompletionRequest(Body):
     frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
     logit_bias: dict[str, Any] | None = Field(None, description="Not supported: must be empty.")
 
-    top_k: int | None = Field(None, ge=1, description="Ours: only the k likeliest ids.")
-    min_p: Finite | None = Field(None, ge=0, le=1, description="Ours: the least share of the best.")
-    # Far outside this range the scores would leave float32's, and with them everybody's text.
-    repetition_penalty: Finite | None = Field(
-        None, ge=0.01, le=100, description="Ours: above 1 against it."
+    top_k: int | None = Field(None, ge=1, description="Ours: sample from the k likeliest ids.")
+    min_p: Finite | None = Field(
+        None, ge=0, le=1, description="Ours: leave out ids below this fraction of the likeliest."
     )
-    past_context: Literal["stop", "slide"] | None = Field(
+    # Far outside this range the logits would leave float32's, and with them those of all rows.
+    repetition_penalty: Finite | None = Field(
+        None, ge=0.01, le=100, description="Ours: above 1, repeated ids become less likely."
+    )
+    past_context: PastContext | None = Field(
         None, description="Ours: what to do when the context is full; stop if left out."
     )
 
@@ -112,12 +119,18 @@ class CompletionRequest(Body):
     def stop_strings(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
+    def sampling_options(self, vocab_size: int) -> dict[str, Any]:
+        """The arguments of `Sampler.of` that were given."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return given if self.top_k is None else {**given, "top_k": min(self.top_k, vocab_size)}
+
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class Logprobs(BaseModel):
-    """One entry a token: its text, its log-probability, the likeliest and itself, where it begins.
+    """One entry a token: its text, its log-probability, the likeliest and itself, its offset.
 
     A token that is no whole text is spelled `bytes:\\xe2\\x82`. The ids are ours.
     """
@@ -140,7 +153,7 @@ class Choice(BaseModel):
 
 
 class Usage(BaseModel):
-    """Ids read and ids written."""
+    """Ids read and ids generated."""
 
     prompt_tokens: int
     completion_tokens: int

@@ -1,30 +1,30 @@
 """Continuous batching: one thread owns the engine, and requests join and leave between its steps.
 
 Requests wait in a queue of bounded length, from which clients take turns; none may hold all of the
-rows or the whole queue. What HTTP makes of a full queue is left to others.
+rows or the whole queue. What is refused raises the ApiError that the client is told.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
-import concurrent.futures
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
-from groundup.serving.fair_queue import FairQueue
-from groundup.serving.tickets import (
-    EngineFailedError,
+from groundup.serving.api_errors import ApiError, internal_error
+from groundup.serving.jobs import (
+    FairQueue,
+    Job,
     NotTakingRequestsError,
     Outbox,
     QueueFullError,
     Row,
-    Ticket,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class EngineLike(Protocol):
 
 
 class Scheduler:
-    """Hands requests to the engine and its tokens back to their tickets."""
+    """Hands requests to the engine and its tokens back to their jobs."""
 
     def __init__(
         self, make_engine: Callable[[], EngineLike], settings: ServerSettings, metrics: Metrics
@@ -57,17 +57,16 @@ class Scheduler:
         self._make_engine = make_engine
         self._max_rows = settings.max_rows
         self._max_client_rows = settings.client_rows
-        self._num_places = settings.max_rows + settings.max_queue
-        self._num_client_places = settings.client_places
+        self._max_held = settings.max_rows + settings.max_queue
+        self._max_client_held = settings.client_held
         self._metrics = metrics
         self._wake = threading.Condition()
         self._waiting: FairQueue[Row] = FairQueue()
         self._running: dict[int, Row] = {}
         # Rows that each client holds: admitted and not yet free.
         self._held: collections.Counter[str] = collections.Counter()
-        self._outbox = Outbox()
         self._cancelled: list[Row] = []
-        self._calls: FairQueue[_Call] = FairQueue()
+        self._calls: FairQueue[tuple[Callable[[], Any], Future[Any]]] = FairQueue()
         self._seconds_per_step = 0.0
         self._last_step: float | None = None
         self._is_refusing = False
@@ -76,38 +75,42 @@ class Scheduler:
         self._thread = threading.Thread(target=self._run, name="groundup-engine", daemon=True)
 
     def start(self) -> None:
-        """Make the engine and set the thread to work; errors of the engine are raised here."""
+        """Make the engine and start the thread; called in the event loop that requests come from.
+
+        Errors of the engine are raised here.
+        """
+        self._outbox = Outbox(asyncio.get_running_loop())
         self._engine = self._make_engine()
         self._thread.start()
 
-    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Ticket:
-        """Queue all of the requests or none. Called in an event loop, as `cancel` is."""
-        ticket = Ticket(client)
-        ticket.rows = [Row(ticket, index, request) for index, request in enumerate(requests)]
+    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Job:
+        """Queue all of the requests or none. Called in the event loop, as `cancel` is."""
+        job = Job(client)
+        job.rows = [Row(job, index, request) for index, request in enumerate(requests)]
         with self._wake:
-            self._check_place(client, len(requests))
-            for row in ticket.rows:
+            self._check_room(client, len(requests))
+            for row in job.rows:
                 self._waiting.push(client, row)
             self._wake.notify()
-        return ticket
+        return job
 
     def cancel(self, rows: Sequence[Row]) -> None:
-        """Nobody wants these any more: they give their places free before the next step."""
+        """Nobody wants these any more: they are freed before the next step."""
         with self._wake:
             for row in rows:
                 row.is_cancelled = True
-                if not self._waiting.remove(row.ticket.client, row):
+                if not self._waiting.remove(row.job.client, row):
                     self._cancelled.append(row)
             self._wake.notify()
 
     async def between_steps(self, function: Callable[[], Result], client: str = "") -> Result:
         """Call a function in the engine's thread, where the model is free to be used."""
-        call = _Call(function)
+        future: Future[Result] = Future()
         with self._wake:
-            self._check_place(client, 1)
-            self._calls.push(client, call)
+            self._check_room(client, 1)
+            self._calls.push(client, (function, future))
             self._wake.notify()
-        result: Result = await asyncio.wrap_future(call.future)
+        result: Result = await asyncio.wrap_future(future)
         return result
 
     def refuse_new(self) -> None:
@@ -146,26 +149,26 @@ class Scheduler:
             return "failed"
         return "stopping" if self._is_refusing else "ok"
 
-    def _check_place(self, client: str, num_wanted: int) -> None:
+    def _check_room(self, client: str, num_wanted: int) -> None:
         if self._is_broken:
             raise NotTakingRequestsError("the engine has failed: the server must be started again")
         if self._is_refusing:
             raise NotTakingRequestsError("the server is stopping")
-        missing = self.num_waiting + self.num_running + num_wanted - self._num_places
+        missing = self.num_waiting + self.num_running + num_wanted - self._max_held
         if missing > 0:
             raise QueueFullError(self._seconds_until_free(missing, list(self._running.values())))
         num_own = self._waiting.count(client) + self._calls.count(client) + self._held[client]
-        missing = num_own + num_wanted - self._num_client_places
+        missing = num_own + num_wanted - self._max_client_held
         if missing > 0:
-            own = [row for row in list(self._running.values()) if row.ticket.client == client]
+            own = [row for row in list(self._running.values()) if row.job.client == client]
             raise QueueFullError(self._seconds_until_free(missing, own))
 
-    def _seconds_until_free(self, num_places: int, rows: Sequence[Row]) -> float:
+    def _seconds_until_free(self, num_rows: int, rows: Sequence[Row]) -> float:
         """When so many of the running rows are done, at the latest, at the present speed."""
         left = sorted(row.request.max_tokens - row.num_new for row in rows)
         if not left:
             return 1.0
-        rounds, nth = divmod(num_places - 1, len(left))
+        rounds, nth = divmod(num_rows - 1, len(left))
         return (rounds * left[-1] + left[nth]) * self._seconds_per_step
 
     def _run(self) -> None:
@@ -200,7 +203,7 @@ class Scheduler:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)
                 self._free(row)
-                self._metrics.count_cancelled()
+                self._metrics.count("cancelled_texts_total")
         self._make_call()
         admitted = self._admit()
         if admitted:
@@ -214,12 +217,17 @@ class Scheduler:
     def _make_call(self) -> None:
         with self._wake:
             client = self._calls.next_client({}, 1)
-            call = None if client is None else self._calls.first(client)
-        if client is not None and call is not None:
-            call.make()
-            # Only now: whoever looks meanwhile must not find that nothing is left to do.
-            with self._wake:
-                self._calls.pop(client)
+            if client is None:
+                return
+            function, future = self._calls.first(client)
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+        # Only now: whoever looks meanwhile must not find that nothing is left to do.
+        with self._wake:
+            self._calls.pop(client)
 
     def _admit(self) -> list[Row]:
         """As many of those waiting as there are free rows and time to read their prompts."""
@@ -232,7 +240,7 @@ class Scheduler:
                 if client is None:
                     break
                 prompt = self._waiting.first(client).request.prompt_ids
-                # The engine reads a prompt once for all the texts that begin with it.
+                # The engine reads a prompt once for all the rows that begin with it.
                 if id(prompt) not in prompts:
                     num_ids += len(prompt)
                     prompts.add(id(prompt))
@@ -247,14 +255,15 @@ class Scheduler:
         try:
             row.handle = self._engine.add(row.request)
         except Exception as error:
+            told = ApiError(400, str(error))
             if not isinstance(error, GroundupError):
                 _log.exception("the engine could not begin a request")
-                error = EngineFailedError()
-            self._outbox.put(row, error=error)
+                told = internal_error()
+            self._outbox.put(row, error=told)
             self._free(row)
             return
         self._running[row.handle] = row
-        self._metrics.count_prompt(len(row.request.prompt_ids))
+        self._metrics.count("prompt_tokens_total", len(row.request.prompt_ids))
 
     def _step(self) -> None:
         if self._last_step is None:
@@ -267,37 +276,40 @@ class Scheduler:
             row.num_new += 1
             if row.num_new == 1:
                 num_first += 1
-                self._metrics.first_token_seconds.observe(now - row.ticket.submitted)
+                self._metrics.first_token_seconds.observe(now - row.job.submitted)
             if token.finish_reason is not None:
                 del self._running[handle]
                 self._free(row)
             if token.finish_reason == "error":
                 _log.error("%s", not_finite())
-                self._outbox.put(row, error=EngineFailedError())
+                self._outbox.put(row, error=internal_error())
             elif not row.is_cancelled:
                 is_urgent = row.num_new == 1 or token.finish_reason is not None
                 self._outbox.put(row, token, is_urgent=is_urgent)
-        # With the prompts that were read since the last one: so long did a running text wait.
+        # With the prompts that were read since the last one: so long did a running row wait.
         seconds = now - self._last_step
         self._last_step = now if self._running else None
-        self._metrics.count_step(seconds, len(tokens), len(tokens) - num_first)
+        self._metrics.count("engine_steps_total")
+        self._metrics.count("generated_tokens_total", len(tokens))
+        if len(tokens) > num_first:
+            self._metrics.token_seconds.observe(seconds, len(tokens) - num_first)
         # A mean that forgets: a step counts for a tenth, the ten before it for most of the rest.
         weight = 0.1 if self._seconds_per_step else 1.0
         self._seconds_per_step += weight * (seconds - self._seconds_per_step)
 
     def _free(self, row: Row) -> None:
         row.handle = None
-        client = row.ticket.client
+        client = row.job.client
         with self._wake:
             self._held[client] -= 1
             if not self._held[client]:
                 del self._held[client]
 
     def _begin_again(self) -> None:
-        """Fail what was running and put a new engine in the place of the broken one."""
-        self._metrics.count_engine_failure()
+        """Fail what was running and replace the broken engine."""
+        self._metrics.count("engine_failures_total")
         for row in list(self._running.values()):
-            self._outbox.put(row, error=EngineFailedError())
+            self._outbox.put(row, error=internal_error())
             # The new engine may give the same handle to somebody else.
             row.handle = None
         with self._wake:
@@ -311,9 +323,9 @@ class Scheduler:
         except Exception:
             _log.exception("the engine cannot be made anew: every request is refused from now on")
             self._is_broken = True
-            self._fail_everyone(EngineFailedError())
+            self._fail_everyone(internal_error())
 
-    def _fail_everyone(self, error: Exception) -> None:
+    def _fail_everyone(self, error: ApiError) -> None:
         with self._wake:
             for row in (*self._running.values(), *self._waiting):
                 self._outbox.put(row, error=error)
@@ -322,26 +334,7 @@ class Scheduler:
             self._held.clear()
             calls = list(self._calls)
             self._calls.clear()
-        for call in calls:
-            call.fail(error)
+        for _, future in calls:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
         self._outbox.send()
-
-
-class _Call:
-    """A function to be called in the engine's thread, and the future of its result."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-    def make(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            self.future.set_result(self._function())
-        except BaseException as error:
-            self.future.set_exception(error)
-
-    def fail(self, error: Exception) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)

@@ -1,18 +1,25 @@
-"""The app: one model's routes, the pages, and what stands before them, put together."""
+"""The app: one model's routes, the pages, and what stands before them, put together.
+
+The pages are the playground with the tokenizer view at `/` and the runs at `/runs`. Their files
+are those of static/ and plotly's own script."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
+from groundup.errors import GroundupError
 from groundup.serving.api_errors import ApiError, answers, excerpt, register_error_handlers
 from groundup.serving.bodies import JsonRoute
 from groundup.serving.completions import Completions
+from groundup.serving.dashboard import router_for_runs
 from groundup.serving.guards import Guards
 from groundup.serving.metrics_page import CONTENT_TYPE, Metrics
 from groundup.serving.protocol import (
@@ -23,18 +30,26 @@ from groundup.serving.protocol import (
     ModelList,
 )
 from groundup.serving.scheduler import Scheduler
+from groundup.serving.tokenizer_view import router_for_tokenizer
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
     from groundup.serving.settings import ServerSettings
 
+STATIC_FOLDER = Path(__file__).parent / "static"
+
 _REFUSALS = answers(400, 401, 403, 404, 413)
+_MEDIA_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastAPI:
     """An app that serves the model; `app.state.scheduler` has its engine."""
     from groundup import __version__
-    from groundup.serving.pages import router_for_pages
 
     metrics = Metrics()
     scheduler = Scheduler(lambda: language_model.make_engine(settings.max_rows), settings, metrics)
@@ -61,7 +76,9 @@ def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastA
     app.add_middleware(Guards, settings=settings, metrics=metrics)
     _add_model_routes(app, language_model, settings, scheduler)
     _add_monitor_routes(app, settings, scheduler, metrics)
-    app.include_router(router_for_pages(language_model, settings.runs_folder))
+    _add_pages(app)
+    app.include_router(router_for_tokenizer(language_model.tokenizer))
+    app.include_router(router_for_runs(settings.runs_folder))
     _describe_own_errors(app)
     return app
 
@@ -123,13 +140,63 @@ def _add_monitor_routes(
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         page = metrics.page(
             num_waiting=scheduler.num_waiting,
             num_running=scheduler.num_running,
             max_rows=settings.max_rows,
         )
         return Response(page, media_type=CONTENT_TYPE)
+
+
+def _add_pages(app: FastAPI) -> None:
+    files = find_static_files()
+
+    @app.get("/", include_in_schema=False)
+    def playground(request: Request) -> Response:
+        return _serve_file(request, files["playground.html"])
+
+    @app.get("/runs", include_in_schema=False)
+    def runs(request: Request) -> Response:
+        return _serve_file(request, files["runs.html"])
+
+    @app.get("/static/{name}", include_in_schema=False)
+    def static_file(request: Request, name: str) -> Response:
+        # A name is looked up, never joined to a path: there is nothing to climb out of.
+        if name not in files:
+            raise HTTPException(404)
+        return _serve_file(request, files[name])
+
+
+def find_static_files() -> dict[str, Path]:
+    """Every file a page may ask for, by its name under /static/."""
+    files = {path.name: path for path in STATIC_FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
+    files["plotly.min.js"] = plotly_script_path()
+    return files
+
+
+def plotly_script_path() -> Path:
+    """plotly.js as the installed plotly package brings it."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        script = Path(folder) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            return script
+    raise GroundupError(
+        "the page of the runs needs plotly.min.js, which the package plotly brings: "
+        "run pip install 'plotly>=6' and try again"
+    )
+
+
+def _serve_file(request: Request, path: Path) -> Response:
+    # A newer groundup brings newer pages: the browser asks each time and is told "unchanged".
+    headers = {"Cache-Control": "no-cache"}
+    response = FileResponse(
+        path, media_type=_MEDIA_TYPES[path.suffix], headers=headers, stat_result=path.stat()
+    )
+    if request.headers.get("If-None-Match") == response.headers["ETag"]:
+        return Response(status_code=304, headers={**headers, "ETag": response.headers["ETag"]})
+    return response
 
 
 def _describe_own_errors(app: FastAPI) -> None:

@@ -11,7 +11,7 @@ from groundup.errors import ConfigError
 
 TOKEN_VARIABLE = "GROUNDUP_SERVE_TOKEN"
 _SHORTEST_TOKEN = 16
-# The part of the rows and of the queue that one client leaves for others: one in so many.
+# The fraction of the rows and of the queue that one client leaves for others: one in so many.
 _RESERVED = 8
 
 
@@ -27,8 +27,8 @@ class ServerSettings(Settings):
     # Addresses whose X-Forwarded-For is believed.
     trusted_proxies: tuple[str, ...] = ()
 
-    # Texts being written at once, texts that may wait for a row to become free, and how many of the
-    # rows one client may hold.
+    # Sequences generated at once (rows of the batch), sequences that may wait for a row, and how
+    # many rows one client may hold.
     max_rows: int = pydantic.Field(64, ge=1, le=10_000)
     max_queue: int = pydantic.Field(256, ge=0, le=10**6)
     max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
@@ -52,23 +52,23 @@ class ServerSettings(Settings):
         return self.max_client_rows or self.max_rows - self.max_rows // _RESERVED
 
     @property
-    def client_places(self) -> int:
-        """Texts that one client may have in work or waiting."""
+    def client_held(self) -> int:
+        """Sequences of one client that may run or wait."""
         return min(self.client_rows, self.max_rows) + self.max_queue - self.max_queue // _RESERVED
 
 
 def read_tokens(file: Path | None) -> tuple[pydantic.SecretStr, ...]:
     """The bearer tokens of a file, one a line, or else of the environment variable."""
     if file is not None:
-        place = str(file)
+        source = str(file)
         tokens = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
     else:
-        place = TOKEN_VARIABLE
+        source = TOKEN_VARIABLE
         tokens = os.environ.get(TOKEN_VARIABLE, "").strip().splitlines()
     tokens = [token.strip() for token in tokens]
     if not all(re.fullmatch(rf"[!-~]{{{_SHORTEST_TOKEN},}}", token) for token in tokens):
         raise ConfigError(
-            f"a token in {place} cannot be used: it must be {_SHORTEST_TOKEN} or more ASCII "
+            f"a token in {source} cannot be used: it must be {_SHORTEST_TOKEN} or more ASCII "
             f"letters, digits and signs without a space, on a line of its own; make one with "
             f"python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )

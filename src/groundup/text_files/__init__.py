@@ -4,10 +4,15 @@ Plain text, JSON lines and Parquet, each also compressed, arrive as large buffer
 bounds of the documents in them. What is done with documents is left to the rooms above.
 """
 
+from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, expand_inputs
 from groundup.text_files.opening import UnreadableError
-from groundup.text_files.pieces import DocumentBatch
-from groundup.text_files.reader import END_OF_TEXT, read_document_batches, read_text_blocks
+from groundup.text_files.reader import (
+    END_OF_TEXT,
+    Progress,
+    read_document_batches,
+    read_text_blocks,
+)
 from groundup.text_files.small_files import SmallFile, bounds_of, read_small_files
 
 __all__ = [
@@ -15,6 +20,7 @@ __all__ = [
     "STDIN",
     "DocumentBatch",
     "OnError",
+    "Progress",
     "SkippedFiles",
     "SmallFile",
     "Source",

@@ -42,7 +42,7 @@ def expand_inputs(
     """
     sources: list[Source] = []
     seen: set[str] = set()
-    skipped = SkippedFiles("are not regular files")
+    skipped = SkippedFiles("not a regular file")
     unreadable = SkippedFiles("cannot be read")
     for text in inputs:
         if text == STDIN:
@@ -88,7 +88,8 @@ class SkippedFiles:
         if self._count:
             more = self._count - len(self._names)
             names = ", ".join(self._names) + (f" and {more:,} more" if more else "")
-            _log.warning("skipped %s inputs that %s: %s", f"{self._count:,}", self._reason, names)
+            inputs = "input" if self._count == 1 else "inputs"
+            _log.warning("skipped %s %s (%s): %s", f"{self._count:,}", inputs, self._reason, names)
 
 
 class _Finder:

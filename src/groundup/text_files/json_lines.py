@@ -7,8 +7,8 @@ from typing import IO
 import numpy as np
 
 from groundup.errors import DataError
+from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
 from groundup.text_files.inputs import Source
-from groundup.text_files.pieces import Errors, Piece, not_utf8
 
 # A record is held several times over while it is taken apart.
 _LONGEST_LINE_BYTES = 256 << 20
@@ -23,10 +23,10 @@ def read_json_lines(
     field: str,
     errors: Errors,
     source: Source,
-    piece_bytes: int,
+    batch_bytes: int,
     tell: Callable[[], int],
-) -> Iterator[Piece]:
-    """Yield the texts of `field`, each UTF-8 by the user's wish; blank lines count for nothing."""
+) -> Iterator[DocumentBatch]:
+    """Yield the texts of `field`, each UTF-8 as `errors` says; blank lines count for nothing."""
     texts: list[bytes | None] = []
     size = begin = position = 0
     lines = iter(lambda: stream.readline(_LONGEST_LINE_BYTES + 1), b"")
@@ -43,19 +43,19 @@ def read_json_lines(
             texts.append(text)
             size += 0 if text is None else len(text)
         position += len(line)
-        if size >= piece_bytes:
+        if size >= batch_bytes:
             yield _pack(texts, begin, tell())
             texts, size, begin = [], 0, position
     if texts:
         yield _pack(texts, begin, tell())
 
 
-def _pack(texts: list[bytes | None], offset: int, read_bytes: int) -> Piece:
+def _pack(texts: list[bytes | None], offset: int, read_bytes: int) -> DocumentBatch:
     kept = [text for text in texts if text is not None]
     lengths = np.fromiter(map(len, kept), np.int64, len(kept))
     ends = np.cumsum(lengths)
     bounds = np.stack([ends - lengths, ends], axis=1)
-    return Piece(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
+    return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
 
 
 def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:

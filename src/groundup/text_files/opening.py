@@ -64,22 +64,21 @@ def read_window(file: int, begin: int, end: int, source: Source) -> memoryview:
     while filled < len(window):
         count = os.preadv(file, [window[filled:]], begin + filled)
         if count == 0:
-            check_length(file, end)
+            check_length(file, end, source)
         filled += count
     return window
 
 
-def check_length(file: int, num_bytes: int) -> None:
+def check_length(file: int, num_bytes: int, source: Source) -> None:
     """Make sure that a file that had `num_bytes` when it was opened has not shrunk since."""
-    found = os.fstat(file).st_size
-    if found < num_bytes:
-        raise _Shrunk
+    if os.fstat(file).st_size < num_bytes:
+        raise DataError(_shrunk(source))
 
 
 def _map_window(file: int, begin: int, end: int, source: Source) -> memoryview:
     from groundup._native import watch_mapping
 
-    check_length(file, end)
+    check_length(file, end, source)
     aligned = begin - begin % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(file, end - aligned, access=mmap.ACCESS_READ, offset=aligned)
     if hasattr(mapped, "madvise"):
@@ -119,14 +118,10 @@ def explained_errors(source: Source) -> Iterator[None]:
     """Turn what goes wrong while reading `source` into a DataError that names it."""
     try:
         yield
-    except (EOFError, zlib.error, gzip.BadGzipFile, _ZstdDamage) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UnreadableError(
             f"{source} is damaged or cut short and cannot be unpacked ({error}); fetch it again"
         ) from error
-    except _Shrunk as error:
-        raise DataError(_shrunk(source)) from error
-    except NoRoomOnDiskError as error:
-        raise DataError(f"{source} {error}") from error
     except OSError as error:
         raise UnreadableError(f"{source} cannot be read: {error.strerror or error}") from error
 
@@ -140,18 +135,6 @@ def _shrunk(source: Source) -> str:
 
 class UnreadableError(DataError):
     """A file without text that can be read, which a corpus of many may do without."""
-
-
-class _Shrunk(Exception):
-    pass
-
-
-class NoRoomOnDiskError(Exception):
-    """What is read has to go to disk on the way, and there is no room."""
-
-
-class _ZstdDamage(Exception):
-    pass
 
 
 class _ZstdReader(io.RawIOBase):
@@ -186,14 +169,14 @@ class _ZstdReader(io.RawIOBase):
         self._packed = self._packed or memoryview(self._raw.read(_ZSTD_CHUNK_BYTES))
         if not self._packed:
             if self._frame is not None:
-                raise _ZstdDamage("the last frame is incomplete")
+                raise EOFError("the last frame is incomplete")
             return False
         self._frame = self._frame or self._new_frame()
         try:
             step = self._packed[:_ZSTD_STEP_BYTES]
             self._ready = memoryview(self._frame.decompress(step))
         except self._damage as error:
-            raise _ZstdDamage(error) from error
+            raise EOFError(error) from error
         self._packed = self._packed[len(step) - len(self._frame.unused_data) :]
         if self._frame.eof:
             self._frame = None

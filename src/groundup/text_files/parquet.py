@@ -4,35 +4,35 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from groundup.errors import DataError, MissingExtraError
+from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import Compression, Source
 from groundup.text_files.opening import UnreadableError, open_source
-from groundup.text_files.pieces import Piece
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read_parquet(
-    source: "Path", compression: Compression | None, column: str, piece_bytes: int
-) -> Iterator[Piece]:
+    source: Path, compression: Compression | None, column: str, batch_bytes: int
+) -> Iterator[DocumentBatch]:
     """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text."""
     if compression is None:
-        yield from _read(str(source), column, source, piece_bytes)
+        yield from _read(str(source), column, source, batch_bytes)
         return
     # Parquet is read from its end, which a packed file cannot be.
     with tempfile.TemporaryFile() as unpacked:
         with open_source(source, compression) as (stream, _):
             shutil.copyfileobj(stream, unpacked, 1 << 20)
         unpacked.seek(0)
-        yield from _read(unpacked, column, source, piece_bytes)
+        yield from _read(unpacked, column, source, batch_bytes)
 
 
-def _read(file: str | IO[bytes], column: str, source: "Path", piece_bytes: int) -> Iterator[Piece]:
+def _read(
+    file: str | IO[bytes], column: str, source: Path, batch_bytes: int
+) -> Iterator[DocumentBatch]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -44,34 +44,34 @@ def _read(file: str | IO[bytes], column: str, source: "Path", piece_bytes: int) 
             _check_column(table.schema_arrow, column, source, pyarrow.types)
             num_rows = table.metadata.num_rows
             done = 0
-            for rows in table.iter_batches(_rows_in(table, column, piece_bytes), columns=[column]):
+            for rows in table.iter_batches(_rows_in(table, column, batch_bytes), columns=[column]):
                 texts = rows.column(0).cast(pyarrow.large_binary()).fill_null(b"")
                 read_bytes = file_bytes * (done + len(texts)) // num_rows
-                yield _as_piece(texts, done, read_bytes)
+                yield _as_batch(texts, done, read_bytes)
                 done += len(texts)
     except pyarrow.ArrowException as error:
-        raise UnreadableError(f"{source} is no Parquet file that can be read: {error}") from error
+        raise UnreadableError(f"{source} is not a readable Parquet file: {error}") from error
 
 
-def _as_piece(texts: Any, row: int, read_bytes: int) -> Piece:
+def _as_batch(texts: Any, row: int, read_bytes: int) -> DocumentBatch:
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     begin, end = int(ends[0]), int(ends[-1])
     text = memoryview(data)[begin:end] if end > begin else b""
     bounds = np.stack([ends[:-1], ends[1:]], axis=1) - begin
-    return Piece(text, bounds, row, read_bytes)
+    return DocumentBatch(text, bounds, row, read_bytes)
 
 
-def _rows_in(table: Any, column: str, piece_bytes: int) -> int:
-    """How many rows make up about `piece_bytes`."""
+def _rows_in(table: Any, column: str, batch_bytes: int) -> int:
+    """How many rows make up about `batch_bytes`."""
     metadata = table.metadata
     num_rows = int(metadata.num_rows)
-    place = table.schema_arrow.names.index(column)
+    number = table.schema_arrow.names.index(column)
     total = sum(
-        int(metadata.row_group(group).column(place).total_uncompressed_size)
+        int(metadata.row_group(group).column(number).total_uncompressed_size)
         for group in range(metadata.num_row_groups)
     )
-    return max(1, min(1 << 20, piece_bytes * num_rows // max(1, total)))
+    return max(1, min(1 << 20, batch_bytes * num_rows // max(1, total)))
 
 
 def _check_column(schema: Any, column: str, source: Source, types: Any) -> None:

@@ -1,7 +1,7 @@
-"""Plain text cut into pieces of whole documents, from a regular file or from a stream.
+"""Plain text cut into batches of whole documents, from a regular file or from a stream.
 
-A document longer than a few pieces is not held in memory: it stays in its mapped file, or goes from
-a stream to a file without a name, and whoever passes over it gives its pages back behind him.
+A document longer than a few batches is not held in memory: it stays in its mapped file, or goes
+from a stream to a file without a name, and whoever passes over it gives its pages back.
 """
 
 import mmap
@@ -11,36 +11,32 @@ from typing import IO
 
 import numpy as np
 
+from groundup.errors import DataError
+from groundup.text_files.documents import Bounds, DocumentBatch
 from groundup.text_files.inputs import Source
-from groundup.text_files.opening import (
-    NoRoomOnDiskError,
-    check_length,
-    read_window,
-    release_pages,
-)
-from groundup.text_files.pieces import Bounds, Piece
+from groundup.text_files.opening import check_length, read_window, release_pages
 
 # Where the text of a document may be cut so that nothing changes by it; 0 where nowhere yet.
 FindCut = Callable[[memoryview], int]
 
-# A stream's document of more pieces than this goes to disk.
-_HELD_PIECES = 4
+# A stream's document of more batches than this goes to disk.
+_HELD_BATCHES = 4
 
 
 def cut_file(
     file: int,
     num_bytes: int,
     separators: Sequence[bytes],
-    piece_bytes: int,
+    batch_bytes: int,
     source: Source,
     find_cut: FindCut | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[DocumentBatch]:
     """Yield the first `num_bytes` of a regular file, which is open as `file`.
 
     With `find_cut`, documents need not stay whole.
     """
     search = _Search(separators, find_cut)
-    begin, window = 0, piece_bytes
+    begin, window = 0, batch_bytes
     while begin < num_bytes:
         end = min(begin + window, num_bytes)
         data = read_window(file, begin, end, source)
@@ -50,21 +46,22 @@ def cut_file(
             window *= 2
             continue
         cut, bounds = found
-        yield Piece(data[:cut], bounds, begin, begin + cut)
-        check_length(file, end)
-        begin, window = begin + cut, piece_bytes
+        yield DocumentBatch(data[:cut], bounds, begin, begin + cut)
+        check_length(file, end, source)
+        begin, window = begin + cut, batch_bytes
 
 
 def cut_stream(
     stream: IO[bytes],
     separators: Sequence[bytes],
-    piece_bytes: int,
+    batch_bytes: int,
+    source: Source,
     tell: Callable[[], int],
     find_cut: FindCut | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[DocumentBatch]:
     """Yield what a stream gives; `tell` says how far the file behind it has been read."""
     search = _Search(separators, find_cut)
-    offset, rest, wanted = 0, b"", piece_bytes
+    offset, rest, wanted = 0, b"", batch_bytes
     while True:
         missing = wanted - len(rest)
         fresh = _read_fully(stream, missing)
@@ -72,20 +69,20 @@ def cut_stream(
         rest += fresh
         data = memoryview(rest)
         found = search.find_cut(data, at_end=at_end) if rest else None
-        if found is None and not at_end and len(rest) >= _HELD_PIECES * piece_bytes:
-            data, found, at_end = _put_on_disk(stream, rest, search, piece_bytes)
+        if found is None and not at_end and len(rest) >= _HELD_BATCHES * batch_bytes:
+            data, found, at_end = _put_on_disk(stream, rest, search, batch_bytes, source)
         if found is not None:
             cut, bounds = found
-            yield Piece(data[:cut], bounds, offset, tell())
-            offset, rest, wanted = offset + cut, bytes(data[cut:]), piece_bytes
+            yield DocumentBatch(data[:cut], bounds, offset, tell())
+            offset, rest, wanted = offset + cut, bytes(data[cut:]), batch_bytes
         if at_end:
             return
         if found is None or len(rest) >= wanted:
-            wanted = search.widen(max(wanted, len(rest)), piece_bytes)
+            wanted = search.widen(max(wanted, len(rest)), batch_bytes)
 
 
 def _put_on_disk(
-    stream: IO[bytes], beginning: bytes, search: "_Search", piece_bytes: int
+    stream: IO[bytes], beginning: bytes, search: "_Search", batch_bytes: int, source: Source
 ) -> tuple[memoryview, tuple[int, Bounds] | None, bool]:
     """Go on with a document in a file until there is a cut: its view, the cut, if at the end."""
     with tempfile.TemporaryFile() as file:
@@ -95,18 +92,18 @@ def _put_on_disk(
                 file.write(fresh)
                 file.flush()
             except OSError as error:
-                raise NoRoomOnDiskError(
-                    f"holds a document of more than {len(view):,} bytes, which does not fit into "
-                    f"{tempfile.gettempdir()} ({error.strerror}); point TMPDIR to a larger disk, "
-                    f"or put separators between documents"
+                raise DataError(
+                    f"{source} holds a document of more than {len(view):,} bytes, which does not "
+                    f"fit into {tempfile.gettempdir()} ({error.strerror}); point TMPDIR to a "
+                    f"larger disk, or put separators between documents"
                 ) from error
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            at_end = len(fresh) < piece_bytes
+            at_end = len(fresh) < batch_bytes
             found = search.find_cut(view, at_end=at_end)
             release_pages(view)
             if found is not None or at_end:
                 return view, found, at_end
-            fresh = _read_fully(stream, piece_bytes)
+            fresh = _read_fully(stream, batch_bytes)
 
 
 class _Search:
@@ -121,7 +118,7 @@ class _Search:
     def find_cut(self, data: memoryview, *, at_end: bool) -> tuple[int, Bounds] | None:
         """Where the first document begins that may go on behind `data`, and the bounds before it.
 
-        None: there is no place to cut yet, and the next `data` begins with this one. A separator in
+        None: there is nowhere to cut yet, and the next `data` begins with this one. A separator in
         the last bytes could be the beginning of a longer one, so a cut needs room behind it.
         """
         bounds = self._find_documents(data)
@@ -138,8 +135,8 @@ class _Search:
             # The other search begins from the front: linear in all if the text doubles between.
             if self._find_cut and self._searched >= 2 * self._tried:
                 self._tried = self._searched
-                place = self._find_cut(data[: self._searched])
-                cut = (place, np.array([[0, place]], np.int64)) if place else None
+                at = self._find_cut(data[: self._searched])
+                cut = (at, np.array([[0, at]], np.int64)) if at else None
         if cut is not None:
             self._searched = self._tried = 0
         return cut
@@ -163,8 +160,8 @@ class _Search:
 
 def _read_fully(stream: IO[bytes], count: int) -> bytes:
     """Read `count` bytes, fewer only at the end: a pipe may give less at once."""
-    pieces = []
-    while count > 0 and (piece := stream.read(count)):
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
+    parts = []
+    while count > 0 and (part := stream.read(count)):
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

@@ -3,10 +3,17 @@
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from groundup.runtime import num_cores
+from groundup.text_files.documents import (
+    DocumentBatch,
+    Errors,
+    check_error_handling,
+    check_utf8,
+    drop_empty,
+)
 from groundup.text_files.inputs import OnError, SkippedFiles, Source, classify, expand_inputs
 from groundup.text_files.json_lines import read_json_lines
 from groundup.text_files.opening import (
@@ -17,15 +24,6 @@ from groundup.text_files.opening import (
     size_of,
 )
 from groundup.text_files.parquet import read_parquet
-from groundup.text_files.pieces import (
-    DocumentBatch,
-    Errors,
-    Piece,
-    check_utf8,
-    check_wishes,
-    drop_empty,
-    join_documents,
-)
 from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
 from groundup.text_files.small_files import bounds_of, read_small_files
 
@@ -38,6 +36,7 @@ _BLOCK_BYTES_PER_CORE = 2 << 20
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int | None], None]
+"""Called with how much is done, and of how much, or None where that is unknown."""
 
 
 def read_document_batches(
@@ -58,9 +57,9 @@ def read_document_batches(
     than `batch_bytes` makes a longer batch.
     """
     reading = _Reading(separators, field, column, errors, batch_bytes)
-    for source, piece in reading.pieces(expand_inputs(inputs), progress):
-        if len(piece.bounds) or piece.num_skipped:
-            yield DocumentBatch(piece.data, piece.bounds, source, piece.offset, piece.num_skipped)
+    for _, batch in reading.batches(expand_inputs(inputs), progress):
+        if len(batch.bounds) or batch.num_skipped:
+            yield batch
 
 
 def read_text_blocks(
@@ -81,138 +80,129 @@ def read_text_blocks(
     Records have no separators: each is a block of its own, unless `joiner` names a special token to
     put between them, which makes large blocks of them. With `on_error` "skip", files that cannot be
     read, or no further, are left there and named in a warning. With `find_cut`, a document longer
-    than a block may be cut where that finds a place.
+    than a block may be cut where that says so.
     """
-    piece_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
+    block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     # Of a document to be left out, nothing may have been given before.
     cuts = find_cut if errors != "skip" else None
-    reading = _Reading(separators, field, column, errors, piece_bytes, on_error, cuts)
-    for source, piece in reading.pieces(expand_inputs(inputs, on_error), progress):
+    reading = _Reading(separators, field, column, errors, block_bytes, on_error, cuts)
+    for source, batch in reading.batches(expand_inputs(inputs, on_error), progress):
         if classify(source)[0] == "text":
-            yield piece.data
-        elif joiner is not None:
-            yield join_documents(piece, joiner.encode())
+            yield batch.data
+            continue
+        view = memoryview(batch.data)
+        documents = [view[begin:end] for begin, end in batch.bounds.tolist()]
+        if joiner is None:
+            yield from documents
         else:
-            view = memoryview(piece.data)
-            yield from (view[begin:end] for begin, end in piece.bounds.tolist())
+            yield joiner.encode().join(documents)
 
 
+@dataclass(frozen=True)
 class _Reading:
     """How sources are read: the settings that all of them share."""
 
-    def __init__(
-        self,
-        separators: Sequence[str],
-        field: str,
-        column: str,
-        errors: Errors,
-        piece_bytes: int,
-        on_error: OnError = "stop",
-        find_cut: FindCut | None = None,
-    ) -> None:
-        check_wishes(errors, on_error)
-        self._separators = [separator.encode() for separator in separators]
-        self._field = field
-        self._column = column
-        self._errors: Errors = errors
-        self._piece_bytes = piece_bytes
-        self._on_error: OnError = on_error
-        self._find_cut = find_cut
+    separators: Sequence[str]
+    field: str
+    column: str
+    errors: Errors
+    batch_bytes: int
+    on_error: OnError = "stop"
+    find_cut: FindCut | None = None
 
-    def pieces(
+    def __post_init__(self) -> None:
+        check_error_handling(self.errors, self.on_error)
+
+    def batches(
         self, sources: Sequence[Source], progress: Progress | None
-    ) -> Iterator[tuple[Source, Piece]]:
+    ) -> Iterator[tuple[Source, DocumentBatch]]:
         sizes = [self._size_of(source) for source in sources]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
-        done = place = 0
+        done = number = 0
         unreadable = SkippedFiles("cannot be read")
-        while place < len(sources):
-            small = read_small_files(sources, place, self._piece_bytes)
-            for source, (text, _) in zip(sources[place:], small, strict=False):
-                yield source, Piece(text, bounds_of(text, self._separators), 0, len(text))
+        while number < len(sources):
+            small = read_small_files(sources, number, self.batch_bytes)
+            for source, (text, _) in zip(sources[number:], small, strict=False):
+                bounds = bounds_of(text, self._encoded_separators)
+                yield source, DocumentBatch(text, bounds, 0, len(text))
                 done += len(text)
                 if progress is not None:
                     progress(done, total)
-            place += len(small)
-            if place < len(sources):
-                source = sources[place]
+            number += len(small)
+            if number < len(sources):
+                source = sources[number]
                 try:
-                    for piece in self._checked_pieces(source):
-                        yield source, piece
+                    for batch in self._checked_batches(source):
+                        yield source, batch
                         if progress is not None:
-                            progress(done + piece.read_bytes, total)
+                            progress(done + batch.read_bytes, total)
                 except UnreadableError as error:
-                    if self._on_error == "stop":
+                    if self.on_error == "stop":
                         raise
                     unreadable.add(str(error))
-                done += sizes[place] or 0
-                place += 1
+                done += sizes[number] or 0
+                number += 1
         unreadable.warn()
+
+    @property
+    def _encoded_separators(self) -> list[bytes]:
+        return [separator.encode() for separator in self.separators]
 
     def _size_of(self, source: Source) -> int | None:
         try:
             with explained_errors(source):
                 return size_of(source)
         except UnreadableError:
-            if self._on_error == "stop":
+            if self.on_error == "stop":
                 raise
             return 0
 
-    def _checked_pieces(self, source: Source) -> Iterator[Piece]:
-        pieces = self._read(source)
-        num_pieces = num_skipped = 0
+    def _checked_batches(self, source: Source) -> Iterator[DocumentBatch]:
+        batches = self._read(source)
+        num_batches = num_skipped = 0
         while True:
             # Only the reading stands inside: an error of the caller's is none of the file's.
             with explained_errors(source):
-                piece = next(pieces, None)
-            if piece is None:
+                batch = next(batches, None)
+            if batch is None:
                 break
-            num_pieces += 1
-            num_skipped += piece.num_skipped
-            yield drop_empty(piece)
-        if not num_pieces:
+            num_batches += 1
+            num_skipped += batch.num_skipped
+            yield drop_empty(batch)
+        if not num_batches:
             raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
-            _log.warning("%s: left out %d documents that are not UTF-8", source, num_skipped)
+            documents = "document that is" if num_skipped == 1 else "documents that are"
+            _log.warning("%s: left out %d %s not UTF-8", source, num_skipped, documents)
 
-    def _read(self, source: Source) -> Iterator[Piece]:
+    def _read(self, source: Source) -> Iterator[DocumentBatch]:
         kind, compression = classify(source)
         if kind == "parquet":
             assert isinstance(source, Path)
-            for piece in read_parquet(source, compression, self._column, self._piece_bytes):
-                yield check_utf8(piece, self._errors, source, "row")
+            for batch in read_parquet(source, compression, self.column, self.batch_bytes):
+                yield check_utf8(batch, self.errors, source, "row")
             return
         num_bytes = size_of(source)
+        separators, find_cut = self._encoded_separators, self.find_cut
         with open_source(source, compression) as (stream, raw):
-            if num_bytes is not None and kind == "text" and compression is None:
-                pieces = cut_file(
-                    raw.fileno(),
-                    num_bytes,
-                    self._separators,
-                    self._piece_bytes,
-                    source,
-                    self._find_cut,
+            # A pipe cannot tell how far it has been read.
+            tell = raw.tell if raw.seekable() else lambda: 0
+            if kind == "json_lines":
+                yield from read_json_lines(
+                    stream, self.field, self.errors, source, self.batch_bytes, tell
                 )
-                yield from (check_utf8(piece, self._errors, source, "byte") for piece in pieces)
-                return
-            yield from self._read_stream(source, kind == "json_lines", stream, _teller(raw))
+            else:
+                if num_bytes is not None and compression is None:
+                    file = raw.fileno()
+                    batches = cut_file(
+                        file, num_bytes, separators, self.batch_bytes, source, find_cut
+                    )
+                else:
+                    batches = cut_stream(
+                        stream, separators, self.batch_bytes, source, tell, find_cut
+                    )
+                for batch in batches:
+                    yield check_utf8(batch, self.errors, source, "byte")
             if num_bytes is not None:
-                check_length(raw.fileno(), num_bytes)
-
-    def _read_stream(
-        self, source: Source, is_json_lines: bool, stream: IO[bytes], tell: Callable[[], int]
-    ) -> Iterator[Piece]:
-        if is_json_lines:
-            yield from read_json_lines(
-                stream, self._field, self._errors, source, self._piece_bytes, tell
-            )
-            return
-        pieces = cut_stream(stream, self._separators, self._piece_bytes, tell, self._find_cut)
-        for piece in pieces:
-            yield check_utf8(piece, self._errors, source, "byte")
-
-
-def _teller(raw: IO[bytes]) -> Callable[[], int]:
-    """How far a file has been read; a pipe cannot tell."""
-    return raw.tell if raw.seekable() else lambda: 0
+                check_length(raw.fileno(), num_bytes, source)

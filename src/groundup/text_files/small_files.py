@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from groundup.text_files.documents import Bounds
 from groundup.text_files.inputs import STDIN, Source, classify
-from groundup.text_files.pieces import Bounds
 
 _SMALL_BYTES = 64 << 10
 _MOST_FILES = 4096

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from groundup.data.check import DataIds, check_shards, check_vocabulary
-from groundup.data.loader import BatchLoader
-from groundup.data.order import RandomWindows, SampleOrder, ShuffledEpochs
-from groundup.data.shards import Shards, open_shards
+from groundup.data.batches.loader import BatchLoader
+from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.shards import DataIds, Shards, check_shards, check_vocabulary, open_shards
 from groundup.model import TransformerLM
 from groundup.optim.build import build_optimizer
 from groundup.planner import check_holdable

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from groundup import __version__
-from groundup.data.check import DataIds
+from groundup.data.shards import DataIds
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
 

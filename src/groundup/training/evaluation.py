@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from groundup.data.order import fixed_windows, whole_walk
+from groundup.data.batches.order import fixed_windows, whole_walk
+from groundup.data.batches.windows import WindowReader
 from groundup.data.shards import Shards
-from groundup.data.windows import WindowReader
 from groundup.model import TransformerLM
+from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer
 
 Windows = npt.NDArray[Any]
@@ -37,10 +38,8 @@ class Evaluation:
     @classmethod
     def of(cls, nats: float, num_tokens: int, num_bytes: int) -> "Evaluation":
         loss = nats / num_tokens
-        # Past this exp overflows; the loss says as much.
-        perplexity = math.exp(loss) if loss < 700 else math.inf
         bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else None
-        return cls(loss, perplexity, bits_per_byte, num_tokens)
+        return cls(loss, perplexity(loss), bits_per_byte, num_tokens)
 
 
 class Evaluator:

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.errors import ConfigError, GroundupError
-from groundup.optim.build import learning_rate_at, set_learning_rates
+from groundup.optim.build import set_learning_rates
+from groundup.optim.schedules import learning_rate_at
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State

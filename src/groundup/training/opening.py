@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
-from groundup.data.loader import BatchLoader
+from groundup.data.batches.loader import BatchLoader
 from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model.shapes import weight_shapes
-from groundup.optim.build import learning_rate_at
+from groundup.optim.schedules import learning_rate_at
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import torch
 
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.optim.build import set_learning_rates
 from groundup.runs.config import RunConfig
 from groundup.training.building import build_state

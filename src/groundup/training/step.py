@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groundup.data.loader import Batch
+from groundup.data.batches.loader import Batch
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import clip_scale, gradient_norm

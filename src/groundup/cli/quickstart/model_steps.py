@@ -81,7 +81,7 @@ class ModelSteps:
 
     def evaluate(self) -> None:
         from groundup.cli.evaluate import measure_run
-        from groundup.data.shard_index import read_index
+        from groundup.data.shards import read_index
 
         self._page.head(
             "6  A measure: stories that it has never seen",

@@ -120,7 +120,7 @@ class TextSteps:
             self._page.say(f"in {show_duration(summary.seconds)}, {rate:,.0f} MB/s")
 
     def verify_shards(self) -> None:
-        from groundup.data.verify import verify
+        from groundup.data.shards import verify
 
         self._page.head(
             "4  A check: every hash, every id",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from groundup.data.check import content_id
-from groundup.data.shards import Shards, open_shards
+from groundup.data.shards import Shards, content_id, open_shards
 from groundup.errors import DataError
 from groundup.experiments.temperatures.text_diversity import words_of
 from groundup.runs.folder import RunFolder

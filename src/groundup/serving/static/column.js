@@ -1,4 +1,4 @@
-// One column of the playground: its settings, its streamed answer as text or tokens, its figures.
+// One column of the playground: its settings, its streamed answer as text or tokens, its numbers.
 
 import { streamCompletion } from "./completions.js";
 import { fillInspector, fillLegend, levelOf } from "./inspector.js";

@@ -63,7 +63,7 @@ export function fillInspector(panel, token, place, count) {
 
 function buildAlternative(alternative) {
   const bar = element("span", { className: "bar", ariaHidden: "true" });
-  bar.style.setProperty("--share", String(Math.min(1, alternative.probability)));
+  bar.style.setProperty("--fraction", String(Math.min(1, alternative.probability)));
   const { text, isChosen } = alternative;
   const probability = formatProbability(alternative.probability);
   return element(

@@ -1,4 +1,4 @@
-// Figures as a reader wants them: few digits, a unit, and a dash for what is not known.
+// Metrics as a reader wants them: few digits, a unit, and a dash for what is not known.
 
 import { element, formatCount } from "./shell.js";
 

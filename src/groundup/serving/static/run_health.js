@@ -47,7 +47,7 @@ function card({ run, slot, details }, store) {
       { className: "checks" },
       check(health.num_skipped, "No step was skipped", "step", "skipped", skippedList(run.name, health)),
       check(health.num_spikes, "No spike in the loss", "spike", "in the loss", spikeList(run.name, health)),
-      check(health.num_damaged_lines, "All figures can be read", "line", "of metrics.jsonl cannot be read"),
+      check(health.num_damaged_lines, "All metrics can be read", "line", "of metrics.jsonl cannot be read"),
     ),
     checkpointTable(health.checkpoints, store),
   );
@@ -121,7 +121,7 @@ function checkpointTable(checkpoints, store) {
     { className: "table-scroll" },
     element(
       "table",
-      { className: "figures-table checkpoints" },
+      { className: "metrics-table checkpoints" },
       element("caption", {}, "Checkpoints"),
       element("thead", {}, element("tr", {}, ...head)),
       element("tbody", {}, ...rows),

@@ -1,4 +1,4 @@
-// The figures above the plots: a few large ones of a single run, a table when several are compared.
+// The metrics above the plots: a few large ones of a single run, a table when several are compared.
 
 import { element } from "./shell.js";
 import { UNKNOWN, formatDuration, formatFigure, formatPercent, formatShort, formatStep } from "./run_format.js";
@@ -92,7 +92,7 @@ function severalRuns(runs) {
   });
   return element(
     "table",
-    { className: "figures-table" },
+    { className: "metrics-table" },
     element("thead", {}, element("tr", {}, ...COLUMNS.map((text) => element("th", { scope: "col" }, text)))),
     element("tbody", {}, ...rows),
   );

@@ -20,7 +20,7 @@ const PLOTS = [
   {
     id: "mfu",
     title: "MFU",
-    note: "share of the device’s best rate",
+    note: "fraction of the device’s peak",
     figure: "mfu",
     format: formatPercent,
     best: "most",
@@ -150,7 +150,7 @@ function renderSummary(card, curves) {
 }
 
 function showItem(curve, parts) {
-  const none = curve.isRead ? "no figures yet" : "reading …";
+  const none = curve.isRead ? "no metrics yet" : "reading …";
   return element(
     "li",
     { dataset: { slot: String(curve.slot) } },

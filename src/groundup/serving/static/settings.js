@@ -18,7 +18,7 @@ const FIELDS = [
     initial: "0.95",
     off: 1,
     slider: { min: 0.05, max: 1, step: 0.05 },
-    help: "Keeps the likeliest tokens that together reach this share; 1 keeps all.",
+    help: "Keeps the likeliest tokens that together reach this probability; 1 keeps all.",
   },
   {
     name: "min_p",

@@ -1,0 +1,189 @@
+"""Batches on the device, read ahead: a batch is a pure function of (seed, step, rank, world).
+
+The order decides which windows a step takes; here they are gathered in a thread of their own and
+copied while the step before still computes. `get_batch` is the plain form, of random windows.
+"""
+
+import contextlib
+import itertools
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from groundup.data.batches.order import SampleOrder, Starts, batch_samples
+from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_index
+from groundup.data.batches.windows import Ids, WindowReader
+from groundup.data.pipeline import read_ahead
+from groundup.errors import ConfigError, DataError
+
+
+def get_batch(
+    dataset: Ids, batch_size: int, context_length: int, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, both int64 (batch_size, context_length): windows from anywhere.
+
+    Starts are sampled from torch's global generator for the CPU, which `set_seed` governs. Target
+    [i, t] is the id that follows input [i, t].
+    """
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+    reader = WindowReader(dataset, context_length)
+    num_starts = reader.num_ids - context_length
+    starts = torch.randint(num_starts, (batch_size,), device="cpu").numpy()
+    pin_memory = torch.device(device).type == "cuda" and torch.cuda.is_available()
+    shape = (2, batch_size, context_length)
+    pair = torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=pin_memory)
+    _fill(pair, reader.read(starts))
+    inputs, targets = pair.to(device, non_blocking=pin_memory)
+    return inputs, targets
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One rank's part of a step: inputs and targets, int64, of shape (rows, context_length)."""
+
+    step: int
+    inputs: Tensor
+    targets: Tensor
+    micro_batch_size: int | None = None
+
+    def micro_batches(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets in equal pieces of `size` rows, by default the loader's."""
+        rows = len(self.inputs)
+        chosen = self.micro_batch_size if size is None else size
+        num_pieces = 1 if chosen is None else rows // _check_micro_batch(chosen, rows)
+        return zip(self.inputs.chunk(num_pieces), self.targets.chunk(num_pieces), strict=True)
+
+
+class BatchLoader:
+    """Makes the batches of any step: `with loader.batches(first_step) as batches: …`.
+
+    `batch_size` counts the rows of a step over all ranks. `prefetch` batches are kept ready; 0
+    reads in the caller's thread, and gives the same batches.
+    """
+
+    def __init__(
+        self,
+        shards: Ids,
+        order: SampleOrder,
+        batch_size: int,
+        micro_batch_size: int | None = None,
+        device: torch.device | str = "cpu",
+        rank: int = 0,
+        world: int = 1,
+        prefetch: int = 2,
+    ) -> None:
+        self._reader = WindowReader(shards, order.context_length)
+        if order.num_ids != self._reader.num_ids:
+            raise DataError(
+                f"the order goes over {order.num_ids} ids and the text has {self._reader.num_ids}; "
+                f"make the order for this text"
+            )
+        if prefetch < 0:
+            raise ConfigError(f"prefetch is {prefetch}; choose 0 or more batches to read ahead")
+        self.rank_batch_size = len(batch_samples(0, batch_size, rank, world))
+        if micro_batch_size is not None:
+            _check_micro_batch(micro_batch_size, self.rank_batch_size)
+        self.order = order
+        self.batch_size = batch_size
+        self.micro_batch_size = micro_batch_size
+        self.device = with_index(torch.device(device))
+        self.rank = rank
+        self.world = world
+        self.prefetch = prefetch
+        self.wait_seconds = 0.0
+        """How long the takers of batches have waited for them, all together."""
+
+    def batches(self, first_step: int = 0, num_steps: int | None = None) -> "Batches":
+        """The batches of steps first_step, first_step + 1, …; without `num_steps`, for ever."""
+        if first_step < 0 or (num_steps is not None and num_steps < 0):
+            raise ConfigError(f"steps from {first_step}, {num_steps} of them, do not exist")
+        return Batches(self, first_step, num_steps)
+
+    def starts(self, step: int) -> Starts:
+        """Where the windows of this rank's rows begin at a step."""
+        samples = batch_samples(step, self.batch_size, self.rank, self.world)
+        return self.order.starts(samples.start, len(samples))
+
+    def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:
+        for step in steps:
+            pair = transfer.host_buffer()
+            _fill(pair, self._reader.read(self.starts(step)))
+            yield step, transfer.send(pair)
+
+
+class Batches(Iterator[Batch]):
+    """Batches in the order of their steps. Leaving a `with` block, or `close`, ends the thread.
+
+    It also ends with the last batch, with an error, and when nobody holds this object any more.
+    """
+
+    def __init__(self, loader: BatchLoader, first_step: int, num_steps: int | None) -> None:
+        steps = itertools.islice(itertools.count(first_step), num_steps)
+        shape = (2, loader.rank_batch_size, loader.order.context_length)
+        self._loader = loader
+        self._transfer = transfer_to(loader.device, shape)
+        sent = loader._send(steps, self._transfer)
+        resources = contextlib.ExitStack()
+        if loader.prefetch > 0:
+            sent = resources.enter_context(read_ahead(sent, loader.prefetch))
+        self._sent = sent
+        self._finish = weakref.finalize(self, _close, resources)
+
+    def __next__(self) -> Batch:
+        began = time.perf_counter()
+        try:
+            step, sent = next(self._sent)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._loader.wait_seconds += time.perf_counter() - began
+        inputs, targets = self._transfer.receive(sent)
+        return Batch(step, inputs, targets, self._loader.micro_batch_size)
+
+    def close(self) -> None:
+        self._finish()
+        self._sent = iter(())
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _close(resources: contextlib.ExitStack) -> None:
+    # The garbage collector may run in the very thread that is to end, which cannot wait for
+    # itself; it has been told to stop all the same.
+    with contextlib.suppress(RuntimeError):
+        resources.close()
+
+
+def _fill(pair: Tensor, rows: npt.NDArray[Any]) -> None:
+    """Inputs and targets side by side, so that one copy takes both and each is contiguous."""
+    inputs, targets = pair.numpy()
+    inputs[...] = rows[:, :-1]
+    targets[...] = rows[:, 1:]
+
+
+def _check_micro_batch(size: int, rows: int) -> int:
+    """The size, if it cuts the rows into equal pieces, as a mean over pieces supposes."""
+    if size < 1 or rows % size != 0:
+        raise ConfigError(
+            f"micro_batch_size {size} does not divide the {rows} rows that a rank takes at a step; "
+            f"choose a divisor of {rows}"
+        )
+    return size

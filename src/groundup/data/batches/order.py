@@ -1,0 +1,157 @@
+"""Which windows of a text are read, and when: sample number n is a pure function of (seed, n).
+
+Whatever the number of ranks, threads or resumes, the stream of samples is the same, and any
+position in it is reached at once. A window of context_length inputs takes one id more, for the last
+target. Reading the windows is left to `windows`, making batches of them to `loader`.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.counter_random import UInt64, check_seed, permute, random_below
+from groundup.errors import ConfigError, DataError
+
+Starts = npt.NDArray[np.int64]
+
+# Numbers that tell the uses of one seed apart; to change one is to change every run's order.
+_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS = range(4)
+
+
+class SampleOrder(Protocol):
+    """An endless sequence of windows over a text of `num_ids` ids."""
+
+    @property
+    def num_ids(self) -> int: ...
+    @property
+    def context_length(self) -> int: ...
+    def starts(self, first_sample: int, count: int) -> Starts:
+        """Where the windows of samples first_sample … first_sample + count - 1 begin."""
+        ...
+
+    def epoch_of(self, sample: int) -> int:
+        """How often the text was gone through before this sample."""
+        ...
+
+
+class _Order:
+    def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
+        check_window(num_ids, context_length)
+        self.num_ids = num_ids
+        self.context_length = context_length
+        self.seed = check_seed(seed)
+
+
+class RandomWindows(_Order):
+    """Every sample is any window of the text, with equal chance, whatever came before."""
+
+    def starts(self, first_sample: int, count: int) -> Starts:
+        samples = _number(first_sample, count)
+        num_starts = self.num_ids - self.context_length
+        return random_below(self.seed, _RANDOM_WINDOWS, samples, num_starts).astype(np.int64)
+
+    def epoch_of(self, sample: int) -> int:
+        """By amount: the samples before predicted that many times as many ids as there are."""
+        return sample * self.context_length // (self.num_ids - 1)
+
+
+class ShuffledEpochs(_Order):
+    """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
+
+    Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
+    ids are seen in time. To make room for that, up to two windows of ids are left out of an epoch.
+    """
+
+    def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
+        super().__init__(num_ids, context_length, seed)
+        self.num_windows = max(1, (num_ids - context_length) // context_length)
+        """Samples in an epoch."""
+
+    def starts(self, first_sample: int, count: int) -> Starts:
+        epochs, positions = np.divmod(_number(first_sample, count), np.uint64(self.num_windows))
+        num_offsets = self.num_ids - self.num_windows * self.context_length
+        offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
+        windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
+        return (offsets + windows * np.uint64(self.context_length)).astype(np.int64)
+
+    def epoch_of(self, sample: int) -> int:
+        return sample // self.num_windows
+
+
+def check_window(num_ids: int, context_length: int) -> None:
+    """Make sure that a text is long enough for one window."""
+    if context_length < 1:
+        raise ConfigError(f"context_length is {context_length}; it must be at least 1")
+    if num_ids < context_length + 1:
+        raise DataError(
+            f"the text has {num_ids} ids where one window of context_length {context_length} takes "
+            f"{context_length + 1}; prepare more text or set a smaller context_length"
+        )
+
+
+def batch_samples(step: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
+    """The numbers of the samples that one of `world` ranks takes at a step.
+
+    The ranks' parts, joined in order, are the samples step * batch_size up to the next step's.
+    """
+    if batch_size < 1 or world < 1:
+        raise ConfigError(f"batch_size {batch_size} and world {world} must both be at least 1")
+    if batch_size % world != 0:
+        raise ConfigError(
+            f"batch_size {batch_size} cannot be divided among {world} ranks; choose a multiple of "
+            f"{world}, for example {-(-batch_size // world) * world}"
+        )
+    if not 0 <= rank < world:
+        raise ConfigError(f"rank {rank} does not exist among {world}; they count from 0")
+    if step < 0:
+        raise ConfigError(f"step {step} does not exist; steps count from 0")
+    count = batch_size // world
+    first = step * batch_size + rank * count
+    return range(first, first + count)
+
+
+def fixed_windows(
+    num_ids: int, context_length: int, num_windows: int | None = None, seed: int = 0
+) -> Starts:
+    """Starts, in ascending order, of distinct windows that lie end to end with gaps between.
+
+    The same arguments give the same windows for ever, so losses on them can be compared. With
+    None, or more than there are, all windows that fit from the first id on are taken.
+    """
+    check_window(num_ids, context_length)
+    if num_windows is not None and num_windows < 1:
+        raise ConfigError(f"num_windows is {num_windows}; choose at least 1, or none for all")
+    available = (num_ids - 1) // context_length
+    if num_windows is None or num_windows >= available:
+        return np.arange(available, dtype=np.int64) * context_length
+    positions = _number(0, num_windows)
+    epoch = np.zeros(num_windows, np.uint64)
+    chosen = permute(seed, _FIXED_WINDOWS, epoch, positions, available)
+    return np.sort(chosen.astype(np.int64)) * context_length
+
+
+class WholeWalk(NamedTuple):
+    """All of a text in windows: `starts` of whole ones, then one with `tail_length` targets."""
+
+    starts: Starts
+    tail_start: int
+    tail_length: int
+    """Less than context_length; 0 where the whole windows leave nothing over."""
+
+
+def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
+    """Windows that predict every id exactly once, save the first, which nothing precedes."""
+    if context_length < 1:
+        raise ConfigError(f"context_length is {context_length}; it must be at least 1")
+    if num_ids < 2:
+        raise DataError(f"the text has {num_ids} ids; at least 2 are needed to predict one")
+    num_windows, tail_length = divmod(num_ids - 1, context_length)
+    starts = np.arange(num_windows, dtype=np.int64) * context_length
+    return WholeWalk(starts, num_windows * context_length, tail_length)
+
+
+def _number(first: int, count: int) -> UInt64:
+    if first < 0 or count < 0 or first + count > 1 << 63:
+        raise ConfigError(f"samples {first} to {first + count} are out of range (0 to 2**63)")
+    return np.arange(count, dtype=np.uint64) + np.uint64(first)

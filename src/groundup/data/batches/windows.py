@@ -1,0 +1,57 @@
+"""Windows of ids out of shards or arrays, many at a time.
+
+Where the windows begin is left to `order`, what becomes of them to `loader`.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from groundup.data.batches.order import check_window
+from groundup.data.shards.reading import Shards
+from groundup.errors import DataError
+
+Ids = Shards | npt.NDArray[Any]
+
+
+class WindowReader:
+    """Reads windows of context_length + 1 ids; ids of shards stay on disk until then."""
+
+    def __init__(self, ids: Ids, context_length: int) -> None:
+        self._ids = ids if isinstance(ids, Shards) else _Array(ids)
+        self.num_ids = len(self._ids)
+        check_window(self.num_ids, context_length)
+        self.length = context_length + 1
+
+    def read(self, starts: npt.ArrayLike) -> npt.NDArray[Any]:
+        """The rows ids[start : start + length], in the order of `starts`, as the ids' type."""
+        positions = np.asarray(starts, np.int64)
+        last = self.num_ids - self.length
+        if len(positions) and (positions.min() < 0 or positions.max() > last):
+            raise IndexError(
+                f"windows of {self.length} ids begin at 0 to {last}, not at {positions.min()} to "
+                f"{positions.max()}"
+            )
+        return self._ids.read_windows(positions, self.length)
+
+
+class _Array:
+    """Ids in memory, or in a mapped file of the caller's, read as those of shards are."""
+
+    def __init__(self, ids: npt.ArrayLike) -> None:
+        # As a plain array: the memmap subclass would look after every slice of itself.
+        self._ids = np.asarray(ids)
+        if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
+            raise DataError(
+                f"ids must be a one-dimensional array of integers, not "
+                f"{self._ids.ndim}-dimensional {self._ids.dtype}; give an array, a memory-mapped "
+                f"file or what open_shards returns"
+            )
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        return sliding_window_view(self._ids, length)[starts]

@@ -1,0 +1,23 @@
+"""Encoded corpora on disk: the index of a folder, its ids, and whether they are sound.
+
+A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little-endian ids, and
+`index.json`, which describes them. Making such a folder is left to `prepare`.
+"""
+
+from groundup.data.shards.check import DataIds, check_shards, check_vocabulary, content_id, verify
+from groundup.data.shards.index import INDEX_NAME, JOURNAL_NAME, ShardIndex, read_index
+from groundup.data.shards.reading import Shards, open_shards
+
+__all__ = [
+    "INDEX_NAME",
+    "JOURNAL_NAME",
+    "DataIds",
+    "ShardIndex",
+    "Shards",
+    "check_shards",
+    "check_vocabulary",
+    "content_id",
+    "open_shards",
+    "read_index",
+    "verify",
+]

@@ -1,0 +1,254 @@
+"""Are shards whole, and do they belong to this tokenizer and model?
+
+`check_shards` looks at what is cheap, whatever the size of the corpus; `verify` reads every byte.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from groundup.data.shards.index import (
+    HASH_BLOCK_BYTES,
+    HashTree,
+    ShardEntry,
+    ShardIndex,
+    read_index,
+)
+from groundup.data.shards.reading import (
+    RESTORE,
+    Shards,
+    check_shard_file,
+    check_tokenizer,
+    open_shards,
+)
+from groundup.errors import ConfigError, DataError
+from groundup.files import hash_bytes
+from groundup.text_files import Progress
+
+if TYPE_CHECKING:
+    from groundup.tokenizer import Tokenizer
+
+# Enough to find shards that something else was written into, little enough for a cold disk.
+_NUM_BLOCKS = 64
+_BLOCK_IDS = 4096
+
+_READ_BYTES = 16 * HASH_BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class DataIds:
+    """What a run was trained on, to be written down with it."""
+
+    folder: str
+    content: str
+    """Equal for folders that hold the same ids in the same order."""
+    tokenizer: str
+    vocab_size: int
+    num_ids: dict[str, int]
+    """By split."""
+
+
+@dataclass(frozen=True)
+class VerifySummary:
+    """What was checked."""
+
+    index: ShardIndex
+    num_shards: int
+    num_bytes: int
+
+
+def check_shards(
+    folder: str | os.PathLike[str],
+    tokenizer: "Tokenizer",
+    splits: Sequence[str] = ("train", "validation"),
+    full: bool = False,
+    progress: Progress | None = None,
+) -> DataIds:
+    """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
+
+    The index, the presence and the size of the files of `splits`, the tokenizer and ids here and
+    there are checked; with `full`, the hashes and ids of all files.
+    """
+    sizes = _token_sizes(tokenizer)
+    opened = [open_shards(folder, split, tokenizer) for split in splits]
+    if not opened:
+        raise ConfigError("no split was named to check; name train at least")
+    for shards in opened:
+        if shards.num_ids == 0:
+            raise DataError(
+                f"{folder} has nothing in its split {shards.split}; run groundup data prepare with "
+                f"more text or another --validation-fraction, or do without this split"
+            )
+        _check_some_ids(shards, sizes)
+    if full:
+        verify(folder, tokenizer, progress)
+    index = opened[0].index
+    return DataIds(
+        folder=os.fspath(folder),
+        content=content_id(index),
+        tokenizer=index.tokenizer,
+        vocab_size=index.vocab_size,
+        num_ids={shards.split: shards.num_ids for shards in opened},
+    )
+
+
+def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
+    """Make sure that a model with `vocab_size` tokens knows all ids of the shards."""
+    if vocab_size < index.vocab_size:
+        raise ConfigError(
+            f"vocab_size {vocab_size} is too small for shards with ids up to "
+            f"{index.vocab_size - 1}; set the model's vocab_size to {index.vocab_size} or more"
+        )
+
+
+def content_id(index: ShardIndex) -> str:
+    """One hash for all ids of a folder, whatever files they came from."""
+    shards = {
+        name: [[shard.num_ids, shard.hash] for shard in split.shards]
+        for name, split in index.splits.items()
+    }
+    content = {"dtype": index.dtype, "tokenizer": index.tokenizer, "splits": shards}
+    return hash_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def verify(
+    folder: str | os.PathLike[str],
+    tokenizer: "Tokenizer | None" = None,
+    progress: Progress | None = None,
+) -> VerifySummary:
+    """Read all shards again; a DataError names the first that is not what the index says.
+
+    With `tokenizer` its id must be the one in the index, ids that its vocabulary leaves out are
+    found, and the tokens must add up to the bytes of text that were encoded.
+    """
+    folder = Path(folder)
+    index = read_index(folder)
+    sizes = None
+    if tokenizer is not None:
+        check_tokenizer(folder, index, tokenizer)
+        sizes = _token_sizes(tokenizer)
+    shards = [shard for split in index.splits.values() for shard in split.shards]
+    total = sum(shard.num_ids for shard in shards) * index.id_bytes
+    done = 0
+    paths = [check_shard_file(folder, shard, index.id_bytes) for shard in shards]
+    for path, shard in zip(paths, shards, strict=True):
+        for num_bytes in _check_shard(path, shard, index, sizes):
+            done += num_bytes
+            if progress is not None:
+                progress(done, total)
+    return VerifySummary(index, len(shards), total)
+
+
+def check_hash(folder: Path, shard: ShardEntry, id_bytes: int) -> None:
+    """Make sure that a shard is there, whole and unchanged."""
+    path = check_shard_file(folder, shard, id_bytes)
+    tree = HashTree()
+    for block in _blocks(path):
+        tree.add_bytes(block)
+    _compare_hash(path, shard, tree)
+
+
+def _check_some_ids(shards: Shards, sizes: npt.NDArray[np.int64]) -> None:
+    """Look at blocks spread evenly over a split, its first and its last among them."""
+    last = max(0, shards.num_ids - _BLOCK_IDS)
+    for begin in np.unique(np.linspace(0, last, _NUM_BLOCKS, dtype=np.int64)).tolist():
+        ids = shards.read(begin, min(begin + _BLOCK_IDS, shards.num_ids))
+        bad, _ = _measure(ids, len(sizes), sizes)
+        if bad is not None:
+            file, position = shards.locate(begin + bad)
+            raise _unknown_id(file.path, int(ids[bad]), position * shards.index.id_bytes)
+
+
+def _check_shard(
+    path: Path, shard: ShardEntry, index: ShardIndex, sizes: npt.NDArray[np.int64] | None
+) -> Iterator[int]:
+    """Read a shard once; yield how many bytes came each time."""
+    tree, end = HashTree(), index.end
+    num_ids = num_ends = num_bytes = 0
+    last_id = -1
+    for block in _blocks(path):
+        tree.add_bytes(block)
+        ids = np.frombuffer(block, np.dtype(index.dtype).newbyteorder("<"))
+        bad, num_bytes_here = _measure(ids, index.vocab_size, sizes)
+        if bad is not None:
+            raise _unknown_id(path, int(ids[bad]), (num_ids + bad) * index.id_bytes)
+        num_bytes += num_bytes_here
+        num_ends += int(np.count_nonzero(ids == end.id))
+        last_id = int(ids[-1])
+        num_ids += len(ids)
+        yield len(block)
+    _compare_hash(path, shard, tree)
+    if last_id != end.id:
+        raise DataError(f"{path} does not end with the end id {end.id}; {RESTORE}")
+    if num_ends < shard.num_documents:
+        raise DataError(
+            f"{path} has {num_ends} end ids for the {shard.num_documents} documents that the index "
+            f"counts; {RESTORE}"
+        )
+    # An end id inside a document stood there as text, and counts as such.
+    num_bytes -= shard.num_documents * len(end.text.encode())
+    if sizes is not None and num_bytes != shard.num_bytes:
+        raise DataError(
+            f"{path} holds {num_bytes} bytes of text where the index says {shard.num_bytes}; "
+            f"{RESTORE}"
+        )
+
+
+def _measure(
+    ids: npt.NDArray[Any], vocab_size: int, sizes: npt.NDArray[np.int64] | None
+) -> tuple[int | None, int]:
+    """The index of the first id that is not in the vocabulary, and the bytes of the tokens.
+
+    Without the `sizes` of tokens, gaps in the vocabulary are not known, and bytes not counted.
+    """
+    limit = vocab_size if sizes is None else len(sizes)
+    if int(ids.max()) >= limit:
+        return int(np.argmax(ids >= limit)), 0
+    if sizes is None:
+        return None, 0
+    found = sizes[ids]
+    return (int(np.argmin(found)) if int(found.min()) == 0 else None), int(found.sum())
+
+
+def _unknown_id(path: Path, id: int, offset: int) -> DataError:
+    # In bytes, as a hex editor shows it.
+    return DataError(
+        f"{path} has id {id} at byte {offset}, which is not in the vocabulary; {RESTORE}"
+    )
+
+
+def _token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+    """Bytes of each token by id; 0 where the vocabulary has a gap."""
+    sizes = np.zeros(tokenizer.vocab_size, np.int64)
+    for id, token in tokenizer.vocab.items():
+        sizes[id] = len(token)
+    return sizes
+
+
+def _blocks(path: Path) -> Iterator[memoryview]:
+    """The file in pieces of whole hash blocks; each is overwritten by the next."""
+    buffer = bytearray(_READ_BYTES)
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:
+        filled = 0
+        while count := file.readinto(view[filled:]):
+            filled += count
+            if filled == len(buffer):
+                yield view
+                filled = 0
+    if filled:
+        yield view[:filled]
+
+
+def _compare_hash(path: Path, shard: ShardEntry, tree: HashTree) -> None:
+    if tree.value() != shard.hash:
+        raise DataError(
+            f"{path} is damaged: its hash is {tree.value()} where the index says {shard.hash}; "
+            f"{RESTORE}"
+        )

@@ -1,0 +1,212 @@
+"""What `index.json` says about a folder of shards, and the hash that everything in it is known by.
+
+Reading it names every mistake a file can have; opening the shards themselves is left to `reading`.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pydantic
+from pydantic_core import to_json
+
+from groundup._native import hash_documents, hash_parts
+from groundup.errors import DataError
+from groundup.files import parse_json, write_bytes_atomic
+from groundup.text_files.opening import parts_released
+
+FORMAT = "groundup-shards"
+VERSION = 1
+INDEX_NAME = "index.json"
+JOURNAL_NAME = "unfinished.json"
+
+Split = Literal["train", "validation"]
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
+HASH_BLOCK_BYTES = 1 << 16
+
+_LONG_DOCUMENT_BYTES = 16 << 20
+
+RecordType = TypeVar("RecordType", bound="Record")
+
+
+class Record(pydantic.BaseModel):
+    """A part of a JSON file of ours: frozen, and without names we do not know."""
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ShardEntry(Record):
+    """One finished shard: whole documents, each with the end id behind it."""
+
+    file: str
+    num_ids: int
+    num_documents: int
+    num_bytes: int
+    """Bytes of text, without separators."""
+    hash: str
+
+
+class SplitEntry(Record):
+    """All shards of a split, and their sums."""
+
+    num_ids: int
+    num_documents: int
+    num_bytes: int
+    shards: list[ShardEntry]
+
+    @classmethod
+    def of(cls, shards: list[ShardEntry]) -> "SplitEntry":
+        return cls(
+            num_ids=sum(shard.num_ids for shard in shards),
+            num_documents=sum(shard.num_documents for shard in shards),
+            num_bytes=sum(shard.num_bytes for shard in shards),
+            shards=shards,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """A file that was read: its hash is that of its documents, so repacking does not change it.
+
+    There may be as many as documents, so this is something smaller than a Record.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(extra="forbid")
+
+    path: pydantic.StrictStr
+    size: pydantic.StrictInt | None
+    num_documents: pydantic.StrictInt
+    num_bytes: pydantic.StrictInt
+    hash: pydantic.StrictStr
+    unreadable: Annotated[
+        pydantic.StrictStr | None, pydantic.Field(exclude_if=lambda reason: reason is None)
+    ] = None
+    """Why it, or the rest of it, was skipped."""
+
+
+class PrepareSettings(Record):
+    """What decides the ids and their order besides tokenizer and sources."""
+
+    validation_fraction: float
+    shard_ids: int
+    errors: Literal["strict", "replace", "skip"]
+    separators: list[str]
+    field: str
+    column: str
+
+
+class EndToken(Record):
+    """The id behind every document, and the text that separates documents in plain files."""
+
+    id: int
+    text: str
+
+
+class ShardIndex(Record):
+    """The whole of `index.json`."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    tokenizer: str
+    end: EndToken
+    splits: dict[str, SplitEntry]
+    sources: list[SourceEntry]
+    settings: PrepareSettings
+
+    @property
+    def id_bytes(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+
+class HashTree:
+    """A hash over many: SHA-256 of the native 64-bit hashes of blocks or documents, in order.
+
+    The leaves run at memory speed, several times that of SHA-256 over the bytes. It finds damage;
+    it does not withstand an adversary.
+    """
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, leaves: npt.NDArray[np.uint64]) -> None:
+        self._digest.update(leaves.astype("<u8", copy=False).data)
+
+    def add_bytes(self, data: bytes | memoryview) -> None:
+        """Add bytes of a shard: whole blocks of HASH_BLOCK_BYTES, only the last may be shorter."""
+        begins = np.arange(0, len(data), HASH_BLOCK_BYTES, dtype=np.int64)
+        ends = np.minimum(begins + HASH_BLOCK_BYTES, len(data))
+        self.add(hash_each(data, np.stack([begins, ends], axis=1)))
+
+    def value(self) -> str:
+        return f"tree64:{self._digest.hexdigest()}"
+
+
+def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """The native hash of every document of a buffer."""
+    is_long = np.diff(bounds)[:, 0] > _LONG_DOCUMENT_BYTES
+    if not is_long.any():
+        return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
+    # The pages of a long document are given back behind the hash.
+    hashes = np.empty(len(bounds), np.uint64)
+    hashes[~is_long] = hash_each(data, np.ascontiguousarray(bounds[~is_long]))
+    for row in np.flatnonzero(is_long).tolist():
+        text = memoryview(data)[bounds[row, 0] : bounds[row, 1]]
+        hashes[row] = hash_parts(parts_released(text, _LONG_DOCUMENT_BYTES), len(text))
+    return hashes
+
+
+def read_index(folder: Path) -> ShardIndex:
+    """The index of a finished folder; a DataError says what is wrong with any other."""
+    path = folder / INDEX_NAME
+    if not path.is_file():
+        if (folder / JOURNAL_NAME).is_file():
+            raise DataError(
+                f"{folder} is not finished: run the same groundup data prepare again, and it goes "
+                f"on where it stopped"
+            )
+        is_there = folder.is_dir()
+        what = f"{folder} has no {INDEX_NAME}" if is_there else f"folder {folder} does not exist"
+        raise DataError(f"{what}; make shards with groundup data prepare")
+    index = read_record(path, ShardIndex, FORMAT, VERSION)
+    for name, split in index.splits.items():
+        if split != SplitEntry.of(split.shards):
+            raise DataError(f"{path} is damaged: the sums of split {name} are not its shards'")
+    return index
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record as indented JSON."""
+    # As bytes at once: with many sources the text is larger than all else in memory.
+    write_bytes_atomic(path, to_json(record, indent=2) + b"\n")
+
+
+def read_record(
+    path: Path, record_type: type[RecordType], format_name: str, version: int
+) -> RecordType:
+    """Read a JSON file of a known format and version."""
+    try:
+        value = parse_json(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is damaged or cut short: {error}; make it anew") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} holds no JSON object; make it anew")
+    if value.get("format") != format_name:
+        raise DataError(
+            f"{path} is not a {format_name} file: its format is {value.get('format')!r:.60}"
+        )
+    found = value.get("version")
+    if found != version:
+        fix = "update groundup" if isinstance(found, int) and found > version else "make it anew"
+        raise DataError(f"{path} has format version {found}, this groundup knows {version}; {fix}")
+    try:
+        return record_type.model_validate(value)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path} is damaged at {key}: {first['msg']}; make it anew") from None

@@ -1,1 +1,0 @@
-"""The grammar of little stories: a file for each shape of story, and the machine for all."""

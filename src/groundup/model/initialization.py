@@ -1,0 +1,29 @@
+"""How a model's weights begin, where the layers' own initial values are not wanted."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from groundup.model.transformer import TransformerLM
+
+_GPT2_STD = 0.02
+
+
+@torch.no_grad()
+def initialize_like_gpt2_(model: TransformerLM) -> None:
+    """Normal values for every matrix and embedding; norm gains stay 1:
+
+        std = 0.02, and 0.02 / √(2 · num_layers) for what a block adds to its input
+
+    A model adds up 2 · num_layers such outputs (of attention and of feed-forward layers), so that
+    their sum begins as large as one of them would be, however deep the model.
+    """
+    residual_std = _GPT2_STD / math.sqrt(2 * max(1, model.config.num_layers))
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            is_residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+            parameter.normal_(0.0, residual_std if is_residual else _GPT2_STD)

@@ -1,0 +1,1 @@
+"""Triton kernels of the training step, for half precision on CUDA."""

@@ -1,0 +1,54 @@
+"""The kinds of layers there are, which shapes the fused kernels take, and how much memory the loss
+uses at once. No torch here: layers run by these, settings name them and the planner counts them."""
+
+from typing import Literal
+
+# Which form of an operation runs: the fast kernels, or the formulas as they are read.
+Kernels = Literal["fused", "reference"]
+NormPlacement = Literal["pre", "post", "none"]
+FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
+
+# Logits are computed a chunk at a time. A chunk should stay in a CPU's cache; a GPU wants its
+# matmuls large, within a small fraction of its memory. Below the fewest rows the matmul that
+# gathers the weight's gradient becomes narrow and slow.
+_CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 2 << 30}
+_OTHER_CHUNK_BYTES = 64 << 20
+_CUDA_MEMORY_PER_CHUNK = 32
+_MIN_CHUNK_ROWS = 512
+
+# Of our own attention kernel on CUDA: on its way back one program holds all queries of a head.
+_SHORT_SEQ = range(16, 257)
+_SHORT_D_HEAD = (16, 32, 64)
+
+
+def logit_chunk_bytes(device: str, memory_bytes: int | None = None) -> int:
+    """Bytes of logits that the loss holds at once.
+
+    device: the kind of device, "cpu", "cuda" or another.
+    memory_bytes: the memory of a CUDA device, if known; a small one gets smaller chunks.
+    """
+    most = _CHUNK_BYTES.get(device, _OTHER_CHUNK_BYTES)
+    if device != "cuda" or memory_bytes is None:
+        return most
+    return min(most, memory_bytes // _CUDA_MEMORY_PER_CHUNK)
+
+
+def logit_chunk_rows(num_rows: int, row_bytes: int, chunk_bytes: int) -> int:
+    """Rows of logits in a chunk, all chunks of one size: a short last one would waste a matmul.
+
+    num_rows: tokens of the batch.   row_bytes: vocab_size times the bytes of a value.
+    """
+    most = max(_MIN_CHUNK_ROWS, chunk_bytes // row_bytes)
+    return -(-num_rows // -(-num_rows // most))
+
+
+def is_short_attention(seq: int, d_head: int) -> bool:
+    """Whether our own CUDA kernel attends, which rotates queries and keys again on its way back
+    instead of keeping them; longer sequences go through torch's attention."""
+    return seq in _SHORT_SEQ and d_head in _SHORT_D_HEAD
+
+
+def is_packed_attention(seq: int, d_head: int) -> bool:
+    """Whether attention on CUDA can work on packed projections: not every kernel there takes other
+    heads, or a sequence of one token."""
+    return d_head % 8 == 0 and d_head <= 128 and seq >= 2

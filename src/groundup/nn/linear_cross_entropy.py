@@ -1,0 +1,269 @@
+"""The output layer and its cross-entropy as one operation that never holds all logits.
+
+Rows are taken in chunks: logits, softmax, gradient of the logits, and the two matmuls that carry it
+on, while the chunk is still in the cache. Backward has then nothing left to compute.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from groundup.errors import ConfigError, DataError, check_choice
+from groundup.nn import kernels
+from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
+from groundup.nn.losses import check_targets, cross_entropy, in_float32_at_least
+from groundup.nn.losses import z_loss as mean_z_loss
+
+# From here on torch adds a bfloat16 matmul to float32 in one call on CUDA.
+_ADDS_WIDE_SINCE = (2, 10)
+_TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def linear_cross_entropy(
+    hidden: Float[Tensor, "... d_model"],
+    weight: Float[Tensor, "vocab_size d_model"],
+    targets: Int[Tensor, "..."],
+    *,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
+    reduction: Literal["mean", "sum"] = "mean",
+    chunk_rows: int | None = None,
+) -> Float[Tensor, ""]:
+    """Mean or sum over rows of cross-entropy + z_loss · (log Z)², for l = hidden weightᵀ:
+
+        l <- soft_cap · tanh(l / soft_cap), if a cap is given
+        log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
+
+    Matmuls are in the autocast type where autocast is on; softmax, loss and the sum of the weight's
+    gradient are float32 (float64 for such inputs). There is no second derivative. Equal to
+    `linear_cross_entropy_reference` up to rounding.
+
+    hidden: what the output layer sees.   weight: the output layer.   targets: an id for each row.
+    soft_cap: bound on the logits, above 0; None for no cap.   z_loss: weight of (log Z)².
+    chunk_rows: rows of logits at once; by default what `nn.limits` says.
+    """
+    _check(hidden, weight, targets, soft_cap, z_loss, reduction, chunk_rows)
+    dtype = _matmul_dtype(hidden, weight)
+    rows = targets.numel()
+    if chunk_rows is None:
+        chunk_rows = _default_chunk_rows(rows, weight.shape[0], dtype, weight.device)
+    recording = torch.is_grad_enabled()
+    total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden,
+        weight,
+        targets,
+        soft_cap,
+        z_loss,
+        chunk_rows,
+        dtype,
+        recording and hidden.requires_grad,
+        recording and weight.requires_grad,
+    )
+    return total if reduction == "sum" else total / rows
+
+
+def linear_cross_entropy_reference(
+    hidden: Float[Tensor, "... d_model"],
+    weight: Float[Tensor, "vocab_size d_model"],
+    targets: Int[Tensor, "..."],
+    *,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Float[Tensor, ""]:
+    """The formula of `linear_cross_entropy` as it is read, with all logits at once."""
+    logits = in_float32_at_least(hidden @ weight.T)
+    if soft_cap is not None:
+        logits = soft_cap * torch.tanh(logits / soft_cap)
+    mean = cross_entropy(logits, targets) + z_loss * mean_z_loss(logits)
+    return mean if reduction == "mean" else mean * targets.numel()
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """The sum over all rows, with both gradients made on the way forward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        soft_cap: float | None,
+        z_loss: float,
+        chunk_rows: int,
+        dtype: torch.dtype,
+        hidden_learns: bool,
+        weight_learns: bool,
+    ) -> Tensor:
+        rows = hidden.reshape(-1, hidden.shape[-1]).to(dtype)
+        ids = targets.reshape(-1, 1).long()
+        columns = weight.to(dtype)
+        wide = torch.promote_types(dtype, torch.float32)
+
+        total = rows.new_zeros((), dtype=wide)
+        d_rows = torch.empty_like(rows) if hidden_learns else None
+        d_columns = torch.zeros_like(columns, dtype=wide) if weight_learns else None
+        buffer = rows.new_empty((min(chunk_rows, len(rows)), len(columns)))
+        # Operands have their type already; autocast would only cast the float32 sums down.
+        with torch.autocast(rows.device.type, enabled=False):
+            for start in range(0, len(rows), chunk_rows):
+                part = slice(start, start + chunk_rows)
+                chunk = rows[part]
+                logits = torch.mm(chunk, columns.T, out=buffer[: len(chunk)])
+                if d_rows is None and d_columns is None:
+                    total += _chunk_loss(logits, ids[part], soft_cap, z_loss)
+                    continue
+                loss, d_logits = _chunk_loss_and_gradient(logits, ids[part], soft_cap, z_loss)
+                total += loss
+                if d_rows is not None and torch.compiler.is_compiling():
+                    # torch 2.11 traces a slice given as `out` as if it were a new tensor.
+                    d_rows[part] = torch.mm(d_logits, columns)
+                elif d_rows is not None:
+                    torch.mm(d_logits, columns, out=d_rows[part])
+                if d_columns is not None:
+                    _add_matmul_(d_columns, d_logits.T, chunk)
+
+        ctx.save_for_backward(d_rows, d_columns)
+        ctx.hidden_like, ctx.weight_dtype = (hidden.shape, hidden.dtype), weight.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
+        # once_differentiable would let a constant d_total pass, and with it a second derivative
+        # that is silently zero.
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                "linear_cross_entropy has no second derivative: where create_graph is wanted, "
+                "compute the loss with linear_cross_entropy_reference"
+            )
+        d_rows, d_columns = ctx.saved_tensors
+        shape, dtype = ctx.hidden_like
+        d_hidden = None if d_rows is None else _times(d_rows, d_total).to(dtype).view(shape)
+        d_weight = None if d_columns is None else _times(d_columns, d_total).to(ctx.weight_dtype)
+        return d_hidden, d_weight, *[None] * 7
+
+
+def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float) -> Tensor:
+    """The summed loss of one chunk, whose logits are used up; `targets` is a column of ids."""
+    wide = in_float32_at_least(logits)
+    if soft_cap is not None:
+        wide.div_(soft_cap).tanh_().mul_(soft_cap)
+    chosen = wide.gather(1, targets)
+    top = wide.amax(dim=1, keepdim=True)
+    log_z = top + wide.sub_(top).exp_().sum(dim=1, keepdim=True).log_()
+    return _sum_of_losses(log_z, chosen, z_loss)
+
+
+def _chunk_loss_and_gradient(
+    logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """The summed loss of one chunk, and its gradient, written over the logits."""
+    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss)
+    if losses is not None:
+        return losses.sum(), logits
+    return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss)
+
+
+def _chunk_loss_and_gradient_in_passes(
+    logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """By torch's own operations, as the formula has it:
+
+        d l_j = (softmax(l)_j · (1 + 2 z_loss log Z) - [j = target]) · slope of the cap
+
+    Passes over the logits are what this costs, so there are as few as torch allows.
+    """
+    wide = in_float32_at_least(logits)
+    slope = None
+    if soft_cap is not None:
+        wide.div_(soft_cap).tanh_()
+        slope = 1 - wide.square()
+        wide.mul_(soft_cap)
+    top = wide.amax(dim=1, keepdim=True)
+    chosen = wide.gather(1, targets)
+    # torch's softmax keeps a row in the cache for all its passes. On a CPU it may write over its
+    # input, and the greatest probability, which is never tiny, tells log Z.
+    in_place = wide if wide.device.type == "cpu" else None
+    wide = torch.softmax(wide, dim=1, out=in_place)
+    log_z = top - wide.amax(dim=1, keepdim=True).log_()
+    loss = _sum_of_losses(log_z, chosen, z_loss)
+    if z_loss:
+        wide.mul_(1 + 2 * z_loss * log_z)
+    wide.scatter_add_(1, targets, torch.full_like(chosen, -1.0))
+    if slope is not None:
+        wide.mul_(slope)
+    return loss, logits if wide is logits else logits.copy_(wide)
+
+
+def _times(x: Tensor, factor: Tensor) -> Tensor:
+    # On CUDA multiplying by a number that lies on the device is a slow, unaligned kernel.
+    return torch._foreach_mul([x], factor.to(x.dtype))[0] if x.is_cuda else x * factor
+
+
+def _sum_of_losses(log_z: Tensor, chosen: Tensor, z_loss: float) -> Tensor:
+    losses = log_z - chosen
+    if z_loss:
+        losses = losses + z_loss * log_z.square()
+    return losses.sum()
+
+
+def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total <- total + left right, summed in the type of `total`."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    elif (
+        total.is_cuda
+        and _TORCH_VERSION >= _ADDS_WIDE_SINCE
+        # The compiler has no lowering of this form.
+        and not torch.compiler.is_compiling()
+    ):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total.add_(left @ right)
+
+
+def _matmul_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    dtype = torch.promote_types(hidden.dtype, weight.dtype)
+    kind = hidden.device.type
+    if dtype != torch.float64 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return dtype
+
+
+def _default_chunk_rows(
+    rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    memory_bytes = None
+    if device.type == "cuda":
+        memory_bytes = torch.cuda.get_device_properties(device).total_memory
+    chunk_bytes = logit_chunk_bytes(device.type, memory_bytes)
+    return logit_chunk_rows(rows, vocab_size * dtype.itemsize, chunk_bytes)
+
+
+def _check(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    soft_cap: float | None,
+    z_loss: float,
+    reduction: str,
+    chunk_rows: int | None,
+) -> None:
+    if weight.ndim != 2 or hidden.ndim == 0 or hidden.shape[-1] != weight.shape[-1]:
+        raise DataError(
+            f"hidden of shape {tuple(hidden.shape)} does not fit a weight of shape "
+            f"{tuple(weight.shape)}: give (…, d_model) and (vocab_size, d_model)"
+        )
+    check_targets(targets, hidden.shape[:-1], hidden.shape)
+    if soft_cap is not None and not soft_cap > 0:
+        raise ConfigError(f"soft_cap must be positive, or None for no cap, got {soft_cap}")
+    if not 0 <= z_loss < math.inf:
+        raise ConfigError(f"z_loss must be at least 0 and finite, got {z_loss}")
+    check_choice("reduction", reduction, ("mean", "sum"))
+    if chunk_rows is not None and chunk_rows < 1:
+        raise ConfigError(f"chunk_rows must be at least 1, got {chunk_rows}")

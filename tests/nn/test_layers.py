@@ -1,0 +1,226 @@
+"""The small layers against torch's own functions, and how their weights begin."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from groundup.errors import ConfigError
+from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn.initialization import truncated_normal_
+from groundup.nn.limits import Kernels
+from groundup.nn.linear import packed_linear
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16]
+KERNELS = ["fused", "reference"]
+LEADING = [(), (3,), (2, 1, 4)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("leading", [*LEADING, (0,)])
+def test_linear_is_the_plain_matmul(
+    leading: tuple[int, ...], dtype: torch.dtype, agree: Any
+) -> None:
+    layer = Linear(7, 5, dtype=dtype)
+    x = torch.randn(*leading, 7, dtype=dtype, requires_grad=True)
+    agree(layer(x), functional.linear(x, layer.weight), [x, layer.weight])
+
+
+@pytest.mark.parametrize("leading", LEADING)
+def test_packed_layers_are_the_layers_side_by_side(leading: tuple[int, ...], agree: Any) -> None:
+    layers = [Linear(6, width, dtype=torch.float64) for width in (6, 2, 1)]
+    x = torch.randn(*leading, 6, dtype=torch.float64, requires_grad=True)
+    separate = torch.cat([layer(x) for layer in layers], dim=-1)
+    agree(packed_linear(x, layers), separate, [x, *(layer.weight for layer in layers)])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (4,), (3, 1, 2), (0,)])
+def test_embedding_picks_rows_and_adds_up_their_gradients(
+    shape: tuple[int, ...], dtype: torch.dtype, agree: Any
+) -> None:
+    layer = Embedding(5, 3, dtype=dtype)
+    ids = torch.randint(5, shape)
+    atol = 0.1 if dtype == torch.bfloat16 else 1e-6
+    agree(layer(ids), functional.embedding(ids, layer.weight), [layer.weight], 0, atol)
+    assert torch.equal(layer(ids.int()), layer(ids))
+
+
+def test_embedding_refuses_ids_beyond_the_table() -> None:
+    with pytest.raises(IndexError):
+        Embedding(5, 3)(torch.tensor([5]))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes"),
+    [
+        (Linear(3, 4, torch.device("cpu"), torch.float64), {"weight": (4, 3)}),
+        (Embedding(3, 4, torch.device("cpu"), torch.float64), {"weight": (3, 4)}),
+        (RMSNorm(3, 1e-5, torch.device("cpu"), torch.float64), {"weight": (3,)}),
+        (
+            SwiGLU(4, 6, torch.device("cpu"), torch.float64),
+            {"gate.weight": (6, 4), "up.weight": (6, 4), "down.weight": (4, 6)},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_arguments_and_names_are_those_of_the_contract(
+    layer: torch.nn.Module, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    assert {name: tuple(value.shape) for name, value in layer.state_dict().items()} == shapes
+    for parameter in layer.parameters():
+        assert parameter.dtype == torch.float64 and parameter.is_leaf and parameter.requires_grad
+
+
+def norm_with_gains(
+    d_model: int, dtype: torch.dtype, eps: float = 1e-5, kernels: Kernels = "fused"
+) -> RMSNorm:
+    layer = RMSNorm(d_model, eps, dtype=dtype, kernels=kernels)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(d_model))
+    return layer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(1,), (5,), (2, 3, 64), (2, 1, 4, 7), (0, 8)])
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_norm_equals_torch(
+    shape: tuple[int, ...], eps: float, dtype: torch.dtype, kernels: Kernels, agree: Any
+) -> None:
+    layer = norm_with_gains(shape[-1], dtype, eps, kernels)
+    x = torch.randn(shape, dtype=dtype, requires_grad=True)
+    twin = functional.rms_norm(x, shape[-1:], layer.weight, eps)
+    agree(layer(x), twin, [x, layer.weight])
+
+
+@pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_norm_in_half_precision_is_computed_in_float32(
+    gain_dtype: torch.dtype, kernels: Kernels, agree: Any
+) -> None:
+    layer = norm_with_gains(48, gain_dtype, kernels=kernels)
+    x = (3 * torch.randn(7, 48)).bfloat16().requires_grad_()
+    out = layer(x)
+    wide = functional.rms_norm(x.double(), (48,), layer.weight.double(), layer.eps)
+    assert out.dtype == torch.bfloat16
+    agree(out, wide, [x, layer.weight], relative=0.03)
+    # Sums in another order differ in float32's last bits, which rarely change a rounding; in
+    # bfloat16 a third of the values would be others.
+    assert (out == wide.bfloat16()).float().mean() > 0.98
+
+
+def test_squares_beyond_half_precision_do_not_overflow() -> None:
+    layer = RMSNorm(16, dtype=torch.float16)
+    x = torch.full((2, 16), 6e4, dtype=torch.float16, requires_grad=True)
+    out = layer(x)
+    torch.testing.assert_close(out, torch.ones_like(out))
+    out.sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_zeros_stay_zeros_and_have_a_gradient(kernels: Kernels) -> None:
+    layer = RMSNorm(4, kernels=kernels)
+    x = torch.zeros(3, 4, requires_grad=True)
+    out = layer(x)
+    assert not out.any()
+    out.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, layer.eps**-0.5))
+
+
+def test_gains_begin_at_one_and_go_back_to_it() -> None:
+    layer = norm_with_gains(5, torch.float64)
+    layer.reset_parameters()
+    assert torch.equal(layer.weight, torch.ones(5, dtype=torch.float64))
+    assert torch.equal(RMSNorm(5, dtype=torch.float64).weight, layer.weight)
+
+
+def gated_twin(layer: SwiGLU, x: Tensor) -> Tensor:
+    gate, up, down = (part.weight.double() for part in (layer.gate, layer.up, layer.down))
+    wide = x.double()
+    inner = functional.silu(functional.linear(wide, gate)) * functional.linear(wide, up)
+    return functional.linear(inner, down)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("leading", LEADING)
+def test_swiglu_is_its_formula(
+    leading: tuple[int, ...], dtype: torch.dtype, kernels: Kernels, agree: Any
+) -> None:
+    layer = SwiGLU(64, 96, dtype=dtype, kernels=kernels)
+    x = torch.randn(*leading, 64, dtype=dtype, requires_grad=True)
+    out = layer(x)
+    assert out.dtype == dtype
+    relative = 0.03 if dtype == torch.bfloat16 else 1e-6
+    agree(out, gated_twin(layer, x), [x, *layer.parameters()], relative=relative)
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        ("silu", functional.silu),
+        ("gelu", functional.gelu),
+        ("relu2", lambda x: functional.relu(x).square()),
+    ],
+)
+@pytest.mark.parametrize("leading", LEADING)
+def test_plain_kinds_are_their_formula(
+    activation: str,
+    function: Callable[[Tensor], Tensor],
+    leading: tuple[int, ...],
+    agree: Any,
+) -> None:
+    layer = FeedForward(10, 13, activation)
+    weights = [layer.up.weight, layer.down.weight]
+    x = torch.randn(*leading, 10, requires_grad=True)
+    expected = functional.linear(function(functional.linear(x, weights[0])), weights[1])
+    agree(layer(x), expected, [x, *weights], rtol=1e-5, atol=1e-5)
+
+
+def test_an_unknown_activation_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"'glu'.* did you mean gelu"):
+        FeedForward(4, 6, "glu")
+
+
+# The standard deviation of a normal value that is known to lie within three sigma.
+TRUNCATED = math.sqrt(1 - 6 * math.exp(-4.5) / math.sqrt(2 * math.pi) / math.erf(3 / math.sqrt(2)))
+
+
+def assert_truncated_normal(weight: Tensor, std: float) -> None:
+    values = weight.detach().double().flatten()
+    rounding = 1 + torch.finfo(weight.dtype).eps
+    assert 2.9 * std < values.abs().max() <= 3 * std * rounding
+    assert abs(values.mean()) < 0.01 * std
+    assert values.std().item() == pytest.approx(TRUNCATED * std, rel=0.01)
+    # The largest gap between the values' distribution and the truncated normal one.
+    ordered = values.sort().values / std
+    expected = 0.5 + 0.5 * torch.erf(ordered / math.sqrt(2)) / math.erf(3 / math.sqrt(2))
+    ranks = (torch.arange(len(ordered)) + 0.5) / len(ordered)
+    assert (ranks - expected).abs().max().item() < 0.01
+    # Clipping values to the limit would leave a heap there.
+    assert (values.abs() >= 2.99 * std).double().mean() < 5e-4
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+def test_weights_begin_as_the_contract_says(dtype: torch.dtype) -> None:
+    weight = truncated_normal_(torch.empty(400, 500, dtype=dtype), std=0.02, limit=0.06)
+    assert_truncated_normal(weight, 0.02)
+    assert_truncated_normal(Linear(300, 500, dtype=dtype).weight, math.sqrt(2 / 800))
+    assert_truncated_normal(Embedding(400, 500, dtype=dtype).weight, 1.0)
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    def weights(seed: int) -> dict[str, Tensor]:
+        torch.manual_seed(seed)
+        return TransformerBlock(16, 4, 24, max_seq_len=8, theta=1e4).state_dict()
+
+    first, again, other = weights(3), weights(3), weights(4)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    matrices = [name for name in first if "norm" not in name]
+    assert not any(torch.equal(first[name], other[name]) for name in matrices)

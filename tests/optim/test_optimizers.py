@@ -1,0 +1,399 @@
+"""What every optimizer owes: torch's own steps or the formula's, steps that can be scaled and
+skipped, and states that can be stored."""
+
+import copy
+import io
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groundup.errors import ConfigError
+from groundup.optim import SGD, AdamW, Muon, adamw, clip_gradients, clip_scale, gradient_norm
+from groundup.optim.base import Optimizer
+from groundup.optim.parameter_groups import decay_groups, muon_groups
+
+KERNELS = ["fused", "reference"]
+SHAPES = [(3, 5), (7,), (), (2, 1, 4)]
+
+
+def adamw_of(model: nn.Module, kernels: Any) -> AdamW:
+    return AdamW(decay_groups(model, weight_decay=0.1), lr=0.01, kernels=kernels)
+
+
+def muon_of(model: nn.Module, kernels: Any) -> Muon:
+    return Muon(muon_groups(model, learning_rate=0.01, weight_decay=0.1), kernels=kernels)
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
+    "sgd": lambda model: SGD(model.parameters(), lr=0.1),
+    "adamw-fused": lambda model: adamw_of(model, "fused"),
+    "adamw-reference": lambda model: adamw_of(model, "reference"),
+    "muon-fused": lambda model: muon_of(model, "fused"),
+    "muon-reference": lambda model: muon_of(model, "reference"),
+}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def new(request: pytest.FixtureRequest, tiny_model: Any) -> Callable[..., Any]:
+    """`new(device, seed)` makes a model and its optimizer."""
+
+    def make(device: Any = "cpu", seed: int = 0) -> tuple[nn.Module, Optimizer]:
+        model = tiny_model(seed=seed).to(device)
+        return model, OPTIMIZERS[request.param](model)
+
+    return make
+
+
+def compute_gradients(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    ids = torch.randint(0, 20, (4, 6), generator=generator)
+    device = next(model.parameters()).device
+    model.zero_grad()
+    logits = model(ids[:, :-1].to(device))
+    nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten().to(device)).backward()
+
+
+def train(model: nn.Module, optimizer: Optimizer, steps: range, **options: Any) -> None:
+    for step in steps:
+        compute_gradients(model, step)
+        optimizer.step(**options)
+
+
+def snapshot(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return [one.detach().clone() for one in [*model.parameters(), *states]]
+
+
+def assert_same_bits(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+@pytest.mark.parametrize(
+    ("num_before", "skip", "poison"),
+    [(0, torch.tensor(True), None), (3, torch.tensor(1.0), None), (3, torch.tensor(1.0), math.nan)],
+)
+def test_a_skipped_step_leaves_everything_to_the_bit(
+    new: Any, num_before: int, skip: Tensor, poison: float | None, device: torch.device
+) -> None:
+    pairs = [new(device), new(device)]
+    for model, optimizer in pairs:
+        train(model, optimizer, range(num_before))
+        with torch.no_grad():
+            model.lm_head.weight[0, 0] = -0.0
+    model, optimizer = pairs[0]
+    before = snapshot(model, optimizer)
+    compute_gradients(model, 3)
+    scale = torch.tensor(0.5, device=device)
+    if poison is not None:
+        for parameter in model.parameters():
+            parameter.grad.fill_(poison)
+        scale.fill_(poison)
+    optimizer.step(gradient_scale=scale, skip=skip.to(device))
+    assert_same_bits(snapshot(model, optimizer)[: len(before)], before)
+    # And the run goes on as though the step had never been.
+    for one in pairs:
+        train(*one, range(3, 5))
+    assert_same_bits(snapshot(*pairs[0]), snapshot(*pairs[1]))
+
+
+@pytest.mark.parametrize("options", [{"skip": 0.0}, {"gradient_scale": 1.0}])
+def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
+    new: Any, options: dict[str, float], device: torch.device
+) -> None:
+    ours, theirs = new(device), new(device)
+    tensors = {name: torch.tensor(value, device=device) for name, value in options.items()}
+    train(*ours, range(3), **tensors)
+    train(*theirs, range(3))
+    assert_same_bits(snapshot(*ours), snapshot(*theirs))
+
+
+def test_passing_the_clip_scale_equals_clipping_first(new: Any, device: torch.device) -> None:
+    (model, optimizer), (twin, other) = new(device), new(device)
+    for step in range(5):
+        compute_gradients(model, step)
+        optimizer.step(gradient_scale=clip_scale(gradient_norm(model.parameters()), 0.1))
+        compute_gradients(twin, step)
+        clip_gradients(twin.parameters(), 0.1)
+        other.step()
+    for one, expected in zip(snapshot(model, optimizer), snapshot(twin, other), strict=True):
+        torch.testing.assert_close(one, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_stored_state_continues_to_the_bit(new: Any) -> None:
+    model, optimizer = new()
+    train(model, optimizer, range(4))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    train(model, optimizer, range(4, 8))
+
+    file.seek(0)
+    stored = torch.load(file, weights_only=True)
+    resumed, again = new(seed=1)
+    resumed.load_state_dict(stored["model"])
+    again.load_state_dict(stored["optimizer"])
+    train(resumed, again, range(4, 8))
+    assert_same_bits(snapshot(model, optimizer), snapshot(resumed, again))
+
+
+def test_a_loaded_state_is_not_shared(new: Any) -> None:
+    (model, optimizer), (twin, other) = new(), new()
+    train(model, optimizer, range(3))
+    train(twin, other, range(3))
+    before = snapshot(model, optimizer)
+    other.load_state_dict(optimizer.state_dict())
+    train(twin, other, range(3, 5))
+    assert_same_bits(snapshot(model, optimizer), before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+def test_a_state_from_the_cpu_continues_on_cuda(new: Any) -> None:
+    (model, optimizer), (moved, again) = new(), new("cuda", seed=1)
+    train(model, optimizer, range(2))
+    moved.load_state_dict(model.state_dict())
+    again.load_state_dict(optimizer.state_dict())
+    states = [value for state in again.state.values() for value in state.values()]
+    assert all(value.is_cuda for value in states)
+    train(moved, again, range(2, 4))
+    train(model, optimizer, range(2, 4))
+    for one, other in zip(moved.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw-fused", "muon-fused"])
+def test_training_overfits_one_batch(name: str, tiny_model: Any) -> None:
+    model = tiny_model()
+    optimizer = OPTIMIZERS[name](model)
+    for group in optimizer.param_groups:
+        group["lr"] *= 10 if name == "sgd" else 3
+    ids = torch.arange(20)
+    loss = torch.tensor(0.0)
+    for _ in range(60):
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(model(ids), ids.roll(1))
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 1.5
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_the_two_forms_agree(name: str, tiny_model: Any) -> None:
+    models = [tiny_model(), tiny_model()]
+    for model, kernels in zip(models, KERNELS, strict=True):
+        train(model, OPTIMIZERS[f"{name}-{kernels}"](model), range(10))
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def parameters(dtype: torch.dtype, device: torch.device | str = "cpu") -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for shape in SHAPES]
+
+
+def set_gradients(many: list[list[Tensor]], step: int) -> None:
+    """The same gradients for all; the second parameter has one on even steps, the last never."""
+    torch.manual_seed(1000 + step)
+    for index, twins in enumerate(zip(*many, strict=True)):
+        size = 10.0 ** (index - 2)
+        gradient = torch.randn(twins[0].shape, dtype=torch.float64) * size
+        missing = index == len(SHAPES) - 1 or (index == 1 and step % 2)
+        for one in twins:
+            one.grad = None if missing else gradient.to(one.device, one.dtype)
+
+
+def groups(many: list[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"params": many[:1], "weight_decay": 0.5},
+        {"params": many[1:], "lr": 3e-2, "betas": (0.0, 0.5), "eps": 1e-3},
+    ]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "num_steps"),
+    [(torch.float32, 1e-5, 30), (torch.float64, 1e-12, 30), (torch.bfloat16, 4e-2, 4)],
+)
+def test_adamw_is_torchs_over_many_steps(
+    kernels: Any, dtype: torch.dtype, tolerance: float, num_steps: int, device: torch.device
+) -> None:
+    ours, theirs = parameters(dtype, device), parameters(dtype, device)
+    optimizer = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1, kernels=kernels)
+    twin = torch.optim.AdamW(groups(theirs), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+    for step in range(num_steps):
+        set_gradients([ours, theirs], step)
+        for group, other in zip(optimizer.param_groups, twin.param_groups, strict=True):
+            group["lr"] = other["lr"] = other["lr"] * 0.99
+        optimizer.step()
+        twin.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+        assert optimizer.state[one].keys() == twin.state[other].keys()
+        for key, value in optimizer.state[one].items():
+            expected = twin.state[other][key].to(value.device)
+            torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
+            assert (key, value.dtype) != ("step", dtype) or dtype == torch.float32
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_adamw_takes_mixed_types_and_strides_and_a_rate_in_a_tensor(
+    kernels: Any, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    ours = [
+        torch.randn(4, 3, device=device).T.requires_grad_(),
+        torch.randn(3, dtype=torch.float64, device=device, requires_grad=True),
+        torch.randn(8, 2, device=device)[::2].requires_grad_(),
+    ]
+    theirs = [one.detach().clone().requires_grad_() for one in ours]
+    optimizer = AdamW(ours, lr=torch.tensor(0.1, device=device), kernels=kernels)
+    twin = torch.optim.AdamW(theirs, lr=0.1)
+    for _ in range(3):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, dtype=one.dtype, device=device)
+            other.grad = one.grad.clone()
+        optimizer.step()
+        twin.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("kernels", "num_calls"), [("fused", 1), ("reference", 0)])
+def test_fused_adamw_is_one_call_of_torchs_kernel(
+    kernels: Any, num_calls: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Mock(wraps=torch._fused_adamw_)
+    monkeypatch.setattr(torch, "_fused_adamw_", kernel)
+    many = parameters(torch.float32, device)
+    set_gradients([many], 0)
+    AdamW(many, kernels=kernels).step()
+    assert kernel.call_count == num_calls
+
+
+def test_a_device_without_a_fused_kernel_gets_the_formula_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(adamw, "_FUSED_DEVICES", ())
+    monkeypatch.setattr(adamw, "_devices_told", set())
+    ours, theirs = parameters(torch.float32), parameters(torch.float32)
+    set_gradients([ours, theirs], 0)
+    with caplog.at_level(logging.INFO, "groundup"):
+        AdamW(ours).step()
+    assert [record.message for record in caplog.records] == [
+        "AdamW has no fused kernel on cpu: the plain formula runs there"
+    ]
+    AdamW(theirs, kernels="reference").step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(AdamW, {"kernels": "reference"}), (Muon, {"num_orthogonalization_steps": 3})],
+)
+def test_a_copy_steps_as_the_original_does(kind: Any, options: dict[str, Any]) -> None:
+    parameter = torch.ones(3, 4, requires_grad=True)
+    original = kind([parameter], lr=torch.tensor(0.1), **options)
+    twin = copy.deepcopy(original)
+    (other,) = twin.param_groups[0]["params"]
+    parameter.grad = other.grad = torch.randn(3, 4)
+    original.step()
+    twin.step()
+    assert all(getattr(twin, name) == value for name, value in options.items())
+    assert torch.equal(parameter, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_step_t_of_sgd_has_the_rate_over_the_root_of_t_plus_one(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    torch.manual_seed(0)
+    ours = torch.randn(4, 3, dtype=dtype, device=device, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    optimizer, twin = SGD([ours], lr=0.5), torch.optim.SGD([theirs], lr=0.5)
+    for step in range(20):
+        twin.param_groups[0]["lr"] = 0.5 / math.sqrt(step + 1)
+        for parameter, rule in ((ours, optimizer), (theirs, twin)):
+            rule.zero_grad()
+            (parameter.square().sum() / 2).backward()
+            rule.step()
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_parameters_count_their_own_steps() -> None:
+    first, second = (torch.zeros(1, requires_grad=True) for _ in range(2))
+    optimizer = SGD([first, second], lr=1.0)
+    for step in range(4):
+        first.grad = torch.ones(1)
+        second.grad = torch.ones(1) if step == 3 else None
+        optimizer.step()
+    assert first.item() == pytest.approx(-sum(1 / math.sqrt(t) for t in range(1, 5)))
+    assert second.item() == -1.0
+
+
+def test_a_closure_is_called_with_gradients_on() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = SGD([parameter], lr=1.0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = parameter.sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 2.0
+    assert torch.equal(parameter, torch.zeros(2))
+
+
+def test_the_defaults_of_adamw_are_torchs() -> None:
+    ours = AdamW([torch.zeros(1, requires_grad=True)]).defaults
+    theirs = torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).defaults
+    assert all(theirs[key] == value for key, value in ours.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "complaint"),
+    [
+        (SGD, {"lr": -1e-3}, "lr.*-0.001"),
+        (SGD, {"lr": math.inf}, "lr.*inf"),
+        (SGD, {"lr": None}, "lr.*None"),
+        (AdamW, {"lr": math.nan}, "lr.*nan"),
+        (AdamW, {"lr": "fast"}, "lr.*'fast'"),
+        (AdamW, {"betas": (1.0, 0.9)}, r"betas\[0\].*1.0"),
+        (AdamW, {"betas": (0.9, -0.1)}, r"betas\[1\].*-0.1"),
+        (AdamW, {"betas": (0.9,)}, r"betas.*\(0.9,\)"),
+        (AdamW, {"betas": 0.9}, "betas.*0.9"),
+        (AdamW, {"eps": 0.0}, "eps.*0"),
+        (AdamW, {"weight_decay": -0.1}, "weight_decay.*-0.1"),
+        (AdamW, {"kernels": "quick"}, "kernels is 'quick'"),
+        (Muon, {"lr": -1.0}, "lr.*-1.0"),
+        (Muon, {"momentum": 1.0}, "momentum.*1.0"),
+        (Muon, {"weight_decay": -1.0}, "weight_decay.*-1.0"),
+        (Muon, {"num_orthogonalization_steps": 0}, "num_orthogonalization_steps.*0"),
+        (Muon, {"kernels": "quick"}, "kernels is 'quick'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(
+    kind: Any, options: dict[str, Any], complaint: str
+) -> None:
+    parameter = torch.zeros(2, 2, requires_grad=True)
+    with pytest.raises(ConfigError, match=complaint):
+        kind([parameter], **options)
+    if "lr" in options:
+        optimizer = kind([parameter])
+        group = {"params": [torch.zeros(2, 2, requires_grad=True)], **options}
+        with pytest.raises(ConfigError, match=complaint):
+            optimizer.add_param_group(group)
+        assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW, Muon])
+def test_nothing_to_learn_is_an_error(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{kind.__name__} was given no parameters"):
+        kind(iter([]), lr=1.0)

@@ -1,0 +1,255 @@
+"""Files as documents: every kind gives the same ones, and what is wrong with one is named."""
+
+import gzip
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from groundup.errors import DataError, MissingExtraError
+from groundup.text_files import DocumentBatch, read_document_batches, read_text_blocks
+
+SEPARATOR = "<|endoftext|>"
+TEXTS = ["One day, it rained.", "\nZoë ran home.\n", "日本語 and 🦊\x00", " ", "the end"]
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def as_plain(texts: Iterable[str]) -> bytes:
+    return SEPARATOR.join(texts).encode()
+
+
+def as_json_lines(texts: Iterable[str], field: str = "text") -> bytes:
+    return b"".join(json.dumps({"n": 1, field: text}).encode() + b"\n" for text in texts)
+
+
+def as_parquet(texts: Iterable[Any], column: str = "text", **options: Any) -> bytes:
+    sink = io.BytesIO()
+    table = pyarrow.table({"n": [1] * len(list(texts)), column: list(texts)})
+    pyarrow.parquet.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+WRITERS: dict[str, Callable[[Iterable[str]], bytes]] = {
+    ".txt": as_plain,
+    ".jsonl": as_json_lines,
+    ".ndjson": as_json_lines,
+    ".parquet": as_parquet,
+}
+
+
+def documents_of(batches: Iterable[DocumentBatch]) -> list[bytes]:
+    return [
+        bytes(batch.data[begin:end]) for batch in batches for begin, end in batch.bounds.tolist()
+    ]
+
+
+def read(*inputs: Path | str, **options: Any) -> list[bytes]:
+    return documents_of(read_document_batches(inputs, **options))
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize("batch_bytes", [1, 30, 1 << 20])
+def test_every_kind_of_file_gives_the_same_documents(
+    tmp_path: Path, suffix: str, packing: str, batch_bytes: int
+) -> None:
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS)))
+    assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_blocks_of_text_hold_the_same_documents(tmp_path: Path, suffix: str, packing: str) -> None:
+    path = tmp_path / f"corpus{suffix}{packing}"
+    path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS)))
+    for options in ({}, {"block_bytes": 7}, {"joiner": SEPARATOR}):
+        blocks = [bytes(block) for block in read_text_blocks([path], **options)]
+        found = [text for block in blocks for text in block.split(SEPARATOR.encode()) if text]
+        assert found == [text.encode() for text in TEXTS]
+    if suffix != ".txt":
+        assert len(list(read_text_blocks([path]))) == len(TEXTS)
+        assert len(list(read_text_blocks([path], joiner=SEPARATOR))) == 1
+
+
+def test_several_frames_and_members_are_one_text(tmp_path: Path) -> None:
+    for packing, pack in PACKERS.items():
+        path = tmp_path / f"corpus.txt{packing}"
+        path.write_bytes(pack(b"first, ") + pack(b"") + pack(b"second"))
+        assert read(path) == [b"first, second"]
+
+
+def test_an_unknown_suffix_is_plain_text(tmp_path: Path) -> None:
+    (tmp_path / "corpus.md").write_text("one<|endoftext|>two")
+    (tmp_path / "corpus").write_text("three")
+    assert read(tmp_path / "corpus.md", tmp_path / "corpus") == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_empty_and_damaged_files_are_named(tmp_path: Path, suffix: str, packing: str) -> None:
+    path = tmp_path / f"corpus{suffix}{packing}"
+    if suffix != ".parquet":
+        path.write_bytes(PACKERS[packing](b""))
+        with pytest.raises(DataError, match=rf"{path} is empty"):
+            read(path)
+    if packing:
+        for data in (PACKERS[packing](WRITERS[suffix](TEXTS * 100))[:-9], b"plainly not packed"):
+            path.write_bytes(data)
+            with pytest.raises(DataError, match=rf"{path} is damaged or cut short"):
+                read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [("corpus.parquet", "pyarrow", "parquet"), ("corpus.txt.zst", "zstandard", "zstd")],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"groundup\[{extra}\]"):
+        read(tmp_path / name)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "link.txt"
+    link.symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(DataError, match=rf"{link} cannot be read: No such file"):
+        read(link)
+    if os.geteuid() == 0:
+        pytest.skip("the superuser may read everything")
+    path = tmp_path / "secret.txt"
+    path.write_text("x")
+    path.chmod(0)
+    with pytest.raises(DataError, match=rf"{path} cannot be read: Permission denied"):
+        read(path)
+
+
+def test_an_error_of_the_caller_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("text")
+
+    def consume(batches: Iterator[DocumentBatch]) -> None:
+        for _ in batches:
+            raise OSError("mine")
+
+    with pytest.raises(OSError, match="mine"):
+        consume(read_document_batches([path]))
+
+
+def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
+    sizes = 0
+    for suffix, write in WRITERS.items():
+        for packing, pack in PACKERS.items():
+            path = tmp_path / f"corpus{suffix}{packing}"
+            path.write_bytes(pack(write(TEXTS)))
+            sizes += path.stat().st_size
+    seen: list[tuple[int, int | None]] = []
+    for _ in read_document_batches([tmp_path], progress=lambda *it: seen.append(it)):
+        pass
+    done = [done for done, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (sizes, sizes)
+
+
+# Records
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "cut', "line 2 is not JSON"),
+        (b"[1, 2]", "line 2 holds a list"),
+        (
+            b'{"body": "x", "id": 7}',
+            r"line 2 has no field text; its fields are body, id: .*--field",
+        ),
+        (b"{}", "its fields are none"),
+        (b'{"text": 3}', "line 2 holds a number in field text, not a text"),
+        (b'{"text": null}', "holds null"),
+        (b'{"text": "\xff"}', r"line 2: not UTF-8; .*--errors"),
+        (b'{"text": "\\ud800"}', r"line 2: not UTF-8"),
+        (b"[" * 100_000, "line 2 is not JSON"),
+    ],
+)
+def test_a_bad_json_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    with pytest.raises(DataError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_json_lines_are_read_generously(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(
+        b'\xef\xbb\xbf{"body": "one"}\r\n\n  \n{"body": ""}\n{"body": "\\ud83e\\udd8a"}'
+    )
+    assert read(path, field="body") == [b"one", "🦊".encode()]
+
+
+def test_bad_records_are_replaced_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "b\xff"}\n{"text": "c\\ud800d"}\n')
+    assert read(path, errors="replace") == [b"a", "b\ufffd".encode(), "c\ufffdd".encode()]
+    batches = list(read_document_batches([path], errors="skip"))
+    assert documents_of(batches) == [b"a"]
+    assert batches[0].num_skipped == 2
+
+
+def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(as_parquet(TEXTS, column="content"))
+    with pytest.raises(DataError, match=r"no column text; its columns are n, content: .*--column"):
+        read(path)
+    with pytest.raises(DataError, match="column n holds int64, not text"):
+        read(path, column="n")
+    assert read(path, column="content") == [text.encode() for text in TEXTS]
+
+
+def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
+    texts = ["one", None, "", "two", "one"]
+    path = tmp_path / "corpus.parquet"
+    for kind in (
+        pyarrow.string(),
+        pyarrow.large_string(),
+        pyarrow.binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+    ):
+        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()).cast(kind)})
+        pyarrow.parquet.write_table(table, path, row_group_size=2)
+        for batch_bytes in (1, 1000):
+            assert read(path, batch_bytes=batch_bytes) == [b"one", b"two", b"one"]
+
+
+def test_bad_bytes_in_parquet_are_named_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(as_parquet([b"fine", b"", b"b\xffd"]))
+    for batch_bytes in (1, 1000):
+        with pytest.raises(DataError, match=rf"{path}, row 2: not UTF-8"):
+            read(path, batch_bytes=batch_bytes)
+        assert read(path, batch_bytes=batch_bytes, errors="skip") == [b"fine"]
+        mended = read(path, batch_bytes=batch_bytes, errors="replace")
+        assert mended == [b"fine", "b\ufffdd".encode()]
+
+
+def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(b"not at all")
+    with pytest.raises(DataError, match=rf"{path} is not a readable Parquet file"):
+        read(path)
