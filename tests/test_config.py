@@ -1,6 +1,7 @@
 """Settings: strictness, merge order, and the sentences that name a mistake's place."""
 
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -65,6 +66,22 @@ def test_an_unknown_key_is_named_with_its_line_and_the_nearest(tmp_path: Path) -
     assert str(caught.value) == (
         f"unknown setting model.d_modle in {path} line 3: did you mean d_model?"
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"sede": 1}, r"unknown setting sede: did you mean seed\?"),
+        ({"seed": "many"}, "seed is 'many', but input should be a valid integer"),
+        ({"model": {"d_modle": 1}}, r"unknown setting model\.d_modle: did you mean d_model\?"),
+        ({"model": {"d_model": -4}}, r"model\.d_model is -4, but input should be greater"),
+    ],
+)
+def test_a_mistake_in_a_constructor_is_named_as_one_in_a_file(
+    values: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        RunSettings(**values)
 
 
 def test_an_unknown_override_is_named_as_one() -> None:
