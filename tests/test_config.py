@@ -182,9 +182,9 @@ def test_a_tree_is_flattened_to_its_leaves_by_dotted_names() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "model: " + "[" * 3_000,
-        "model: " + "{a: " * 3_000,
-        "- " * 3_000,
+        "model: " + "[" * 600,
+        "model: " + "{a: " * 600,
+        "- " * 600,
         "model: &model {teacher: *model}",
         "files: &files [*files]",
         "a: &a [1, 1]\n"

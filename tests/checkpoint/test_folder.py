@@ -32,25 +32,18 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "runs" / "one" / "checkpoints")
 
 
-def test_a_checkpoint_comes_back_to_the_bit(
+def test_a_checkpoint_comes_back_to_the_bit_from_the_three_files_that_are_promised(
     folder: CheckpointFolder, save: Save, check: Check
 ) -> None:
     path = save(folder, 100, metric=1.25)
     assert path == folder.path / "step_000100"
     for checkpoint in (folder.newest(), folder.best(), folder.load(100)):
         assert (checkpoint.step, checkpoint.metric, checkpoint.path) == (100, 1.25, path)
-        assert checkpoint.groundup_version == __version__
         check(checkpoint, 100)
-    assert os.listdir(folder.path) == ["step_000100"]
-
-
-def test_the_files_are_the_three_that_are_promised(folder: CheckpointFolder, save: Save) -> None:
-    path = save(folder, 100, metric=1.25)
-    assert sorted(os.listdir(path)) == NAMES
+    assert os.listdir(folder.path) == ["step_000100"] and sorted(os.listdir(path)) == NAMES
     record = json.loads((path / "state.json").read_text("utf-8"))
-    assert record["format"] == "groundup-checkpoint"
-    assert (record["version"], record["groundup"]) == (1, __version__)
-    assert (record["step"], record["metric"]) == (100, 1.25)
+    assert (record["format"], record["version"]) == ("groundup-checkpoint", 1)
+    assert (record["groundup"], record["step"], record["metric"]) == (__version__, 100, 1.25)
     assert record["state"]["seed"] == 100
     for name in NAMES[:2]:
         entry = {"num_bytes": (path / name).stat().st_size, "hash": hash_file(path / name)}
@@ -58,33 +51,28 @@ def test_the_files_are_the_three_that_are_promised(folder: CheckpointFolder, sav
 
 
 def test_state_may_be_anything_that_json_almost_holds(folder: CheckpointFolder) -> None:
-    state = {
-        "a": {1: "one", "1": "text"},
-        "path": "caf\udce9",
-        "big": 2**100,
-        "$odd": (float("-inf"),),
-    }
+    state = {"a": {1: "one", "1": "text"}, "path": "caf\udce9", "$odd": (float("-inf"), 2**100)}
     folder.save(1, {}, {}, state)
     assert folder.newest().state == state
 
 
-def test_tensors_in_the_state_and_odd_values_are_refused_before_writing(
-    folder: CheckpointFolder,
+@pytest.mark.parametrize(
+    ("step", "optimizer_state", "state", "complaint"),
+    [
+        (1, {}, {"deep": {"average": torch.ones(2)}}, r"holds tensors \(deep\.average\)"),
+        (1, {}, {"odd": {1, 2}}, "at odd is a "),
+        (1, {"state": object()}, {}, "at state is a "),
+        (-1, {}, {}, "step is -1"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_before_writing(
+    folder: CheckpointFolder, step: int, optimizer_state: Any, state: Any, complaint: str
 ) -> None:
-    with pytest.raises(CheckpointError, match=r"holds tensors \(deep\.average\)"):
-        folder.save(1, {}, {}, {"deep": {"average": torch.ones(2)}})
-    with pytest.raises(CheckpointError, match="at odd is a "):
-        folder.save(1, {}, {}, {"odd": {1, 2}})
-    with pytest.raises(CheckpointError, match="at state is a "):
-        folder.save(1, {}, {"state": object()}, {})
-    with pytest.raises(CheckpointError, match="step is -1"):
-        folder.save(-1, {}, {}, {})
+    with pytest.raises(CheckpointError, match=complaint):
+        folder.save(step, {}, optimizer_state, state)
     assert not folder.path.exists()
-
-
-def test_at_least_one_must_be_kept(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep_last is 0"):
-        CheckpointFolder(tmp_path, keep_last=0)
+        CheckpointFolder(folder.path, keep_last=0)
 
 
 def test_no_checkpoint_at_all_is_an_error_with_advice(
@@ -106,20 +94,14 @@ def test_no_checkpoint_at_all_is_an_error_with_advice(
         folder.best()
 
 
-def test_other_things_in_the_folder_are_no_checkpoints(
+def test_steps_of_any_length_are_in_order_and_other_things_are_no_checkpoints(
     folder: CheckpointFolder, save: Save
 ) -> None:
-    save(folder, 7)
+    for step in (999_999, 1_000_000, 0):
+        save(folder, step)
     for name in ("step_7", "step_0000007", "step_000008.bak", "latest", "step_00000٣"):
         (folder.path / name).mkdir()
     (folder.path / "step_000009").write_text("a file")
-    assert folder.steps() == [7]
-    assert folder.newest().step == 7
-
-
-def test_steps_of_any_length_are_in_order(folder: CheckpointFolder, save: Save) -> None:
-    for step in (999_999, 1_000_000, 0):
-        save(folder, step)
     assert folder.steps() == [0, 999_999, 1_000_000]
     assert folder.newest().step == 1_000_000
 
@@ -141,7 +123,7 @@ def test_a_metric_that_is_not_finite_is_never_the_best(
     keep_last=st.none() | st.integers(1, 4),
     keep_best=st.booleans(),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_last_few_and_the_best_remain(
     memory_path: Path,
     saves: list[tuple[int, float | None]],
@@ -315,14 +297,6 @@ def test_damaged_ones_neither_count_nor_go(tmp_path: Path, save: Save) -> None:
     assert folder.steps() == [1, 2, 3, 4]
     save(folder, 5)
     assert folder.steps() == [2, 3, 4, 5]
-
-
-def test_a_moved_folder_of_checkpoints_still_loads(
-    folder: CheckpointFolder, save: Save, check: Check, tmp_path: Path
-) -> None:
-    save(folder, 1)
-    shutil.copytree(folder.path, tmp_path / "elsewhere")
-    check(CheckpointFolder(tmp_path / "elsewhere").newest(), 1)
 
 
 def leave_behind(parent: Path, role: str, name: str = "step_000001") -> Path:

@@ -16,8 +16,8 @@ from groundup.planner import describe_cpu, step_flops, training_memory
 from groundup.planner.quantities import show_bytes, show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
-from groundup.training import machine_probe
-from groundup.training.execution import settle
+from groundup.training import budget
+from groundup.training.execution import resolve
 
 
 def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_probe_is_shown_beside_what_was_predicted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
+    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
     words = ["--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe"]
     config = PRESETS["tinystories"]
     rate = step_flops(config, 8) / 0.5
@@ -156,7 +156,7 @@ def test_a_probe_leaves_micro_batches_as_train_takes_them(
         probed = figures_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
     after = probed["memory"]
     assert probed["probe"]["micro_batch"] == 16
-    in_training = settle(load_settings(RunConfig, wide_batch)).sequences_in_memory
+    in_training = resolve(load_settings(RunConfig, wide_batch)).sequences_in_memory
     assert after["micro_batch"] == before["micro_batch"] == in_training == 64
     expected = (ratio or 1) * before["peak_bytes"]
     assert after["peak_bytes"] == pytest.approx(expected, rel=1e-6)
@@ -181,7 +181,7 @@ def wide_batch(tmp_path: Path) -> Path:
 def test_a_probe_says_how_many_sequences_it_timed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wide_batch: Path
 ) -> None:
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 0))
+    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (0.5, 0))
     for size, told in ((4, "a step of 4 sequences"), (1, "a step of 1 sequence")):
         words = ["--config", str(wide_batch), "--probe", "--micro-batch-size", str(size)]
         assert main(["plan", *words]) == 0
@@ -210,5 +210,5 @@ def figures_of_steps(
     peak_bytes: int,
 ) -> dict[str, Any]:
     """The plan after a probe whose steps took a second and this memory."""
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
+    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
     return figures(capsys, *words)

@@ -37,10 +37,8 @@ from groundup.checkpoint.record import (
     read_record,
     write_record,
 )
-from groundup.checkpoint.state_tree import pack
-from groundup.checkpoint.tree_file import tree_stream
-from groundup.checkpoint.weight_stream import WeightStream
-from groundup.checkpoint.weights import save_stream
+from groundup.checkpoint.state_tree import pack, tree_stream
+from groundup.checkpoint.weights import WeightStream, save_stream
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import sync_to_disk
 

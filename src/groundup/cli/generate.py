@@ -177,17 +177,17 @@ def load_to_write(
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runtime import keep_freed_memory
-    from groundup.training.execution import settle_device
+    from groundup.training.execution import resolve_device
 
     asked = {"device": device, "precision": precision}
-    settled = settle_device(load_settings(RunConfig, overrides=asked))
-    if settled.device == "cpu":
+    resolved = resolve_device(load_settings(RunConfig, overrides=asked))
+    if resolved.device == "cpu":
         keep_freed_memory()
     return LanguageModel.load(
         folder,
         parse_checkpoint(checkpoint),
-        device=settled.device,
-        dtype=torch.bfloat16 if settled.precision == "bfloat16" else None,
+        device=resolved.device,
+        dtype=torch.bfloat16 if resolved.precision == "bfloat16" else None,
     )
 
 

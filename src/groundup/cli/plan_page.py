@@ -18,7 +18,7 @@ from groundup.planner.quantities import (
 from groundup.planner.shares import shares_by_context, shares_by_size
 
 if TYPE_CHECKING:
-    from groundup.training.machine_probe import Probe
+    from groundup.training.budget import Probe
 
 
 def print_plan(plan: Plan) -> None:

@@ -24,23 +24,27 @@ class Tracker(Protocol):
 
 def open_trackers(config: RunConfig, folder: Path) -> list[Tracker]:
     """The trackers that the settings ask for, in a fixed order."""
-    makers: list[tuple[bool, Callable[[RunConfig, Path], Tracker]]] = [
-        (config.logging.tensorboard, TensorBoardTracker),
-        (config.logging.wandb, WandbTracker),
-        (config.logging.trackio, TrackioTracker),
-    ]
-    return [_Guarded(make(config, folder)) for is_wanted, make in makers if is_wanted]
+    trackers: list[Tracker] = []
+    if config.logging.tensorboard:
+        trackers.append(_TensorBoard(folder))
+    if config.logging.wandb:
+        trackers.append(_HostedRun("wandb", config, id=config.name, dir=str(folder)))
+    if config.logging.trackio:
+        trackers.append(_HostedRun("trackio", config))
+    return [_Guarded(tracker) for tracker in trackers]
 
 
-class TensorBoardTracker:
+class _TensorBoard:
     """Event files in the run folder: `tensorboard --logdir runs` shows them."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        module = _import("torch.utils.tensorboard", "logging.tensorboard", "tensorboard")
+    name = "tensorboard"
+
+    def __init__(self, folder: Path) -> None:
+        module = _import("torch.utils.tensorboard", self.name)
         self._writer = module.SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, record: dict[str, Any]) -> None:
-        for name, value in figures_of(record).items():
+        for name, value in scalars(record).items():
             self._writer.add_scalar(name, value, record["step"])
         for number, text in enumerate(record.get("samples", ())):
             self._writer.add_text(f"sample {number}", text, record["step"])
@@ -50,41 +54,22 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-class WandbTracker:
-    """A run of the same name at Weights & Biases; a resume goes on with it."""
+class _HostedRun:
+    """A run of the same name at Weights & Biases or trackio, which have one interface; a resume
+    goes on with it."""
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        module = _import("wandb", "logging.wandb", "wandb")
-        self._run = module.init(
-            project=config.logging.project,
-            name=config.name,
-            id=config.name,
-            dir=str(folder),
-            config=config.model_dump(mode="json"),
-            resume="allow",
-        )
-
-    def write(self, record: dict[str, Any]) -> None:
-        self._run.log(figures_of(record), step=record["step"])
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class TrackioTracker:
-    """A run of the same name at trackio."""
-
-    def __init__(self, config: RunConfig, folder: Path) -> None:
-        module = _import("trackio", "logging.trackio", "trackio")
-        self._run = module.init(
+    def __init__(self, name: str, config: RunConfig, **options: Any) -> None:
+        self.name = name
+        self._run = _import(name, name).init(
             project=config.logging.project,
             name=config.name,
             config=config.model_dump(mode="json"),
             resume="allow",
+            **options,
         )
 
     def write(self, record: dict[str, Any]) -> None:
-        self._run.log(figures_of(record), step=record["step"])
+        self._run.log(scalars(record), step=record["step"])
 
     def close(self) -> None:
         self._run.finish()
@@ -93,8 +78,8 @@ class TrackioTracker:
 class _Guarded:
     """A tracker that fails is left out from then on: the run is worth more than its curves."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker: Tracker | None = tracker
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
 
     def write(self, record: dict[str, Any]) -> None:
         self._try(lambda tracker: tracker.write(record))
@@ -102,18 +87,17 @@ class _Guarded:
     def close(self) -> None:
         self._try(lambda tracker: tracker.close())
 
-    def _try(self, action: Callable[[Tracker], None]) -> None:
+    def _try(self, action: Callable[[Any], None]) -> None:
         if self._tracker is None:
             return
         try:
             action(self._tracker)
         except Exception as error:
-            name = type(self._tracker).__name__
-            _log.warning("%s failed and gets no more records: %s", name, error)
+            _log.warning("%s failed and gets no more records: %s", self._tracker.name, error)
             self._tracker = None
 
 
-def figures_of(record: dict[str, Any]) -> dict[str, float]:
+def scalars(record: dict[str, Any]) -> dict[str, float]:
     """The numbers of a record but its step, which trackers take apart."""
     return {
         name: value
@@ -122,8 +106,8 @@ def figures_of(record: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _import(module: str, setting: str, extra: str) -> Any:
+def _import(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtraError(f"the setting {setting}", extra) from error
+        raise MissingExtraError(f"the setting logging.{name}", name) from error
