@@ -40,17 +40,11 @@ def test_defaults_then_file_then_overrides(tmp_path: Path) -> None:
     assert settings.model == ModelSettings(d_model=64, d_ff=256, name="tiny")
 
 
-def test_no_file_and_no_overrides_are_the_defaults(tmp_path: Path) -> None:
+def test_values_come_from_defaults_optional_parts_and_plain_notation(tmp_path: Path) -> None:
     assert load_settings(RunSettings) == RunSettings()
     assert load_settings(RunSettings, write(tmp_path, "# nothing yet\n")) == RunSettings()
-
-
-def test_overrides_reach_into_an_optional_part() -> None:
     settings = load_settings(RunSettings, None, {"teacher.d_model": 8})
     assert settings.teacher == ModelSettings(d_model=8)
-
-
-def test_scientific_notation_without_a_point_is_a_number(tmp_path: Path) -> None:
     assert load_settings(RunSettings, write(tmp_path, "learning_rate: 3e-4")).learning_rate == 3e-4
 
 
@@ -84,14 +78,16 @@ def test_a_mistake_in_a_constructor_is_named_as_one_in_a_file(
         RunSettings(**values)
 
 
-def test_an_unknown_override_is_named_as_one() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting sede in the overrides: .*seed\?"):
-        load_settings(RunSettings, None, {"sede": 1})
-
-
-def test_an_unknown_key_in_an_optional_part_is_an_error_too() -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting teacher\.dff .*d_ff\?"):
-        load_settings(RunSettings, None, {"teacher": {"dff": 1}})
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ({"sede": 1}, r"unknown setting sede in the overrides: .*seed\?"),
+        ({"teacher": {"dff": 1}}, r"unknown setting teacher\.dff .*d_ff\?"),
+    ],
+)
+def test_an_unknown_override_is_named_as_one(overrides: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_settings(RunSettings, None, overrides)
 
 
 def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -> None:

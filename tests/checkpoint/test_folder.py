@@ -156,16 +156,6 @@ def best_of(metrics: dict[int, float | None]) -> int | None:
     return -min(measured)[1] if measured else None
 
 
-def test_saving_a_step_again_replaces_it(
-    folder: CheckpointFolder, save: Save, check: Check
-) -> None:
-    save(folder, 5, seed=1, metric=1.0)
-    save(folder, 5, seed=2, metric=2.0)
-    assert os.listdir(folder.path) == ["step_000005"]
-    check(folder.newest(), 2)
-    assert folder.best().metric == 2.0
-
-
 def damage(path: Path, kind: str) -> None:
     data = path.read_bytes()
     if kind == "missing":

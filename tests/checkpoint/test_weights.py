@@ -1,7 +1,6 @@
 """Weights to the bit: every dtype, stride and sharing; files of others; damage; nothing runs."""
 
 import contextlib
-import json
 import os
 import pickle
 import stat
@@ -22,24 +21,9 @@ from groundup.checkpoint.weights import SHARED_KEY, WeightStream, read_weights
 from groundup.errors import CheckpointError
 from groundup.files import hash_file
 
-DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-    torch.complex64,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint64,
-    torch.uint32,
-    torch.uint16,
-    torch.uint8,
-    torch.bool,
-]
+NAMES = """float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 complex64
+int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool"""
+DTYPES = [getattr(torch, name) for name in NAMES.split()]
 SHAPES = [(), (1,), (7,), (3, 5), (2, 0, 4), (2, 3, 4, 5)]
 
 
@@ -266,16 +250,6 @@ def test_a_damaged_file_is_not_taken_for_a_pickle(length: int) -> None:
     data = length.to_bytes(8, "little") + b"{" * length
     with pytest.raises(CheckpointError, match="is not a safetensors file, or it is damaged"):
         load_weights(data)
-
-
-def test_the_header_is_what_the_format_says() -> None:
-    data = b"".join(WeightStream({"small": torch.ones(3).half(), "wide": torch.ones(2).double()}))
-    length = int.from_bytes(data[:8], "little")
-    assert length % 8 == 0
-    assert json.loads(data[8 : 8 + length]) == {
-        "wide": {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]},
-        "small": {"dtype": "F16", "shape": [3], "data_offsets": [16, 22]},
-    }
 
 
 def test_a_file_that_shrinks_while_it_is_loaded_is_named(
