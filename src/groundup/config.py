@@ -163,7 +163,7 @@ def _show(value: Any) -> str:
     try:
         return _clip(repr(value))
     except ValueError:
-        # Python writes out no integer of thousands of digits.
+        # Python shows no integer of thousands of digits.
         return "a number of thousands of digits"
 
 
@@ -227,20 +227,21 @@ def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
         )
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            _check_size(node, path)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        origin = f" line {mark.line + 1}" if mark else ""
+        line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{origin} is not valid YAML: {problem}; fix it") from error
+        raise ConfigError(f"{path}{line} is not valid YAML: {problem}; fix it") from error
     except RecursionError:
-        raise ConfigError(_too_deep(path)) from None
+        raise ConfigError(
+            f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
+        ) from None
     except ValueError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}; fix it") from error
-    if node is None:
-        return None
-    if not isinstance(node, yaml.MappingNode):
+    if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path} must hold `name: value` lines, but holds a {node.id}")
-    _check_size(node, path)
     return node
 
 
@@ -251,7 +252,7 @@ def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
         node, depth = waiting.pop()
         num_nodes += 1
         if depth > _MAX_DEPTH:
-            raise ConfigError(_too_deep(path))
+            raise RecursionError
         if num_nodes > _MAX_NODES:
             raise ConfigError(
                 f"{path} comes to more than {_MAX_NODES:,} values once its aliases (*name) are "
@@ -266,10 +267,6 @@ def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
             for part in node.value:
                 inner = part if isinstance(part, tuple) else (part,)
                 waiting += [(one, depth + 1) for one in inner]
-
-
-def _too_deep(path: str | os.PathLike[str]) -> str:
-    return f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
 
 
 def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -290,7 +287,7 @@ def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> d
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path} line {line} is not plain YAML: {error.problem}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What PyYAML trips over: a date that is none, `!!bool maybe`, a number beyond floats.
+        # What PyYAML trips over: a date that is not one, `!!bool maybe`, a number beyond floats.
         raise ConfigError(f"{path} holds a value that is not plain YAML: {error}") from error
     finally:
         loader.dispose()

@@ -158,7 +158,7 @@ def test_a_resumed_run_samples_the_random_numbers_of_the_whole(make_config: Make
 @pytest.mark.parametrize("every_steps", [0, 1, 4])
 def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int) -> None:
     """Without any checkpoint it begins again."""
-    changes = {"num_steps": 30, "checkpoints.every_steps": every_steps}
+    changes = {"num_steps": 20, "checkpoints.every_steps": every_steps}
     whole, killed = make_config("whole", changes), make_config("killed", changes)
     train(whole)
     moments = random.Random(os.urandom(8))
@@ -172,7 +172,7 @@ def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int)
         assert trainer.end()[0] == -signal.SIGKILL
         assert RunFolder(killed.run_folder).read_outcome() is None
     status, messages = Trainer(killed, resume=True).end()
-    assert status == 0 and messages[-2:] == [30, None]
+    assert status == 0 and messages[-2:] == [20, None]
     assert_equal_runs(whole, killed)
 
 

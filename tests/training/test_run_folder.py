@@ -339,7 +339,7 @@ def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
         checkpoints.save(4, newest.model_state(), newest.optimizer_state(), {})
     else:
         weights = folder.checkpoints / "step_000003" / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
     before = [file.read_bytes() for file in files]
     tracked = make_config(

@@ -23,7 +23,7 @@ from groundup.runs.plain_files import open_plain_file, read_tail
 _BLOCK_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 2**20
 
-# What stands for the step of a line that is no record; torn is the last alone.
+# What stands for the step of a line that is not a record; torn is the last alone.
 _DAMAGED, _TORN = -1, -2
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ def cut_metrics(path: Path, last_step: int) -> bool:
 
 
 def _lines_with_steps(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each line with its step; a line that is no record has a mark instead."""
+    """Each line with its step; a line that is not a record has a mark instead."""
     with open(path, "rb") as file:
         for line in file:
             record = parse_line(line)

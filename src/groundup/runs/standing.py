@@ -1,6 +1,6 @@
 """How a run stands, judged in one place from the lock on its folder, its outcome and its steps.
 
-What else a page or a report says about it (silence, spikes, its place in a sweep) is theirs.
+What else a page or a report says about it (silence, spikes, its rank in a sweep) is theirs.
 """
 
 from dataclasses import dataclass
