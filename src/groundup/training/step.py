@@ -103,10 +103,35 @@ def train_step(
     `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss; the forward
     pass runs within `autocast()`.
     """
-    result = _compute_step(
+    result = compute_step(
         model, optimizer, batch, clip_norm=clip_norm, z_loss=z_loss, autocast=autocast
     )
     return _queue_result(batch.step + 1, result)
+
+
+def compute_step(
+    model: TransformerLM,
+    optimizer: Optimizer,
+    batch: Batch,
+    *,
+    clip_norm: float | None,
+    z_loss: float,
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> Tensor:
+    """The work of a step on the device; its loss, gradient norm and whether it was skipped."""
+    num_tokens = batch.targets.numel()
+    loss = torch.zeros((), device=batch.targets.device)
+    for inputs, targets in batch.micro_batches():
+        with autocast():
+            part = model.loss(inputs, targets, z_loss, reduction="sum") / num_tokens
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += part.detach()
+    norm = gradient_norm(model.parameters())
+    is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+    scale = None if clip_norm is None else clip_scale(norm, clip_norm)
+    optimizer.step(gradient_scale=scale, skip=is_bad)
+    optimizer.zero_grad(set_to_none=True)
+    return torch.stack([loss, norm, is_bad.float()])
 
 
 class GraphedStep:
@@ -154,35 +179,10 @@ class GraphedStep:
         torch.cuda.synchronize(device)
         # The thread that reads batches ahead goes on using the device meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._result = _compute_step(self._model, self._optimizer, self._batch, **self._options)
+            self._result = compute_step(self._model, self._optimizer, self._batch, **self._options)
         for group, number in zip(groups, numbers, strict=True):
             group["lr"] = number
         return graph
-
-
-def _compute_step(
-    model: TransformerLM,
-    optimizer: Optimizer,
-    batch: Batch,
-    *,
-    clip_norm: float | None,
-    z_loss: float,
-    autocast: Callable[[], AbstractContextManager[Any]],
-) -> Tensor:
-    """The work of a step on the device; its loss, gradient norm and whether it was skipped."""
-    num_tokens = batch.targets.numel()
-    loss = torch.zeros((), device=batch.targets.device)
-    for inputs, targets in batch.micro_batches():
-        with autocast():
-            part = model.loss(inputs, targets, z_loss, reduction="sum") / num_tokens
-        part.backward()  # type: ignore[no-untyped-call]
-        loss += part.detach()
-    norm = gradient_norm(model.parameters())
-    is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
-    scale = None if clip_norm is None else clip_scale(norm, clip_norm)
-    optimizer.step(gradient_scale=scale, skip=is_bad)
-    optimizer.zero_grad(set_to_none=True)
-    return torch.stack([loss, norm, is_bad.float()])
 
 
 def _queue_result(step: int, result: Tensor) -> QueuedStep:
