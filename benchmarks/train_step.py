@@ -25,15 +25,13 @@ import train_peers as peers
 from corpora import Corpora
 from groundup.data.batches.loader import Batch
 from groundup.model import ModelConfig, TransformerLM
-from groundup.optim.build import set_learning_rates
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 from groundup.planner import peak_flops_per_second, training_flops_per_token
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores, set_seed
-from groundup.training.building import build_state
-from groundup.training.execution import settle, switches
-from groundup.training.graph import choose_step
-from groundup.training.step import QueuedStep
+from groundup.training.execution import resolve, switches
+from groundup.training.setup import build_state
+from groundup.training.step import QueuedStep, choose_step
 from machine import PeakMemory, timed, timed_again, timed_on_cuda
 from measure import Benchmark, main
 from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
@@ -216,7 +214,7 @@ def _random_batches(config: ModelConfig, batch_size: int, device: str) -> Draw:
 @contextlib.contextmanager
 def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     """What the loop of `groundup train` does between two batches, by its own defaults."""
-    config = settle(
+    config = resolve(
         RunConfig(
             device=job["device"],
             batch_size=job["batch_size"],
@@ -232,8 +230,6 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
         batch = Batch(state.step, inputs, targets, config.micro_batch_size)
         state.step += 1
-        optimizer, num_steps = state.optimizer, config.num_steps
-        set_learning_rates(optimizer, config.optimizer, config.schedule, batch.step, num_steps)
         launched = take_step(batch)
         # The figures of a step are read when the next one is queued; without a queue, at once.
         queued.append(launched)

@@ -1,11 +1,13 @@
 """What the process says about itself: cores, memory, seeds, log lines."""
 
+import io
 import logging
 import os
 import platform
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,16 @@ def test_freed_memory_is_kept() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_process_began_before_it_could_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = runtime._IMPORTED
+    assert 0 < runtime.process_start() <= imported <= time.monotonic()
+    for told in ("", "1 (a) b) R 2", "1 (a) " + "nothing " * 20):
+        monkeypatch.setattr("builtins.open", lambda *_, text=told, **__: io.StringIO(text))
+        assert runtime.process_start() == imported
+
+
+def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
+    shown = [runtime.show_duration(seconds) for seconds in (0.05, 90.0, 150.0, 9_000.0, 5e5)]
+    assert shown == ["50 ms", "90.0 s", "2.5 minutes", "2.5 hours", "5.8 days"]

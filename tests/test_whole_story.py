@@ -16,7 +16,7 @@ import yaml
 from groundup.cli.main import main
 from groundup.generation import LanguageModel
 from groundup.tokenizer import Tokenizer
-from groundup.training.comparison import compare_runs
+from groundup.training.verify import compare_runs
 
 PROMPT = "Once upon a time"
 SETTINGS = {

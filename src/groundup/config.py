@@ -45,6 +45,17 @@ class Settings(pydantic.BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
 
+    def __init__(self, **values: Any) -> None:
+        """Raise for `RunConfig(num_stepz=1)` what a file with this mistake raises."""
+        _check_names(type(self), values, (), {})
+        try:
+            super().__init__(**values)
+        except pydantic.ValidationError as error:
+            raise ConfigError(describe_validation_error(error)) from error
+
+    # Nested settings are then validated without it, so that an error names their whole path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @pydantic.field_validator("*", mode="after")
     @classmethod
     def _check_path(cls, value: Any) -> Any:
@@ -61,26 +72,26 @@ def load_settings(
     """Build settings from their defaults, then the YAML file, then `overrides`.
 
     Override keys may be dotted (`{"model.d_ff": 1344}`), nested, or both. A mistake raises a
-    ConfigError that names the key, its value and the place that set it.
+    ConfigError that names the key, its value and where it was set.
     """
-    places: dict[KeyPath, str] = {}
+    origins: dict[KeyPath, str] = {}
     values: dict[str, Any] = {}
     if path is not None:
         node = _compose(path)
         values = _construct(node, path)
         # Where a key that is missing should stand.
-        places[()] = str(path)
-        places.update((key, f"{path} line {line}") for key, line in _key_lines(node))
+        origins[()] = str(path)
+        origins.update((key, f"{path} line {line}") for key, line in _key_lines(node))
     for name, value in flatten(overrides or {}):
         key = tuple(name.split("."))
         _set(values, key, value)
-        places[key] = "the overrides"
+        origins[key] = "the overrides"
 
-    _check_names(settings_type, values, (), places)
+    _check_names(settings_type, values, (), origins)
     try:
         return settings_type.model_validate(values)
     except pydantic.ValidationError as error:
-        raise ConfigError(describe_validation_error(error, places)) from error
+        raise ConfigError(describe_validation_error(error, origins)) from error
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -105,11 +116,11 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def describe_validation_error(
-    error: pydantic.ValidationError, places: Mapping[KeyPath, str] | None = None
+    error: pydantic.ValidationError, origins: Mapping[KeyPath, str] | None = None
 ) -> str:
-    """Pydantic's findings as one paragraph: key, value, complaint and place of each."""
+    """Pydantic's findings as one paragraph: key, value, complaint and origin of each."""
     findings = error.errors()
-    shown = [_describe_finding(finding, places or {}) for finding in findings[:_MAX_FINDINGS]]
+    shown = [_describe_finding(finding, origins or {}) for finding in findings[:_MAX_FINDINGS]]
     if len(findings) > _MAX_FINDINGS:
         shown.append(f"and {len(findings) - _MAX_FINDINGS} more")
     return "; ".join(shown)
@@ -128,7 +139,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
+def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
     key = tuple(str(part) for part in finding["loc"])
     name = _clip(".".join(key))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -142,17 +153,17 @@ def _describe_finding(finding: Any, places: Mapping[KeyPath, str]) -> str:
         complaint = f"{name}: {reason}"
     else:
         complaint = f"{name} is {_show(finding['input'])}, but {reason}"
-    place = _place_of(key, places)
-    if place is None and finding["type"] == "missing":
-        place = places.get(())
-    return f"{complaint} (in {place})" if place else complaint
+    origin = _origin_of(key, origins)
+    if origin is None and finding["type"] == "missing":
+        origin = origins.get(())
+    return f"{complaint} (in {origin})" if origin else complaint
 
 
 def _show(value: Any) -> str:
     try:
         return _clip(repr(value))
     except ValueError:
-        # Python writes out no integer of thousands of digits.
+        # Python shows no integer of thousands of digits.
         return "a number of thousands of digits"
 
 
@@ -160,11 +171,11 @@ def _clip(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def _place_of(key: KeyPath, places: Mapping[KeyPath, str]) -> str | None:
-    """The place of the longest known prefix: what is inside a list belongs to the list's key."""
+def _origin_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> str | None:
+    """The origin of the longest known prefix: what is inside a list belongs to the list's key."""
     for length in range(len(key), 0, -1):
-        if key[:length] in places:
-            return places[key[:length]]
+        if key[:length] in origins:
+            return origins[key[:length]]
     return None
 
 
@@ -172,20 +183,20 @@ def _check_names(
     settings_type: type[pydantic.BaseModel],
     values: Mapping[str, Any],
     prefix: KeyPath,
-    places: Mapping[KeyPath, str],
+    origins: Mapping[KeyPath, str],
 ) -> None:
     fields = settings_type.model_fields
     for name, value in values.items():
         key = (*prefix, str(name))
         if name not in fields:
-            place = _place_of(key, places)
+            origin = _origin_of(key, origins)
             raise ConfigError(
-                f"unknown setting {_clip('.'.join(key))}{f' in {place}' if place else ''}: "
+                f"unknown setting {_clip('.'.join(key))}{f' in {origin}' if origin else ''}: "
                 f"{did_you_mean(str(name), fields)}"
             )
         nested = _settings_in(fields[name].annotation)
         if nested is not None and isinstance(value, Mapping):
-            _check_names(nested, value, key, places)
+            _check_names(nested, value, key, origins)
 
 
 def _settings_in(annotation: Any) -> type[pydantic.BaseModel] | None:
@@ -216,20 +227,21 @@ def _compose(path: str | os.PathLike[str]) -> yaml.MappingNode | None:
         )
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None:
+            _check_size(node, path)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1}" if mark else ""
+        line = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        raise ConfigError(f"{path}{place} is not valid YAML: {problem}; fix it") from error
+        raise ConfigError(f"{path}{line} is not valid YAML: {problem}; fix it") from error
     except RecursionError:
-        raise ConfigError(_too_deep(path)) from None
+        raise ConfigError(
+            f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
+        ) from None
     except ValueError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}; fix it") from error
-    if node is None:
-        return None
-    if not isinstance(node, yaml.MappingNode):
+    if node is not None and not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{path} must hold `name: value` lines, but holds a {node.id}")
-    _check_size(node, path)
     return node
 
 
@@ -240,7 +252,7 @@ def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
         node, depth = waiting.pop()
         num_nodes += 1
         if depth > _MAX_DEPTH:
-            raise ConfigError(_too_deep(path))
+            raise RecursionError
         if num_nodes > _MAX_NODES:
             raise ConfigError(
                 f"{path} comes to more than {_MAX_NODES:,} values once its aliases (*name) are "
@@ -255,10 +267,6 @@ def _check_size(root: yaml.Node, path: str | os.PathLike[str]) -> None:
             for part in node.value:
                 inner = part if isinstance(part, tuple) else (part,)
                 waiting += [(one, depth + 1) for one in inner]
-
-
-def _too_deep(path: str | os.PathLike[str]) -> str:
-    return f"{path} is nested more than {_MAX_DEPTH} levels deep: settings are not"
 
 
 def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -279,7 +287,7 @@ def _construct(node: yaml.MappingNode | None, path: str | os.PathLike[str]) -> d
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path} line {line} is not plain YAML: {error.problem}") from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What PyYAML trips over: a date that is none, `!!bool maybe`, a number beyond floats.
+        # What PyYAML trips over: a date that is not one, `!!bool maybe`, a number beyond floats.
         raise ConfigError(f"{path} holds a value that is not plain YAML: {error}") from error
     finally:
         loader.dispose()

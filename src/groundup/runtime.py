@@ -1,4 +1,4 @@
-"""What the process runs on: logging, seeds, cores, memory, and what the CPU can compute.
+"""What the process runs on: logging, progress, seeds, cores, memory, its clock, the CPU.
 
 torch is imported inside the functions that need it, so that tools without tensors start fast.
 """
@@ -11,8 +11,11 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+Progress = Callable[[int, int | None], None]
+"""Is told how much is done, and how much there is to do where that is known."""
 
 # As Linux names them: of x86 the first two, of Arm the last.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -20,6 +23,9 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # uses although Linux does not list them, which take about as long.
 _MOST_BFLOAT16_SLOWDOWN = 3.0
 _MATMUL_SIZE = 128
+_IMPORTED = time.monotonic()
+# In /proc/PID/stat, counted after the name of the program, which may hold anything.
+_STARTED_FIELD = 19
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -51,6 +57,32 @@ def set_up_logging(level: int = logging.INFO) -> None:
         handler = _StderrHandler()
         handler.setFormatter(_Formatter())
         logger.addHandler(handler)
+
+
+def show_duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def process_start() -> float:
+    """When this process began, on the clock of time.monotonic.
+
+    As Linux tells it; elsewhere the moment at which this module was imported.
+    """
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        ticks = int(fields[_STARTED_FIELD])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return _IMPORTED
+    # A machine that slept, or a container with a clock of its own, may tell nonsense.
+    return min(_IMPORTED, time.monotonic() - age) if age >= 0 else _IMPORTED
 
 
 def num_cores() -> int:

@@ -112,10 +112,7 @@ def hidden_names(folder: CheckpointFolder) -> list[str]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder_path = Path(sys.argv[2])
-    if sys.argv[1] == "random":
-        kill_at_random_moments(folder_path, num_kills=10)
-    elif sys.argv[1] == "new":
-        kill_at_every_call(folder_path, step=4, seed=4)
-    else:
-        kill_at_every_call(folder_path, step=3, seed=30)
+    disk, memory = Path(sys.argv[1]), Path(sys.argv[2])
+    kill_at_random_moments(disk, num_kills=8)
+    kill_at_every_call(memory / "new", step=4, seed=4)
+    kill_at_every_call(memory / "replacing", step=3, seed=30)

@@ -13,7 +13,7 @@ from groundup.checkpoint import capture_random_state, restore_random_state
 from groundup.errors import CheckpointError
 
 
-def draw() -> list[Any]:
+def sample() -> list[Any]:
     return [
         [random.random() for _ in range(3)],
         random.gauss(0, 1),
@@ -24,24 +24,21 @@ def draw() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("num_drawn", [0, 1, 2, 3])
-def test_the_numbers_after_restoring_are_those_after_capturing(num_drawn: int) -> None:
-    for _ in range(num_drawn):
+@pytest.mark.parametrize("num_sampled", [0, 1, 2, 3])
+def test_the_numbers_after_restoring_are_those_after_capturing(num_sampled: int) -> None:
+    for _ in range(num_sampled):
         random.gauss(0, 1)
         np.random.standard_normal()
         torch.randn(1)
     text = json.dumps(capture_random_state(), allow_nan=False)
-    expected = draw()
-    assert draw() != expected
+    expected = sample()
+    assert sample() != expected
     restore_random_state(json.loads(text))
-    assert draw() == expected
+    assert sample() == expected
 
 
-def test_capturing_draws_nothing() -> None:
+def test_capturing_samples_nothing_and_the_state_is_small() -> None:
     assert capture_random_state() == capture_random_state()
-
-
-def test_the_state_is_small() -> None:
     assert len(json.dumps(capture_random_state())) < 20_000
 
 
@@ -74,11 +71,11 @@ def test_cuda_devices_go_on_too() -> None:
 @pytest.mark.parametrize("wrong", [None, {}, "not base64!", "AAAA", ["not base64!"], 3])
 def test_a_damaged_state_is_refused(name: str, wrong: Any) -> None:
     state = capture_random_state()
-    before = draw()
+    before = sample()
     restore_random_state(state)
     with pytest.raises(CheckpointError, match="random state cannot be used"):
         restore_random_state({**state, name: wrong})
     restore_random_state(state)
-    assert draw() == before
+    assert sample() == before
     with pytest.raises(CheckpointError):
         restore_random_state({key: state[key] for key in state if key != name})

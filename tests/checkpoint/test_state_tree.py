@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groundup.checkpoint.state_tree import pack, unpack
-from groundup.checkpoint.tree_file import load_tree, tree_stream
+from groundup.checkpoint.state_tree import load_tree, pack, tree_stream, unpack
 from groundup.errors import CheckpointError
 
 SCALARS = (
@@ -58,43 +57,22 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(TREES)
-def test_what_was_taken_apart_comes_together(value: Any) -> None:
+def test_what_was_taken_apart_comes_together_also_from_one_stream_of_bytes(value: Any) -> None:
     skeleton, tensors = pack(value)
     text = json.dumps(skeleton, allow_nan=False)
     assert same(unpack(json.loads(text), tensors), value)
-
-
-@given(TREES)
-def test_a_tree_comes_back_from_one_stream_of_bytes(value: Any) -> None:
     data = b"".join(tree_stream(value, "test format"))
     assert same(load_tree(data, "test format"), value)
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.text().filter(lambda key: key[:1] != "$"), inner, max_size=3),
-        max_leaves=8,
-    )
-)  # fmt: skip
-def test_plain_json_is_its_own_skeleton(value: Any) -> None:
+def test_plain_json_is_its_own_skeleton() -> None:
+    value = {"a": [None, True, -3, 2**70, 0.1, "text", "$tensor"], "": {"b$": [], "c": {}}}
     assert pack(value) == (value, {})
 
 
-def test_tensors_are_named_by_their_place() -> None:
+def test_tensors_are_named_by_their_keys_and_kept_apart() -> None:
     value = {
         "state": {0: {"step": torch.tensor(3.0), "list": [torch.ones(2)]}},
-        "top": torch.ones(1),
-    }
-    skeleton, tensors = pack(value)
-    assert set(tensors) == {"state.0.step", "state.0.list.0", "top"}
-    assert skeleton["top"] == {"$tensor": "top"}
-
-
-def test_text_and_integer_keys_and_dots_are_kept_apart() -> None:
-    value = {
         0: torch.tensor(0),
         "0": torch.tensor(1),
         "a": {"b": torch.tensor(2)},
@@ -102,8 +80,8 @@ def test_text_and_integer_keys_and_dots_are_kept_apart() -> None:
         "__metadata__": torch.tensor(4),
     }
     skeleton, tensors = pack(value)
-    assert len(tensors) == 5
-    assert "__metadata__" not in tensors
+    assert {"state.0.step", "state.0.list.0", "0", "a.b"} <= tensors.keys()
+    assert len(tensors) == 7 and "__metadata__" not in tensors
     found = unpack(json.loads(json.dumps(skeleton)), tensors)
     assert list(found) == list(value)
     assert [int(found[key]) for key in (0, "0", "a.b")] == [0, 1, 3]
@@ -167,7 +145,7 @@ def test_a_wrong_skeleton_is_damage_with_its_place(skeleton: Any) -> None:
 
 def test_files_of_another_format_or_version_are_refused() -> None:
     data = b"".join(tree_stream({"a": 1}, "one format"))
-    with pytest.raises(CheckpointError, match="no other format: it says it is a one format"):
+    with pytest.raises(CheckpointError, match="is not a other format: it says it is a one format"):
         load_tree(data, "other format")
     with pytest.raises(CheckpointError, match="version 2, this groundup knows 1: update"):
         load_tree(data.replace(b'"groundup.version":"1"', b'"groundup.version":"2"'), "one format")

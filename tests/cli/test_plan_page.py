@@ -16,8 +16,8 @@ from groundup.planner import describe_cpu, step_flops, training_memory
 from groundup.planner.quantities import show_bytes, show_count
 from groundup.runs.config import RunConfig
 from groundup.runtime import num_cores
-from groundup.training import machine_probe
-from groundup.training.execution import settle
+from groundup.training import budget
+from groundup.training.execution import resolve
 
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_a_probe_is_shown_beside_what_was_predicted(
     num_sequences: int,
     told: str,
 ) -> None:
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
+    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
     size, words = str(num_sequences), ["--preset", "tinystories", "--probe", "--batch-size"]
     words += [size, "--micro-batch-size", size]
     config = PRESETS["tinystories"]
@@ -155,7 +155,7 @@ def test_a_probe_leaves_micro_batches_as_train_takes_them(
         probed = plan_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
     after = probed["memory"]
     assert probed["probe"]["micro_batch"] == 16
-    in_training = settle(load_settings(RunConfig, wide_batch)).sequences_in_memory
+    in_training = resolve(load_settings(RunConfig, wide_batch)).sequences_in_memory
     assert after["micro_batch"] == before["micro_batch"] == in_training == 64
     expected = (ratio or 1) * before["peak_bytes"]
     assert after["peak_bytes"] == pytest.approx(expected, rel=1e-6)
@@ -187,5 +187,5 @@ def plan_of_steps(
     peak_bytes: int,
 ) -> dict[str, Any]:
     """The plan after a probe whose steps took a second and this memory."""
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
+    monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
     return plan(capsys, *words)

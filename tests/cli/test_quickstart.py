@@ -31,7 +31,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.serving.settings import ServerSettings
 from groundup.tokenizer import Tokenizer
-from groundup.training.rehearsal import Rehearsal
+from groundup.training.budget import Rehearsal
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]

@@ -16,7 +16,7 @@ from groundup.cli.main import main
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import TrialRecord
 from groundup.files import read_json_lines
-from groundup.training.comparison import compare_runs
+from groundup.training.verify import compare_runs
 
 
 @pytest.fixture(autouse=True)

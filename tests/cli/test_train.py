@@ -25,8 +25,8 @@ from groundup.files import read_json_lines
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
-from groundup.training.comparison import compare_runs
 from groundup.training.loop import train
+from groundup.training.verify import compare_runs
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_help_shows_the_files_values(
         (["--name", "a/b"], "--name is 'a/b'"),
         (["--config", "none.yaml"], "none.yaml does not exist"),
         (["--resume"], "--resume needs the name of the run"),
-        (["--resume", "--name", "nobody"], "nobody holds no run to resume"),
+        (["--resume", "--name", "nobody"], "nobody does not hold a run to resume"),
         (["--minutes", "0"], "--minutes is 0"),
         (["--minutes", "nan"], "--minutes is nan"),
         (["--minutes", "soon"], "--minutes"),

@@ -129,7 +129,7 @@ def test_damaged_lines_are_counted_and_the_rest_kept(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text(f"[1]\n{good}\0\n" + "[" * 100_000 + "\n")
     run = read_run(folder)
     assert run.metrics.num_lines == 1
-    assert run.notes == ("3 lines are no JSON object and left out (first: line 1)",)
+    assert run.notes == ("3 lines are not JSON objects and left out (first: line 1)",)
 
 
 def test_a_folder_that_has_just_begun_is_a_run_without_figures(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_empty_metrics_are_no_figures(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one", [], num_steps=5)
     run = read_run(folder)
     assert run.outcome.state == "empty"
-    assert run.notes == ("metrics.jsonl holds no figures yet",)
+    assert run.notes == ("metrics.jsonl has no metrics yet",)
 
 
 def test_a_run_that_somebody_trains_is_running(tmp_path: Path) -> None:

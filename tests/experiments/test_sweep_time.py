@@ -24,7 +24,7 @@ def two_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "1"])
     settled = {"device": "cuda", "precision": "bfloat16", "compile": "blocks"}
     settle = lambda config: config.model_copy(update=settled)  # noqa: E731
-    monkeypatch.setattr(expected_time, "settle_device", settle)
+    monkeypatch.setattr(expected_time, "resolve_device", settle)
     monkeypatch.setattr(expected_time, "device_name", lambda config: "NVIDIA H200")
     monkeypatch.setattr(expected_time, "find_peak", lambda config: 1e6)
 

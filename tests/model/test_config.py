@@ -2,7 +2,6 @@
 
 import math
 
-import pydantic
 import pytest
 
 from groundup.config import load_settings, save_yaml
@@ -87,7 +86,7 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 def test_impossible_shapes_are_refused_by_both_values(
     settings: dict[str, int], values: list[str]
 ) -> None:
-    with pytest.raises(pydantic.ValidationError) as validation:
+    with pytest.raises(ConfigError) as validation:
         ModelConfig(**settings)
     with pytest.raises(ConfigError) as refusal:
         load_settings(ModelConfig, overrides=settings)

@@ -66,15 +66,15 @@ BY_FORMULA: dict[str, Any] = {
 TENSORS = """
 import json, sys
 from torch.profiler import ProfilerActivity, profile
-from groundup.training.building import build_state
 from groundup.runs.config import RunConfig
-from groundup.training.execution import settle, switches
-from groundup.training.graph import choose_step
-from groundup.training.rehearsal import random_batch
+from groundup.training.budget import random_batch
+from groundup.training.execution import resolve, switches
+from groundup.training.setup import build_state
+from groundup.training.step import choose_step
 
 for line in sys.stdin:
     settings = {"device": "cpu", "num_threads": 1, **json.loads(line)}
-    config = settle(RunConfig.model_validate(settings))
+    config = resolve(RunConfig.model_validate(settings))
     with switches(config):
         state = build_state(config)
         step = choose_step(config, state.model, state.optimizer)
@@ -91,12 +91,12 @@ for line in sys.stdin:
 """
 PROCESS = """
 import json, sys
-from groundup.training.machine_probe import time_steps
+from groundup.training.budget import time_steps
 from groundup.runs.config import RunConfig
-from groundup.training.execution import settle
+from groundup.training.execution import resolve
 
 settings = {"device": "cpu", "num_threads": 1, **json.loads(sys.argv[1])}
-print(time_steps(settle(RunConfig.model_validate(settings)), 1)[1])
+print(time_steps(resolve(RunConfig.model_validate(settings)), 1)[1])
 """
 
 

@@ -1,13 +1,17 @@
-"""outcome.json: what is written is read again, and folders from before it existed still tell."""
+"""How a run ended and stands: outcomes written and read, older folders, locks, checkpoints."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.runs import RunFolder
+from groundup.runs.checkpoint_list import list_checkpoints
 from groundup.runs.folder import is_claimed
 from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
+from groundup.runs.standing import Standing, judge
 
 STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
 
@@ -83,3 +87,42 @@ def test_a_lock_of_the_same_inode_on_another_device_claims_nothing(
     for text, is_held in ((own, True), (own.replace(f" {device}:", " aa:bb:"), False)):
         listed.write_text(text + "\n")
         assert is_claimed(tmp_path) is is_held
+
+
+@pytest.mark.parametrize("state", ["finished", "stopped", "diverged", "failed"])
+def test_a_run_stands_as_its_outcome_says_unless_a_process_holds_it(
+    tmp_path: Path, state: Any
+) -> None:
+    folder = RunFolder(tmp_path)
+    Outcome(state, 4, "why").write(folder.outcome_file)
+    assert judge(folder, 4, 10) == Standing(state, "why")
+    with folder.claim(resume=False):
+        assert judge(folder, 4, 10).state in ("running", state)
+        if Path("/proc/locks").exists():
+            assert judge(folder, 10, 10) == Standing("running")
+
+
+def test_a_run_without_an_outcome_is_finished_or_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path)
+    for is_held, state in ((False, "killed"), (None, "unknown")):
+        monkeypatch.setattr("groundup.runs.standing.is_claimed", lambda _, held=is_held: held)
+        assert judge(folder, 10, 10) == Standing("finished")
+        for step, num_steps in ((9, 10), (None, 10), (9, None)):
+            assert judge(folder, step, num_steps) == Standing(state)
+
+
+def test_the_checkpoints_of_a_run_are_listed_as_they_were_saved(tmp_path: Path) -> None:
+    assert list_checkpoints(tmp_path / "none") == []
+    checkpoints = CheckpointFolder(tmp_path, keep_last=None)
+    for step, metric in ((1, 2.0), (2, 1.0), (1_000_000, None)):
+        checkpoints.save(step, {}, {}, {}, metric)
+    (tmp_path / "step_000002" / "note").write_bytes(b"1234")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "step_000001" / "state.json").write_text("[")
+    newest, best, damaged = list_checkpoints(tmp_path)
+    assert [entry["step"] for entry in (newest, best, damaged)] == [1_000_000, 2, 1]
+    assert [entry["validation_loss"] for entry in (newest, best, damaged)] == [None, 1.0, None]
+    assert best["is_best"] and not newest["is_best"] and not damaged["is_best"]
+    assert best["num_bytes"] > 4 and best["written"] > 1e9

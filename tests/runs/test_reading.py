@@ -1,4 +1,4 @@
-"""What is read back from a run's files: figures as columns, and the last word of a log."""
+"""What is read back from a run's files: metrics as columns, and the last line of a log."""
 
 import logging
 import math
@@ -9,10 +9,9 @@ import pytest
 
 from groundup.model.config import ModelConfig
 from groundup.runs.config import model_of
-from groundup.runs.log import last_entry, log_to_file
-from groundup.runs.loss_spikes import SpikeDetector
-from groundup.runs.metrics import Metrics, as_float, parse_line
+from groundup.runs.metrics import Metrics, SpikeDetector, as_float, parse_line
 from groundup.runs.metrics_file import MetricsReader, read_metrics
+from groundup.runs.outcome import last_entry, log_to_file
 
 
 def columns_of(*records: dict[str, object]) -> Metrics:
@@ -29,7 +28,7 @@ def test_every_column_has_a_number_for_every_line() -> None:
     assert math.isnan(columns.column("mfu")[0]) and list(columns.column("text")) == []
     assert columns.last("loss") == 2.0 and columns.last("text") is None
     # A line that does not say its step is counted.
-    assert [columns.step_of(place) for place in range(3)] == [5, 10, 3]
+    assert [columns.step_of(index) for index in range(3)] == [5, 10, 3]
 
 
 def test_the_lowest_of_equals_is_the_first() -> None:
@@ -44,7 +43,7 @@ def test_numbers_of_a_run_that_diverged_count_as_none() -> None:
 
 
 @pytest.mark.parametrize("value", [None, True, "1", [1], math.nan, math.inf, 10**400])
-def test_what_is_no_figure_is_nan(value: object) -> None:
+def test_what_is_not_a_number_is_nan(value: object) -> None:
     assert math.isnan(as_float(value))
 
 

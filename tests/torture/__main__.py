@@ -32,7 +32,7 @@ PRELOADED = (
     "groundup.interop",
     "groundup.serving.launch",
     "groundup.training",
-    "groundup.training.comparison",
+    "groundup.training.verify",
     "torch._inductor",
 )
 BEGIN, END = "<!-- torture:begin -->", "<!-- torture:end -->"

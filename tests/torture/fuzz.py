@@ -19,7 +19,7 @@ from damage import _import, _use_run, check_tokenizer
 from harness import Case, Lost, bounded
 
 from groundup.checkpoint import CheckpointFolder, load_weights
-from groundup.checkpoint.tree_file import load_tree
+from groundup.checkpoint.state_tree import load_tree
 from groundup.config import load_settings
 from groundup.data.prepare.journal import read_journal
 from groundup.data.shards import INDEX_NAME, JOURNAL_NAME, verify

@@ -107,7 +107,7 @@ def contents(folder: Path) -> dict[str, str]:
             continue
         name = path.relative_to(folder).as_posix()
         if path.name == "metrics.jsonl":
-            from groundup.training.comparison import comparable_records
+            from groundup.training.verify import comparable_records
 
             found[name] = hash_bytes(json.dumps(comparable_records(path)).encode())
         elif path.name not in _OF_THE_MOMENT and path.parent.name != "trials":

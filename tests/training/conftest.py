@@ -10,9 +10,12 @@ import torch
 
 from groundup.config import load_settings
 from groundup.data.prepare import prepare
+from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
+from groundup.training import train
 
 END = "<|endoftext|>"
 NAMES = "Ada Ben Cleo Dan Eve Finn".split()
@@ -24,7 +27,7 @@ MakeConfig = Callable[..., RunConfig]
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and machines that test are busy."""
+    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -53,32 +56,52 @@ def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def build_config(corpus: Path, runs: Path, name: str, changes: dict[str, Any]) -> RunConfig:
+    """A run of twelve steps, changed as given."""
+    values: dict[str, Any] = {
+        "name": name,
+        "runs_folder": str(runs),
+        "num_steps": 12,
+        "batch_size": 4,
+        "device": "cpu",
+        "model.vocab_size": 300,
+        "model.context_length": 16,
+        "model.d_model": 16,
+        "model.num_layers": 1,
+        "model.num_heads": 2,
+        "model.d_ff": 32,
+        "data.shards": str(corpus / "shards"),
+        "data.tokenizer": str(corpus / "tokenizer.json"),
+        "optimizer.learning_rate": 1e-2,
+        "schedule.warmup_steps": 2,
+        "evaluation.every_steps": 5,
+        "evaluation.num_windows": 4,
+        "checkpoints.every_steps": 3,
+        "logging.every_steps": 1,
+    }
+    return load_settings(RunConfig, None, {**values, **changes})
+
+
 @pytest.fixture
 def make_config(corpus_folder: Path, tmp_path: Path) -> MakeConfig:
-    """`make_config("name", {"optimizer.name": "sgd"})`: a run of twelve steps, changed as given."""
+    """`make_config("name", {"optimizer.name": "sgd"})`: see `build_config`."""
 
     def make(name: str = "run", changes: dict[str, Any] | None = None) -> RunConfig:
-        values: dict[str, Any] = {
-            "name": name,
-            "runs_folder": str(tmp_path / "runs"),
-            "num_steps": 12,
-            "batch_size": 4,
-            "device": "cpu",
-            "model.vocab_size": 300,
-            "model.context_length": 16,
-            "model.d_model": 16,
-            "model.num_layers": 1,
-            "model.num_heads": 2,
-            "model.d_ff": 32,
-            "data.shards": str(corpus_folder / "shards"),
-            "data.tokenizer": str(corpus_folder / "tokenizer.json"),
-            "optimizer.learning_rate": 1e-2,
-            "schedule.warmup_steps": 2,
-            "evaluation.every_steps": 5,
-            "evaluation.num_windows": 4,
-            "checkpoints.every_steps": 3,
-            "logging.every_steps": 1,
-        }
-        return load_settings(RunConfig, None, {**values, **(changes or {})})
+        return build_config(corpus_folder, tmp_path / "runs", name, changes or {})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """The settings of a run that has been trained to its end, to be looked at alone."""
+    config = build_config(corpus_folder, tmp_path_factory.mktemp("finished"), "run", {})
+    torch.set_num_threads(1)
+    train(config)
+    return config
+
+
+@pytest.fixture(scope="session")
+def records_of() -> Callable[[RunConfig], list[dict[str, Any]]]:
+    """The records of a run's metrics.jsonl."""
+    return lambda config: list(read_json_lines(RunFolder(config.run_folder).metrics_file))

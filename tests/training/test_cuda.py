@@ -14,11 +14,10 @@ from groundup.errors import GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training import loop
-from groundup.training.comparison import compare_runs
+from groundup.training import step as step_module
+from groundup.training.budget import Rehearsal, TimeBudget
 from groundup.training.loop import train
-from groundup.training.rehearsal import Rehearsal
-from groundup.training.time_budget import TimeBudget
+from groundup.training.verify import compare_runs
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -101,7 +100,7 @@ def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
 ) -> None:
     # On the device, so that a recorded step sees it too.
     factor = torch.ones((), device="cuda")
-    real_loss, real_rates = TransformerLM.loss, loop.set_learning_rates
+    real_loss, real_rates = TransformerLM.loss, step_module.set_learning_rates
 
     def loss(model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         return real_loss(model, *arguments, **options) * factor
@@ -111,7 +110,7 @@ def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
         return real_rates(optimizer, config, schedule, step, num_steps)
 
     monkeypatch.setattr(TransformerLM, "loss", loss)
-    monkeypatch.setattr(loop, "set_learning_rates", set_rates)
+    monkeypatch.setattr(step_module, "set_learning_rates", set_rates)
     changes = {"max_skipped_steps": 3, "cuda_graph": cuda_graph, "checkpoints.every_steps": 0}
     config = make_config("run", {**SHAPE, **changes, "evaluation.every_steps": 0})
     with pytest.raises(GroundupError, match="after step 7, its last good one"):

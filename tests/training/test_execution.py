@@ -1,42 +1,48 @@
-"""How a run computes: every "auto" settled, torch's switches put back, compiled models equal."""
+"""How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
 
 import functools
+import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from groundup.errors import ConfigError
+from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runtime import show_duration
 from groundup.training import execution
-from groundup.training.building import build_state
 from groundup.training.execution import (
     autocast,
     compile_model,
+    core_peak,
     describe_kernels,
-    settle,
-    settle_device,
+    find_peak,
+    planned_memory,
+    resolve,
+    resolve_device,
     switches,
 )
+from groundup.training.loop import train
+from groundup.training.setup import build_state
 
 MakeConfig = Callable[..., RunConfig]
 
 
-def test_auto_is_settled_for_the_machine(make_config: MakeConfig) -> None:
-    settled = settle(make_config("run", {"device": "auto"}))
-    assert "auto" not in settled.model_dump().values()
-    assert settle(settled) == settled
-
-
-def test_choices_are_left_as_they_are(
+def test_auto_is_resolved_and_choices_are_left_as_they_are(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    resolved = resolve(make_config("run", {"device": "auto"}))
+    assert "auto" not in resolved.model_dump().values()
+    assert resolve(resolved) == resolved
     monkeypatch.setattr(execution, "why_no_bfloat16", lambda: None)
     choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
     config = make_config("run", choices)
-    assert settle(config) == config
+    assert resolve(config) == config
 
 
 def test_bfloat16_is_refused_on_a_cpu_without_it_and_only_there(
@@ -44,11 +50,11 @@ def test_bfloat16_is_refused_on_a_cpu_without_it_and_only_there(
 ) -> None:
     monkeypatch.setattr(execution, "why_no_bfloat16", lambda: "this CPU is slow at it")
     with pytest.raises(ConfigError, match="this CPU is slow at it: use --precision float32"):
-        settle(make_config("run", {"precision": "bfloat16"}))
-    assert settle(make_config("run", {"precision": "auto"})).precision == "float32"
+        resolve(make_config("run", {"precision": "bfloat16"}))
+    assert resolve(make_config("run", {"precision": "auto"})).precision == "float32"
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     on_mps = {"device": "mps", "precision": "bfloat16"}
-    assert settle_device(make_config("run", on_mps)).precision == "bfloat16"
+    assert resolve_device(make_config("run", on_mps)).precision == "bfloat16"
 
 
 @pytest.mark.parametrize("is_built", [True, False])
@@ -62,7 +68,7 @@ def test_a_device_that_is_not_there_is_named(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     reason = "torch finds no|finds no MPS" if is_built else r"this torch \(.*\) is built without"
     with pytest.raises(ConfigError, match=f"device is {device}, but .*({reason}).*--device auto"):
-        settle(make_config("run", {"device": device}))
+        resolve(make_config("run", {"device": device}))
 
 
 def test_a_device_number_beyond_the_last_is_named(
@@ -72,18 +78,23 @@ def test_a_device_number_beyond_the_last_is_named(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"device is cuda:2, but the last of 2 is cuda:1"):
-        settle(make_config("run", {"device": "cuda:2"}))
+        resolve(make_config("run", {"device": "cuda:2"}))
 
 
-def test_cuda_gets_half_precision_and_compilation(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_all", [True, False])
+def test_cuda_gets_half_precision_and_compilation_and_a_fallback_says_so(
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_all: bool,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
-    monkeypatch.setattr(execution, "HAS_TRITON", True)
-    settled = settle(make_config("run", {"device": "auto", "micro_batch_size": None}))
-    assert (settled.device, settled.precision) == ("cuda", "bfloat16")
-    assert settled.compile != "off"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: has_all)
+    monkeypatch.setattr(execution, "HAS_TRITON", has_all)
+    resolved = resolve(make_config("run", {"device": "auto", "micro_batch_size": None}))
+    expected = ("cuda", "bfloat16", "blocks") if has_all else ("cuda", "float32", "off")
+    assert (resolved.device, resolved.precision, resolved.compile) == expected
+    assert ("needs triton" in caplog.text) is not has_all
 
 
 def test_without_cuda_auto_is_mps_where_there_is_one(
@@ -91,19 +102,46 @@ def test_without_cuda_auto_is_mps_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    settled = settle_device(make_config("run", {"device": "auto"}))
-    assert (settled.device, settled.precision, settled.compile) == ("mps", "float32", "off")
+    resolved = resolve_device(make_config("run", {"device": "auto"}))
+    assert (resolved.device, resolved.precision, resolved.compile) == ("mps", "float32", "off")
 
 
-def test_a_fallback_says_so(
-    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+BATCH_OF_24 = RunConfig(device="cpu", batch_size=24)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "chosen", "expected"),
+    [(24, "auto", None), (7, "auto", 6), (1, "auto", 1), (0, None, None), (0, 24, 24), (0, 3, 3)],
+)
+def test_the_greatest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
+    monkeypatch: pytest.MonkeyPatch,
+    fitting: int,
+    chosen: int | str | None,
+    expected: int | None,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: False)
-    monkeypatch.setattr(execution, "HAS_TRITON", False)
-    settled = settle(make_config("run", {"device": "auto", "micro_batch_size": None}))
-    assert (settled.precision, settled.compile) == ("float32", "off")
-    assert "needs triton" in caplog.text
+    memory = planned_memory(BATCH_OF_24.model_copy(update={"precision": "float32"}))
+    needed = 1
+    if fitting:
+        needed = memory.process_bytes + memory.bytes_at(fitting, accumulates=fitting < 24)
+    monkeypatch.setattr(execution, "memory_bytes", lambda: needed)
+    resolved = resolve(BATCH_OF_24.model_copy(update={"micro_batch_size": chosen}))
+    assert resolved.micro_batch_size == expected
+    # What was resolved stays, whatever the next machine has.
+    monkeypatch.setattr(execution, "memory_bytes", lambda: 10**15)
+    assert resolve(resolved) == resolved
+
+
+def test_a_model_that_cannot_fit_is_refused_before_it_is_built_but_may_be_evaluated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(execution, "memory_bytes", lambda: 1_000)
+    with pytest.raises(ConfigError, match="one sequence of 256 tokens, and of 1,000 it may use 0"):
+        resolve(BATCH_OF_24)
+    resolved = resolve_device(BATCH_OF_24)
+    assert resolved.device == "cpu" and resolved.micro_batch_size == "auto"
+    assert execution.sequences_to_evaluate(resolved) == 1
+    chosen = resolved.model_copy(update={"micro_batch_size": 3})
+    assert execution.sequences_to_evaluate(chosen) == 3
 
 
 @pytest.mark.parametrize("workspace", [None, ":16:8"])
@@ -134,7 +172,7 @@ def test_the_switches_are_put_back(
 
 
 @pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
-def test_tf32_is_for_the_products_of_a_run_on_cuda(
+def test_tf32_is_for_the_matmuls_of_a_run_on_cuda(
     make_config: MakeConfig, tf32: bool, precision: str
 ) -> None:
     before = torch.get_float32_matmul_precision()
@@ -182,3 +220,93 @@ def test_a_compiled_model_computes_the_same(
     torch.testing.assert_close(one, other)
     for first, second in zip(plain.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing has been measured, as in a new process; nor is what a test measures kept."""
+    core_peak.cache_clear()
+    yield
+    core_peak.cache_clear()
+
+
+@pytest.fixture
+def matmuls(fresh: None, monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """What was timed; each matmul takes twice as long as the one before."""
+    timed: list[torch.dtype] = []
+
+    def time_matmul(dtype: torch.dtype) -> float:
+        timed.append(dtype)
+        return 1e-3 * 2 ** len(timed)
+
+    monkeypatch.setattr(execution, "_matmul_seconds", time_matmul)
+    return timed
+
+
+def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config().model_copy(update={"precision": "float32"})
+    peak = find_peak(config)
+    assert peak is not None and peak > 1e6
+    on_gpu = config.model_copy(update={"device": "cuda", "precision": "bfloat16"})
+    monkeypatch.setattr(execution, "device_name", lambda config: "NVIDIA H200")
+    assert find_peak(on_gpu) == pytest.approx(989.4e12)
+    monkeypatch.setattr(execution, "device_name", lambda config: "A toy")
+    assert find_peak(on_gpu) is None
+    assert find_peak(config.model_copy(update={"device": "mps"})) is None
+
+
+@pytest.mark.usefixtures("fresh")
+def test_one_core_is_timed_and_threads_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+    multiply = torch.mm
+
+    def watch(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        seen.add(torch.get_num_threads())
+        return multiply(left, right)
+
+    monkeypatch.setattr(torch, "mm", watch)
+    torch.set_num_threads(2)
+    assert core_peak(torch.float32) > 1e6
+    assert seen == {1} and torch.get_num_threads() == 2
+
+
+def test_threads_add_up_and_each_precision_is_measured_once(
+    make_config: MakeConfig, matmuls: list[torch.dtype]
+) -> None:
+    config = make_config().model_copy(update={"precision": "float32"})
+    half = config.model_copy(update={"precision": "bfloat16"})
+    one = find_peak(config)
+    assert one == 2 * 512**3 / 2e-3
+    torch.set_num_threads(2)
+    assert find_peak(config) == 2 * one
+    assert find_peak(half) == one and find_peak(half) == one
+    assert matmuls == [torch.float32, torch.bfloat16]
+
+
+def test_log_folder_and_report_name_one_time(
+    make_config: MakeConfig, matmuls: list[torch.dtype]
+) -> None:
+    config = make_config("run", {"precision": "float32"})
+    train(config)
+    folder = RunFolder(config.run_folder)
+    assert matmuls == [torch.float32]
+    assert folder.read_environment()["peak_flops_per_second"] == find_peak(config)
+    told = re.search(r"about (.+) for 12 steps at 50% of the ", folder.log_file.read_text("utf-8"))
+    planned = read_run(folder.path).cost.planned_seconds
+    assert told is not None and planned is not None
+    assert told[1] == show_duration(planned)
+
+
+def test_another_peak_is_no_other_condition_of_a_resume(make_config: MakeConfig) -> None:
+    config = make_config()
+    train(config, stop_after=3)
+    folder = RunFolder(config.run_folder)
+    begun = {**folder.read_environment(), "peak_flops_per_second": 1.0}
+    folder.environment_file.write_text(json.dumps(begun), "utf-8")
+    train(config, resume=True, stop_after=6)
+    environment = folder.read_environment()
+    assert environment["resumes"][0]["changes"] == []
+    assert environment["peak_flops_per_second"] == 1.0
+    assert "other conditions" not in folder.log_file.read_text("utf-8")

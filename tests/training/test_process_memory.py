@@ -12,7 +12,7 @@ import pytest
 from groundup.config import save_yaml
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.execution import planned_memory, settle
+from groundup.training.execution import planned_memory, resolve
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -42,8 +42,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_a_run_with_evaluations_and_checkpoints_takes_the_memory_that_is_planned(
     shape: str, make_config: MakeConfig, tmp_path: Path, repository: Path
 ) -> None:
-    changes = {"num_steps": 7, "num_threads": 1, "precision": "float32", **SHAPES[shape]}
-    config = settle(make_config("run", changes))
+    changes = {"num_steps": 3, "num_threads": 1, "precision": "float32", **SHAPES[shape]}
+    config = resolve(make_config("run", changes))
     save_yaml(tmp_path / "run.yaml", config)
     command = [sys.executable, "-m", "groundup", "train", "--config", str(tmp_path / "run.yaml")]
     environment = {"PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}

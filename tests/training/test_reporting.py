@@ -1,4 +1,4 @@
-"""Where figures go: the line a person reads, the meter behind it, and the trackers."""
+"""Where metrics go: the line a person reads, the meter behind it, and the trackers."""
 
 import logging
 import sys
@@ -12,12 +12,9 @@ import pytest
 from groundup.errors import MissingExtraError
 from groundup.runs.config import RunConfig
 from groundup.training import metrics
-from groundup.training.building import build_state
-from groundup.training.console import show_duration, show_rate, show_record
 from groundup.training.loop import train
-from groundup.training.metrics import Meter, MetricsWriter
-from groundup.training.reporting import Reporter
-from groundup.training.trackers import figures_of, open_trackers
+from groundup.training.metrics import Meter, MetricsWriter, show_record, show_speed
+from groundup.training.setup import build_state
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -38,8 +35,15 @@ RECORD = {
 def test_the_console_line_has_everything_a_person_wants() -> None:
     assert show_record(RECORD, 2500, seconds_left=3723) == (
         "step   100/2,500  loss 3.2100  validation loss 3.3000  learning rate 1.00e-03  "
-        "gradient norm 0.500  2.64M tokens/s  MFU 29.8%  1:02:03 left"
+        "gradient norm 0.500  2.64M tokens/s  MFU 29.8%  62.0 minutes left"
     )
+
+
+@pytest.mark.parametrize(
+    ("speed", "text"), [(12.3, "12"), (1234.0, "1.23k"), (45_600.0, "45.6k"), (4.5e6, "4.50M")]
+)
+def test_speeds_have_three_digits(speed: float, text: str) -> None:
+    assert show_speed(speed) == text
 
 
 def test_the_console_line_of_a_skipped_step_says_why() -> None:
@@ -52,27 +56,16 @@ def test_the_rate_and_the_steps_to_come_give_the_time_left(
 ) -> None:
     config = make_config()
     state = build_state(config)
-    reporter = Reporter(config, MetricsWriter(tmp_path / "metrics.jsonl"), Meter(config), [])
+    writer = MetricsWriter(config, tmp_path / "metrics.jsonl", Meter(config))
     state.step = 4
     with caplog.at_level(logging.INFO, "groundup"):
-        reporter.write(state, {"loss": 3.0, "tokens_per_second": 6.4})
-        reporter.write(state, {"validation_loss": 3.0})
+        writer.write(state, {"loss": 3.0, "tokens_per_second": 6.4})
+        writer.write(state, {"validation_loss": 3.0})
     # Eight steps of 64 tokens are left; without a rate nobody knows.
     assert caplog.messages == [
-        "step  4/12  loss 3.0000  6 tokens/s  1:20 left",
+        "step  4/12  loss 3.0000  6 tokens/s  80.0 s left",
         "step  4/12  validation loss 3.0000",
     ]
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"), [(12.3, "12"), (1234.0, "1.23k"), (45_600.0, "45.6k"), (4.5e6, "4.50M")]
-)
-def test_rates_have_three_digits(rate: float, text: str) -> None:
-    assert show_rate(rate) == text
-
-
-def test_durations_read_as_clocks() -> None:
-    assert [show_duration(seconds) for seconds in (5, 65, 3605)] == ["0:05", "1:05", "1:00:05"]
 
 
 def test_the_meter_counts_training_alone(
@@ -86,18 +79,13 @@ def test_the_meter_counts_training_alone(
     clock[0] += 2
     with meter.pause():
         clock[0] += 7
-    figures = meter.read(3000)
-    assert figures["tokens_per_second"] == 1000.0
+    values = meter.read(3000)
+    assert values["tokens_per_second"] == 1000.0
     flops = metrics.training_flops_per_token(config.model)
-    assert figures["mfu"] == pytest.approx(1000.0 * flops / 1e9, abs=1e-5)
+    assert values["mfu"] == pytest.approx(1000.0 * flops / 1e9, abs=1e-5)
     assert meter.wall_seconds == 59.0
     clock[0] += 1
     assert meter.read(3500)["tokens_per_second"] == 500.0
-
-
-def test_figures_are_the_numbers_of_a_record() -> None:
-    record = {**RECORD, "samples": ["text"], "reason": "none", "bits_per_byte": None}
-    assert figures_of(record).keys() == RECORD.keys() - {"step"}
 
 
 class FakeRun:
@@ -107,8 +95,8 @@ class FakeRun:
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.is_finished = False
 
-    def log(self, figures: dict[str, float], step: int) -> None:
-        self.logged.append((step, figures))
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.logged.append((step, values))
 
     def finish(self) -> None:
         self.is_finished = True
@@ -129,12 +117,13 @@ def test_trackers_get_every_record(
     monkeypatch.setitem(sys.modules, name, module)
     train(make_config("run", {"num_steps": 4, f"logging.{name}": True}))
     assert [step for step, _ in run.logged] == [1, 2, 3, 4]
-    assert "validation_loss" in run.logged[-1][1] and run.is_finished
+    assert {"loss", "validation_loss"} <= run.logged[-1][1].keys() and run.is_finished
+    assert "step" not in run.logged[-1][1]
     assert (options["project"], options["name"]) == ("groundup", "run")
     assert options["config"]["num_steps"] == 4
 
 
-def test_tensorboard_finds_the_figures_in_the_run_folder(make_config: MakeConfig) -> None:
+def test_tensorboard_finds_the_values_in_the_run_folder(make_config: MakeConfig) -> None:
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="tensorboard is not installed",
@@ -171,7 +160,7 @@ def test_a_tracker_that_fails_does_not_stop_the_run(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(FakeRun):
-        def log(self, figures: dict[str, float], step: int) -> None:
+        def log(self, values: dict[str, float], step: int) -> None:
             raise ConnectionError("no network")
 
     module = types.ModuleType("wandb")
@@ -179,7 +168,3 @@ def test_a_tracker_that_fails_does_not_stop_the_run(
     monkeypatch.setitem(sys.modules, "wandb", module)
     assert train(make_config("run", {"logging.wandb": True})).is_finished
     assert caplog.text.count("no network") == 1
-
-
-def test_without_settings_there_are_no_trackers(make_config: MakeConfig, tmp_path: Path) -> None:
-    assert open_trackers(make_config(), tmp_path) == []

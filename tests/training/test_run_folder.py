@@ -1,39 +1,34 @@
-"""The run folder: what lies in it, who may use it, and which settings a resume accepts."""
+"""The run folder: what lies in it, who may use it, what a resume accepts, what a failure leaves."""
 
 import json
 import logging
+import re
 import shutil
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings
 from groundup.data.prepare import prepare
-from groundup.errors import ConfigError, DataError
+from groundup.errors import CheckpointError, ConfigError, DataError, GroundupError
+from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.changes import differences
-from groundup.training.evaluation import Evaluation, Evaluator
+from groundup.training.execution import resolve
 from groundup.training.loop import train
 
 MakeConfig = Callable[..., RunConfig]
 
-FIGURES = {
-    "loss",
-    "learning_rate",
-    "gradient_norm",
-    "tokens_per_second",
-    "mfu",
-    "memory_bytes",
-}
 
-
-def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> None:
-    config = make_config()
-    folder = RunFolder(train(config).run_folder)
+def test_a_run_leaves_everything_that_decided_it(finished: RunConfig) -> None:
+    folder = RunFolder(finished.run_folder)
     assert {path.name for path in folder.path.iterdir()} == {
         "config.yaml",
         "environment.json",
@@ -43,10 +38,10 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
         "tokenizer.json",
         "checkpoints",
     }
-    assert folder.read_config() == config.model_copy(
-        update={"precision": "float32", "compile": "off", "micro_batch_size": None}
-    )
-    tokenizer = Tokenizer.load(config.data.tokenizer)
+    assert folder.read_config() == resolve(finished)
+    newest = CheckpointFolder(folder.checkpoints).newest()
+    assert newest.state["settings"] == resolve(finished).model_dump(mode="json")
+    tokenizer = Tokenizer.load(finished.data.tokenizer)
     assert Tokenizer.load(folder.tokenizer_file).id == tokenizer.id
     environment = folder.read_environment()
     assert environment["seed"] == 0 and environment["num_threads"] == 1
@@ -56,90 +51,95 @@ def test_a_run_leaves_everything_that_decided_it(make_config: MakeConfig) -> Non
     assert "fused" in environment["kernels"]
 
 
-def test_metrics_have_the_promised_keys(make_config: MakeConfig) -> None:
-    config = make_config("run", {"logging.every_steps": 4, "checkpoints.keep_best": False})
-    folder = RunFolder(train(config).run_folder)
-    records = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
+# In the order in which they have to stand; the plan comes before the first step.
+LOG_LINES = [
+    r"data in .*: [\d,]+ ids for train, ",
+    r"[\d,]+ parameters: .* of memory for weights, gradients and optimizer",
+    r"12 steps of 64 tokens: 768 tokens \(.*\), .* a step, .* in all",
+    r"about .* at the peak of a step with all 4 sequences at once: ",
+    r"about .* for 12 steps at 50% of the .* TFLOP/s in float32 of one CPU of 1 core \(measured\)",
+    r"kernels on .*: fused attention.* precision float32",
+    r"step +1/12 ",
+    r"step 12/12 .*validation loss .*tokens/s",
+    r"waited for batches: [0-9.]+ s, [0-9.]+% of the time",
+    r"done: 12 steps",
+]
+
+
+def test_the_log_says_what_runs(finished: RunConfig) -> None:
+    lines = RunFolder(finished.run_folder).log_file.read_text("utf-8").splitlines()
+    messages = [line.split(" INFO ", 1)[1] for line in lines if " INFO " in line]
+    indices = [
+        next(index for index, message in enumerate(messages) if re.match(beginning, message))
+        for beginning in LOG_LINES
+    ]
+    assert indices == sorted(indices)
+
+
+def test_metrics_have_the_promised_keys(make_config: MakeConfig, records_of: Any) -> None:
+    changes = {"checkpoints.keep_best": False, "checkpoints.keep_last": 2}
+    config = make_config("run", {"logging.every_steps": 4, **changes})
+    train(config)
+    assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [9, 12]
+    records = records_of(config)
     assert [record["step"] for record in records] == [1, 4, 5, 8, 10, 12]
+    logged = {"loss", "learning_rate", "gradient_norm", "tokens_per_second", "mfu", "memory_bytes"}
     for record in records:
         assert {"step", "wall_seconds", "tokens"} <= record.keys()
-        assert record.keys() >= FIGURES or record["step"] in (5, 10)
+        assert record.keys() >= logged or record["step"] in (5, 10)
+        # Without a best one, checkpoints are not measured.
         has_validation = {"validation_loss", "perplexity", "bits_per_byte"} <= record.keys()
         assert has_validation == (record["step"] in (5, 10, 12))
     assert records[0]["tokens"] == 4 * 16 and records[-1]["tokens"] == 12 * 4 * 16
     assert 0 < records[-1]["mfu"] < 1 and records[-1]["memory_bytes"] > 1e6
 
 
-@pytest.mark.parametrize(
-    ("keep_last", "keep_best", "kept"),
-    [(1, True, [6, 12]), (1, False, [12]), (2, False, [9, 12]), (4, True, [3, 6, 9, 12])],
-)
-def test_the_last_checkpoints_and_the_best_are_kept_as_set(
-    make_config: MakeConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    keep_last: int,
-    keep_best: bool,
-    kept: list[int],
+@pytest.mark.parametrize("saving", [2, 5])
+def test_the_best_checkpoint_is_the_best_of_those_saved_whatever_the_intervals(
+    make_config: MakeConfig, records_of: Any, saving: int
 ) -> None:
-    # The second of four evaluations is the best.
-    losses = iter([3.0, 1.0, 2.0, 4.0])
-    monkeypatch.setattr(
-        Evaluator, "__call__", lambda *given: Evaluation.of(next(losses), num_tokens=1, num_bytes=1)
-    )
-    changes = {"checkpoints.keep_last": keep_last, "checkpoints.keep_best": keep_best}
-    summary = train(make_config("run", {"evaluation.every_steps": 3, **changes}))
-    assert CheckpointFolder(summary.run_folder / "checkpoints").steps() == kept
+    # So great a learning rate that the loss turns up again on the way.
+    changes = {
+        "optimizer.learning_rate": 0.3,
+        "evaluation.every_steps": 4,
+        "checkpoints.every_steps": saving,
+        "checkpoints.keep_last": 1,
+    }
+    config = make_config("run", changes)
+    train(config)
+    records = records_of(config)
+    losses = {r["step"]: r["validation_loss"] for r in records if "validation_loss" in r}
+    saved = {step for step in range(1, 13) if step % saving == 0 or step == 12}
+    assert set(losses) == saved | {4, 8, 12}
+    checkpoints = CheckpointFolder(config.run_folder / "checkpoints")
+    best = checkpoints.best()
+    assert checkpoints.steps() == sorted({best.step, 12})
+    assert best.step == min(saved, key=losses.__getitem__)
+    assert best.metric == losses[best.step]
 
 
-def test_the_log_says_what_runs(make_config: MakeConfig) -> None:
-    folder = RunFolder(train(make_config()).run_folder)
-    log = folder.log_file.read_text()
-    assert "kernels on" in log and "fused attention" in log and "precision float32" in log
-    assert "ids for train" in log and "parameters" in log
-    assert "step 12/12" in log and "validation loss" in log and "tokens/s" in log
-    assert "done: 12 steps" in log
-
-
-def test_logging_is_left_as_it_was(make_config: MakeConfig) -> None:
+def test_an_existing_run_is_not_begun_again_nor_a_missing_one_resumed(
+    make_config: MakeConfig,
+) -> None:
     logger = logging.getLogger("groundup")
     before = (logger.level, list(logger.handlers))
-    train(make_config("run", {"num_steps": 3}))
-    assert (logger.level, logger.handlers) == before
-
-
-def test_an_existing_run_is_not_begun_again(make_config: MakeConfig) -> None:
     config = make_config("run", {"num_steps": 3})
-    train(config)
-    metrics = RunFolder(config.run_folder).metrics_file.read_text()
-    with pytest.raises(ConfigError, match=r"already holds a run: .*--resume, or .*--name"):
-        train(config)
-    assert RunFolder(config.run_folder).metrics_file.read_text() == metrics
-
-
-def test_there_must_be_a_run_to_resume(make_config: MakeConfig) -> None:
-    config = make_config()
-    with pytest.raises(ConfigError, match="holds no run to resume"):
+    with pytest.raises(ConfigError, match="does not hold a run to resume"):
         train(config, resume=True)
     assert not config.run_folder.exists()
-
-
-def test_remains_without_settings_are_not_overwritten(make_config: MakeConfig) -> None:
-    config = make_config("run", {"num_steps": 3})
     train(config)
-    RunFolder(config.run_folder).config_file.unlink()
-    with pytest.raises(ConfigError, match=r"has metrics\.jsonl but no config\.yaml"):
+    folder = RunFolder(config.run_folder)
+    metrics = folder.metrics_file.read_text()
+    with pytest.raises(ConfigError, match=r"already holds a run: .*--resume, or .*--name"):
         train(config)
-
-
-def test_a_second_trainer_is_refused(make_config: MakeConfig) -> None:
-    config = make_config("run", {"num_steps": 3})
-    train(config)
-    with (
-        RunFolder(config.run_folder).claim(resume=True),
-        pytest.raises(ConfigError, match="another process is training in"),
-    ):
+    assert folder.metrics_file.read_text() == metrics
+    with folder.claim(resume=True), pytest.raises(ConfigError, match="another process is training"):
         train(config, resume=True)
     train(config, resume=True)
+    folder.config_file.unlink()
+    with pytest.raises(ConfigError, match=r"has metrics\.jsonl but no config\.yaml"):
+        train(config)
+    assert (logger.level, logger.handlers) == before
 
 
 def test_runs_without_a_name_get_one(make_config: MakeConfig) -> None:
@@ -192,23 +192,15 @@ def test_settings_that_changed_behind_the_checkpoints_back_must_be_allowed(
 
 def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -> None:
     train(make_config(), stop_after=4)
+    # What is only shown may change freely, the model never.
+    assert train(make_config("run", {"logging.every_steps": 2}), resume=True, stop_after=5).steps
+    with pytest.raises(ConfigError, match=r"model\.d_model: 16 -> 32.*begin a new run"):
+        train(make_config("run", {"model.d_model": 32}), resume=True, allow_changes=True)
     changed = make_config("run", {"optimizer.weight_decay": 0.03})
     train(changed, resume=True, allow_changes=True)
     newest = CheckpointFolder(changed.run_folder / "checkpoints").newest()
     decays = {group["weight_decay"] for group in newest.optimizer_state()["param_groups"]}
     assert 0.03 in decays and 0.1 not in decays
-
-
-def test_what_is_only_shown_may_change_freely(make_config: MakeConfig) -> None:
-    train(make_config(), stop_after=4)
-    assert train(make_config("run", {"logging.every_steps": 2}), resume=True).is_finished
-
-
-def test_another_model_cannot_go_on(make_config: MakeConfig) -> None:
-    train(make_config(), stop_after=4)
-    changed = make_config("run", {"model.d_model": 32})
-    with pytest.raises(ConfigError, match=r"model\.d_model: 16 -> 32.*begin a new run"):
-        train(changed, resume=True, allow_changes=True)
 
 
 def test_other_data_behind_the_same_path_is_noticed(
@@ -255,11 +247,6 @@ def test_damaged_shards_are_named_before_anything_is_made(
     assert not RunFolder(config.run_folder).has_run()
 
 
-def test_a_vocabulary_too_small_for_the_shards_is_refused(make_config: MakeConfig) -> None:
-    with pytest.raises(ConfigError, match="vocab_size 299 is too small"):
-        train(make_config("run", {"model.vocab_size": 299}))
-
-
 def test_differences_are_listed_by_key(make_config: MakeConfig) -> None:
     old = make_config()
     assert differences(old, old) == []
@@ -275,7 +262,7 @@ def test_differences_are_listed_by_key(make_config: MakeConfig) -> None:
     ("changes", "message"),
     [
         ({"batch_size": 6, "micro_batch_size": 4}, "choose a divisor of batch_size"),
-        ({"samples.every_steps": 5, "samples.prompts": []}, "give at least one beginning"),
+        ({"samples.every_steps": 5, "samples.prompts": []}, "give at least one prompt"),
         ({"name": "../elsewhere"}, "name is '../elsewhere'"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"num_step": 5}, "did you mean num_steps"),
@@ -290,9 +277,74 @@ def test_settings_that_cannot_be_used_say_why(
         make_config("run", changes)
 
 
-def test_settings_survive_their_file(make_config: MakeConfig, tmp_path: Path) -> None:
-    from groundup.config import save_yaml
+def test_a_run_that_never_began_leaves_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config("run", {"data.shards": str(tmp_path / "nowhere")})
+    with pytest.raises(DataError, match="nowhere"):
+        train(config)
+    assert list(tmp_path.iterdir()) == []
 
-    config = make_config("run", {"samples.prompts": ["Once", "— “so”\n"], "micro_batch_size": 2})
-    save_yaml(tmp_path / "config.yaml", config)
-    assert load_settings(RunConfig, tmp_path / "config.yaml") == config
+
+def test_only_what_the_failed_run_made_goes(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config("run", {"model.vocab_size": 299})
+    config.run_folder.mkdir(parents=True)
+    for name in ("notes.txt", "log.txt", "tokenizer.json"):
+        (config.run_folder / name).write_text("mine\n")
+    with pytest.raises(ConfigError, match="vocab_size 299 is too small"):
+        train(config)
+    found = {path.name: path.read_text() for path in config.run_folder.iterdir()}
+    assert found.keys() == {"notes.txt", "log.txt", "tokenizer.json"}
+    assert found["notes.txt"] == found["tokenizer.json"] == "mine\n"
+    assert found["log.txt"].startswith("mine\n")
+
+
+def test_a_run_that_took_no_step_is_begun_again(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(GroundupError, match="out of memory"):
+        patch.setattr(TransformerLM, "loss", fail)
+        train(make_config())
+    # It stays to be looked at, and stands in nobody's way.
+    smaller = make_config("run", {"num_steps": 3, "batch_size": 2})
+    folder = RunFolder(smaller.run_folder)
+    assert folder.has_run() and "out of memory" in folder.log_file.read_text()
+    assert train(smaller).is_finished and folder.read_config().batch_size == 2
+
+
+def test_settings_that_somebody_put_there_are_not_overwritten(make_config: MakeConfig) -> None:
+    config = make_config()
+    config.run_folder.mkdir(parents=True)
+    RunFolder(config.run_folder).config_file.write_text("num_steps: 12\n")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(config)
+    assert [path.name for path in config.run_folder.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("fault", ["damaged weights", "no counters"])
+def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    opened: list[dict[str, Any]] = []
+    module = types.ModuleType("wandb")
+    monkeypatch.setattr(module, "init", lambda **options: opened.append(options), raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    config = make_config("run", {"num_steps": 3, "checkpoints.every_steps": 0})
+    train(config)
+    folder = RunFolder(config.run_folder)
+    checkpoints = CheckpointFolder(folder.checkpoints, keep_last=1)
+    if fault == "no counters":
+        newest = checkpoints.newest()
+        checkpoints.save(4, newest.model_state(), newest.optimizer_state(), {})
+    else:
+        weights = folder.checkpoints / "step_000003" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
+    before = [file.read_bytes() for file in files]
+    tracked = make_config(
+        "run", {"num_steps": 3, "checkpoints.every_steps": 0, "logging.wandb": True}
+    )
+    with pytest.raises(CheckpointError):
+        train(tracked, resume=True, allow_changes=True)
+    assert [file.read_bytes() for file in files] == before and opened == []

@@ -15,12 +15,12 @@ from groundup.data.batches.loader import Batch
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training import building, cost_probe, loop, rehearsal
-from groundup.training.comparison import compare_runs
+from groundup.training import budget as module
+from groundup.training import step as step_module
+from groundup.training.budget import Rehearsal, TimeBudget
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import TrainSummary, train
-from groundup.training.rehearsal import Rehearsal
-from groundup.training.time_budget import TimeBudget
+from groundup.training.verify import compare_runs
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -52,10 +52,8 @@ def test_a_timed_run_is_done_within_its_time(
 ) -> None:
     """With every part of it, by a clock on which each takes the same time whenever it is done."""
     clock = Clock()
-    for module in (cost_probe, rehearsal):
-        monkeypatch.setattr(module, "time", clock)
-    for owner in (Rehearsal, loop._Training):
-        clock.lasts(monkeypatch, owner, "_launch", 1.0)
+    monkeypatch.setattr(module, "time", clock)
+    clock.lasts(monkeypatch, step_module, "train_step", 1.0)
     clock.lasts(monkeypatch, Evaluator, "__call__", 5.0)
     clock.lasts(monkeypatch, CheckpointFolder, "save", 2.0)
     changes = {"evaluation.every_steps": 4, "checkpoints.every_steps": 3}
@@ -85,30 +83,30 @@ def half_a_minute(*chosen: str) -> TimeBudget:
 
 
 def train_by_hand(config: RunConfig, name: str) -> TrainSummary:
-    """The same run, its length given instead of settled."""
-    settled = RunFolder(config.run_folder).read_config()
-    return train(settled.model_copy(update={"name": name}))
+    """The same run, its length given instead of measured."""
+    chosen = RunFolder(config.run_folder).read_config()
+    return train(chosen.model_copy(update={"name": name}))
 
 
 @pytest.mark.usefixtures("slow_steps")
 def test_a_timed_run_is_the_run_of_that_length(
     make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def draw(model: Any, tokenizer: Any, prompt: str) -> str:
+    def write_sample(model: Any, tokenizer: Any, prompt: str) -> str:
         torch.rand(3)
         return f" {prompt} again"
 
     config = make_config("timed", {"samples.every_steps": 4})
     torch.manual_seed(99)
     with caplog.at_level("INFO", "groundup"):
-        summary = train(config, budget=half_a_minute(), write_sample=draw)
-    settled = RunFolder(config.run_folder).read_config()
-    assert settled.num_steps == summary.steps and summary.is_finished
-    assert 12 < settled.num_steps < 30
-    assert settled.schedule.warmup_steps == round(settled.num_steps / 6)
-    assert f"0.5 minutes: {settled.num_steps} steps of 1.0 s (mean of 3)" in caplog.text
+        summary = train(config, budget=half_a_minute(), write_sample=write_sample)
+    chosen = RunFolder(config.run_folder).read_config()
+    assert chosen.num_steps == summary.steps and summary.is_finished
+    assert 12 < chosen.num_steps < 30
+    assert chosen.schedule.warmup_steps == round(chosen.num_steps / 6)
+    assert f"0.5 minutes: {chosen.num_steps} steps of 1.0 s (mean of 3)" in caplog.text
     assert "0.5 minutes" in RunFolder(config.run_folder).log_file.read_text()
-    plain = train(settled.model_copy(update={"name": "plain"}), write_sample=draw)
+    plain = train(chosen.model_copy(update={"name": "plain"}), write_sample=write_sample)
     assert compare_runs(summary.run_folder, plain.run_folder).differences == []
     assert not (summary.run_folder / ".timing").exists()
 
@@ -127,11 +125,11 @@ def test_a_timed_run_ends_at_the_limit_that_comes_first(
 def test_a_timed_run_resumes_like_any_other(make_config: MakeConfig) -> None:
     config = make_config("parted", {"evaluation.every_steps": 2})
     assert train(config, budget=half_a_minute("evaluation.every_steps"), stop_after=7).steps == 7
-    settled = RunFolder(config.run_folder).read_config()
-    assert settled.evaluation.every_steps == 2
+    chosen = RunFolder(config.run_folder).read_config()
+    assert chosen.evaluation.every_steps == 2
     with pytest.raises(ConfigError, match="resume without --minutes"):
-        train(settled, budget=half_a_minute(), resume=True)
-    assert train(settled, resume=True).is_finished
+        train(chosen, budget=half_a_minute(), resume=True)
+    assert train(chosen, resume=True).is_finished
     whole = train_by_hand(config, "whole")
     assert compare_runs(whole.run_folder, config.run_folder).differences == []
 
@@ -141,23 +139,23 @@ def test_nothing_of_the_probe_is_kept(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    build_state = building.build_state
+    build_state = module.build_state
 
     def build_and_note(config: RunConfig) -> Any:
         state = build_state(config)
         made.append(weakref.ref(state.model))
         return state
 
-    monkeypatch.setattr("groundup.training.rehearsal.build_state", build_and_note)
+    monkeypatch.setattr(module, "build_state", build_and_note)
     left: list[bool] = []
-    settle = cost_probe.settle_num_steps
+    choose = module.choose_num_steps
 
-    def settle_and_look(*words: Any) -> RunConfig:
+    def choose_and_look(*words: Any) -> RunConfig:
         gc.collect()
         left.extend(model() is not None for model in made)
-        return settle(*words)
+        return choose(*words)
 
-    monkeypatch.setattr(cost_probe, "settle_num_steps", settle_and_look)
+    monkeypatch.setattr(module, "choose_num_steps", choose_and_look)
     train(make_config("run", {"num_steps": 3}), budget=half_a_minute())
     assert left == [False]
 

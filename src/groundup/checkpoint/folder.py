@@ -37,10 +37,8 @@ from groundup.checkpoint.record import (
     read_record,
     write_record,
 )
-from groundup.checkpoint.state_tree import pack
-from groundup.checkpoint.tree_file import tree_stream
-from groundup.checkpoint.weight_stream import WeightStream
-from groundup.checkpoint.weights import save_stream
+from groundup.checkpoint.state_tree import pack, tree_stream
+from groundup.checkpoint.weights import WeightStream, save_stream
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import sync_to_disk
 
@@ -72,8 +70,10 @@ class CheckpointFolder:
     ) -> Path:
         """Write the checkpoint of a step, replacing one that is there, and drop what is too old.
 
-        A metric that is not finite counts as none. An OSError (a full disk, say) names the
-        checkpoint; everything that was there before is still there then.
+        model_state, optimizer_state: what `state_dict()` gives. state: JSON values of the caller.
+        metric: what the best checkpoint has the least of; None, or not finite, is never the best.
+        An OSError (a full disk, say) names the checkpoint; everything that was there before is
+        still there then.
         """
         if step < 0:
             raise CheckpointError(f"the step is {step}, but steps are counted from 0")

@@ -1,6 +1,6 @@
 """Folders that are either whole or absent, as `files` promises it for files.
 
-A folder is filled under a hidden name beside its place, synced and renamed; one that goes is
+A folder is filled under a hidden name beside its own, synced and renamed; one that goes is
 renamed first and deleted then. Hidden names say what they are, so that whatever a kill leaves is
 put right later. What lies in the folders is left to others.
 """
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a new folder beside `destination`; it takes that place if the block succeeds.
+    """Yield a new folder beside `destination`; it becomes `destination` if the block succeeds.
 
     If the block raises, the new folder is removed and `destination` is as it was. The files in it
     must have been synced.
@@ -53,7 +53,7 @@ def discard_folder(path: Path) -> None:
 
 
 def find_folder(destination: Path) -> Path | None:
-    """Where the folder is: in its place, or aside if a kill came while it was being replaced."""
+    """Where the folder is: at its path, or aside if a kill came while it was being replaced."""
     if destination.is_dir():
         return destination
     for path, name, role in _hidden_folders(_list_folders(destination.parent)):

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 def capture_random_state() -> dict[str, Any]:
     """What restore_random_state needs to go on from here.
 
-    CUDA devices are included once CUDA is in use: before, they have drawn nothing.
+    CUDA devices are included once CUDA is in use: before, they have sampled nothing.
     """
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {

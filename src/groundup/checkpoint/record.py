@@ -13,8 +13,7 @@ import pydantic
 from torch import Tensor
 
 from groundup import __version__
-from groundup.checkpoint.state_tree import unpack
-from groundup.checkpoint.tree_file import load_tree
+from groundup.checkpoint.state_tree import load_tree, unpack
 from groundup.checkpoint.weights import load_weights, read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
@@ -61,7 +60,6 @@ class Checkpoint:
     metric: float | None
     """What the best checkpoint has the least of, say the validation loss."""
     state: dict[str, Any]
-    groundup_version: str
 
     def model_state(self) -> dict[str, Tensor]:
         """The weights, on the CPU."""
@@ -94,7 +92,7 @@ def open_checkpoint(path: Path, step: int) -> Checkpoint:
         state = unpack(record.state, {})
     except CheckpointError as error:
         raise CheckpointError(f"{path / STATE_NAME}: {error}") from error
-    return Checkpoint(record.step, path, record.metric, state, record.groundup)
+    return Checkpoint(record.step, path, record.metric, state)
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -109,7 +107,9 @@ def read_record(path: Path, step: int) -> Record:
     file = path / STATE_NAME
     value = _read_object(file)
     if value.get("format") != FORMAT:
-        raise CheckpointError(f"{file} is no {FORMAT}: its format is {value.get('format')!r:.60}")
+        raise CheckpointError(
+            f"{file} is not a {FORMAT}: its format is {value.get('format')!r:.60}"
+        )
     version = value.get("version")
     if isinstance(version, int) and version > VERSION:
         raise CheckpointError(
@@ -122,8 +122,8 @@ def read_record(path: Path, step: int) -> Record:
         record = Record.model_validate(value)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{file} is damaged at {place}: {first['msg']}") from None
+        key = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{file} is damaged at {key}: {first['msg']}") from None
     if record.files.keys() != {MODEL_NAME, OPTIMIZER_NAME}:
         raise CheckpointError(f"{file} is damaged: it describes {', '.join(record.files)}")
     if record.step != step:
@@ -156,7 +156,7 @@ def _read_object(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{file} is damaged or cut short: {error}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{file} is damaged: it holds no JSON object")
+        raise CheckpointError(f"{file} is damaged: it does not hold a JSON object")
     return value
 
 

@@ -47,7 +47,7 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 def check_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Raise a CheckpointError that lists the names and shapes that differ."""
     if not isinstance(state, Mapping):
-        raise CheckpointError("the checkpoint's model state is no dict: it is damaged")
+        raise CheckpointError("the checkpoint's model state is not a dict: it is damaged")
     own = plain_model(model).state_dict()
     check_shapes(
         {name: _shape(value) for name, value in own.items()},
@@ -89,7 +89,7 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Raise a CheckpointError when the groups of parameters or their options differ."""
     groups = state.get("param_groups") if isinstance(state, Mapping) else None
     if not isinstance(groups, list) or not isinstance(state.get("state"), dict):
-        raise CheckpointError("the checkpoint's optimizer state is no torch optimizer's")
+        raise CheckpointError("the checkpoint's optimizer state is not that of a torch optimizer")
     if not all(isinstance(one, dict) and isinstance(one.get("params"), list) for one in groups):
         raise CheckpointError("the checkpoint's optimizer state has groups without parameters")
     if not all(isinstance(one, dict) for one in state["state"].values()):

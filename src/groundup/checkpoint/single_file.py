@@ -16,7 +16,7 @@ from groundup.checkpoint.restore import (
     restore_model,
     restore_optimizer,
 )
-from groundup.checkpoint.tree_file import load_tree, tree_stream
+from groundup.checkpoint.state_tree import load_tree, tree_stream
 from groundup.checkpoint.weights import save_stream
 from groundup.errors import CheckpointError
 

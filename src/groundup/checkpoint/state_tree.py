@@ -1,10 +1,12 @@
 """Nested values (the state of an optimizer, say) as a JSON skeleton and tensors by name.
 
 Plain JSON values are their own skeleton; what JSON lacks becomes an object whose one key begins
-with "$". Writing either part is left to others. Nothing here can run code.
+with "$". Together they make one safetensors file. Nothing here can run code.
 """
 
+import json
 import math
+import os
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,8 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from groundup.checkpoint.weights import WeightStream, read_weights
 from groundup.errors import CheckpointError
+from groundup.files import parse_json
 
+VERSION = 1
+_FORMAT_KEY = "groundup.format"
+_VERSION_KEY = "groundup.version"
+_TREE_KEY = "groundup.tree"
 _MAX_DEPTH = 100
 _MAX_INTEGER_BITS = 4096
 
@@ -34,6 +42,45 @@ def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
 def unpack(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The value that `pack` took apart; a CheckpointError says where the skeleton is not one."""
     return _unpack(skeleton, (), tensors)
+
+
+def tree_stream(value: Any, format_name: str) -> WeightStream:
+    """The bytes of a file of the given format that holds `value`."""
+    skeleton, tensors = pack(value)
+    metadata = {
+        _FORMAT_KEY: format_name,
+        _VERSION_KEY: str(VERSION),
+        _TREE_KEY: json.dumps(skeleton, allow_nan=False, separators=(",", ":")),
+    }
+    return WeightStream(tensors, metadata)
+
+
+def load_tree(
+    source: str | os.PathLike[str] | bytes, format_name: str, name: str = "the data"
+) -> Any:
+    """The value of a file, or of the bytes of one, which errors call `name`."""
+    tensors, metadata = read_weights(source, name)
+    if not isinstance(source, bytes):
+        name = os.fspath(source)
+    found = metadata.get(_FORMAT_KEY)
+    if found != format_name:
+        what = (
+            f"says it is a {found}" if found else "holds tensors only, as load_weights reads them"
+        )
+        raise CheckpointError(f"{name} is not a {format_name}: it {what}")
+    version = metadata.get(_VERSION_KEY)
+    if version != str(VERSION):
+        raise CheckpointError(
+            f"{name} has format version {version}, this groundup knows {VERSION}: update groundup"
+        )
+    try:
+        skeleton = parse_json(metadata.get(_TREE_KEY, ""))
+    except ValueError as error:
+        raise CheckpointError(f"{name} is damaged: {error} in its {_TREE_KEY}") from error
+    try:
+        return unpack(skeleton, tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from error
 
 
 def _pack(value: Any, path: _KeyPath, tensors: dict[str, Tensor]) -> Any:

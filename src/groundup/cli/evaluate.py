@@ -94,12 +94,12 @@ def measure_run(
     from groundup.training.evaluation import evaluate
     from groundup.training.execution import (
         autocast,
+        resolve_device,
         sequences_to_evaluate,
-        settle_device,
         switches,
     )
 
-    config = settle_device(config)
+    config = resolve_device(config)
     language_model = LanguageModel.load(folder, checkpoint, device=config.device)
     tokenizer = language_model.tokenizer
     with switches(config):

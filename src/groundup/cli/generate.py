@@ -121,10 +121,10 @@ def load_to_write(
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runtime import keep_freed_memory
-    from groundup.training.execution import settle_device
+    from groundup.training.execution import resolve_device
 
     asked = {"device": device, "precision": precision}
-    resolved = settle_device(load_settings(RunConfig, overrides=asked))
+    resolved = resolve_device(load_settings(RunConfig, overrides=asked))
     if resolved.device == "cpu":
         keep_freed_memory()
     return LanguageModel.load(

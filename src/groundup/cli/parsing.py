@@ -51,8 +51,10 @@ def parse_arguments(
         if not stop.code:
             return None
         finding = _validation_error_behind(stop)
-    except pydantic.ValidationError as error:
-        finding = error
+    except ConfigError as error:
+        if not isinstance(error.__cause__, pydantic.ValidationError):
+            raise
+        finding = error.__cause__
     flags = known_flags(arguments_type, prog)
     if finding is not None:
         raise ConfigError(_with_flags(describe_validation_error(finding), flags, argv))

@@ -21,7 +21,7 @@ from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
 if TYPE_CHECKING:
-    from groundup.training.machine_probe import Probe
+    from groundup.training.budget import Probe
 
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
 # What a probe finds out by itself.
@@ -207,7 +207,7 @@ def _show_devices(arguments: Arguments) -> None:
 
 
 def _probe(arguments: Arguments) -> "Probe":
-    from groundup.training.machine_probe import probe_this_machine
+    from groundup.training.budget import probe_this_machine
 
     config = RunConfig(
         batch_size=arguments.batch_size,

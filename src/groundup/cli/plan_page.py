@@ -22,7 +22,7 @@ from groundup.planner.quantities import (
 )
 
 if TYPE_CHECKING:
-    from groundup.training.machine_probe import Probe
+    from groundup.training.budget import Probe
 
 
 def print_plan(plan: Plan) -> None:

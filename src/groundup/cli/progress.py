@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from groundup.planner.quantities import show_bytes
-from groundup.training.console import show_duration
+from groundup.runtime import show_duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task, TaskID

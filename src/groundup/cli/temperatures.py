@@ -198,9 +198,9 @@ def describe_device(device: str) -> str:
     """The device that the flag stands for, as its maker calls it."""
     from groundup.config import load_settings
     from groundup.runs.config import RunConfig
-    from groundup.training.execution import device_name, settle_device
+    from groundup.training.execution import device_name, resolve_device
 
-    return device_name(settle_device(load_settings(RunConfig, overrides={"device": device})))
+    return device_name(resolve_device(load_settings(RunConfig, overrides={"device": device})))
 
 
 def print_study(study: "TemperatureStudy") -> None:

@@ -16,16 +16,15 @@ from groundup.cli.early_flags import is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
-from groundup.runs.config import RunConfig
+from groundup.runs.config import COUNTED_IN_STEPS, RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.process_clock import process_start
-from groundup.training.step_counts import COUNTED_IN_STEPS
+from groundup.runtime import process_start
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
-    from groundup.training.time_budget import TimeBudget
+    from groundup.training.budget import TimeBudget
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
     minutes = arguments.minutes
     if minutes is None:
         return None
-    from groundup.training.time_budget import TimeBudget
+    from groundup.training.budget import TimeBudget
 
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes is {minutes:g}: give a number of minutes above 0")
@@ -150,7 +149,7 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
 
 def _print_summary(summary: "TrainSummary") -> None:
     from groundup.cli.tables import print_figures
-    from groundup.planner.quantities import show_duration
+    from groundup.runtime import show_duration
 
     figures = [
         ("steps", f"{summary.steps:,} of {summary.num_steps:,}"),

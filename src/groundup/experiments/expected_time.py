@@ -19,8 +19,7 @@ from groundup.planner.quantities import show_dollars, show_duration
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
-from groundup.training.execution import device_name, settle_device, switches
-from groundup.training.peak_rate import find_peak
+from groundup.training.execution import device_name, find_peak, resolve_device, switches
 
 
 def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | None:
@@ -60,7 +59,7 @@ def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None)
     each = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
     line = f"{show_duration(seconds)} {_whose(trials, slots)}, {each} each"
     try:
-        device = _device_name(settle_device(config))
+        device = _device_name(resolve_device(config))
     except ConfigError:
         return line
     share = _num_lanes(config, slots) / len(slots)
@@ -103,7 +102,7 @@ def _durations(trials: Sequence[Trial]) -> Iterator[Duration]:
 
 
 def _find_machine(config: RunConfig) -> _Machine:
-    config = settle_device(config)
+    config = resolve_device(config)
     execution = Execution.of(config.device, config.precision)
     is_tf32 = execution == ("cuda", "float32") and config.tf32
     precision = "tf32" if is_tf32 else execution.precision

@@ -9,8 +9,7 @@ from groundup.experiments.spec import SweepConfig, make_spec
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
-from groundup.runs.config import RunConfig
-from groundup.training.step_counts import scaled_steps
+from groundup.runs.config import RunConfig, scaled_steps
 
 _FEWEST_STEPS = 10
 

@@ -18,7 +18,7 @@ from groundup.experiments.search_journal import search_trials
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
-from groundup.training.execution import settle_device
+from groundup.training.execution import resolve_device
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ def _check_devices(spec: SweepConfig, left: list[Trial], num_to_propose: int) ->
     if num_to_propose:
         configs.append(base_config(spec))
     for config in {(one.device, one.precision): one for one in configs}.values():
-        settle_device(config)
+        resolve_device(config)
 
 
 def _rank(result: PointResult) -> tuple[bool, bool, float]:

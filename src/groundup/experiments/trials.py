@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
-from groundup.runs.config import RunConfig
+from groundup.runs.config import COUNTED_IN_STEPS, RunConfig, scaled_steps
 from groundup.runs.folder import RunFolder
-from groundup.training.step_counts import COUNTED_IN_STEPS, scaled_steps
 
 Status = Literal["finished", "diverged", "pruned", "failed"]
 

@@ -1,17 +1,17 @@
 """The settings of a training run: one tree, stored as YAML, set by flags, no torch.
 
 The sections that belong to a component are declared there (`ModelConfig`, `OptimizerConfig`,
-`ScheduleConfig`); how two trees differ is `changes`.
+`ScheduleConfig`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings
+from groundup.config import MAX_STEPS, Seed, Settings, load_settings
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
@@ -66,7 +66,7 @@ class CheckpointConfig(Settings):
 
 
 class LoggingConfig(Settings):
-    """Where the figures go besides metrics.jsonl."""
+    """Where the metrics go besides metrics.jsonl."""
 
     every_steps: int = Field(10, ge=1, le=MAX_STEPS)
     """Steps from one line of metrics.jsonl and of the console to the next."""
@@ -75,32 +75,32 @@ class LoggingConfig(Settings):
     """Write TensorBoard event files into the run folder."""
 
     wandb: bool = False
-    """Send the figures to Weights & Biases."""
+    """Send the metrics to Weights & Biases."""
 
     trackio: bool = False
-    """Send the figures to trackio."""
+    """Send the metrics to trackio."""
 
     project: str = "groundup"
     """The project that wandb and trackio file the run under."""
 
 
 class SampleConfig(Settings):
-    """Text that the model writes while it learns."""
+    """Text that the model generates while it trains."""
 
     every_steps: int = Field(0, ge=0, le=MAX_STEPS)
-    """Steps from one sample to the next; 0 writes none."""
+    """Steps from one sample to the next; 0 generates none."""
 
     prompts: tuple[str, ...] = ("Once upon a time",)
-    """The beginnings to go on from."""
+    """The prompts to continue."""
 
     max_tokens: int = Field(64, ge=1, le=10**6)
     """The most tokens a sample may have."""
 
     temperature: float = Field(0.8, ge=0, le=1e6)
-    """Below 1 the likely tokens become likelier; 0 always takes the likeliest."""
+    """Below 1: likelier tokens; above 1: more random; 0: always the likeliest token."""
 
     top_p: float = Field(0.95, gt=0, le=1)
-    """Draw from the likeliest tokens that together have this probability."""
+    """Sample from the likeliest tokens that together have this probability."""
 
     seed: Seed = 0
     """Seed of the samples; they leave the training's own random numbers alone."""
@@ -134,7 +134,7 @@ class RunConfig(Settings):
     all (None), or a number. Same gradients."""
 
     clip_norm: float | None = Field(1.0, gt=0, le=1e12)
-    """Scale gradients whose norm is greater down to this; never if None."""
+    """Clip the gradient norm to this; never if None."""
 
     z_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the squared log of the softmax denominator, which keeps logits small."""
@@ -178,7 +178,7 @@ class RunConfig(Settings):
 
     @property
     def sequences_in_memory(self) -> int:
-        """micro_batch_size, as given or settled, else the whole batch."""
+        """micro_batch_size, as given or resolved, else the whole batch."""
         return self.micro_batch or self.batch_size
 
     @property
@@ -192,7 +192,7 @@ class RunConfig(Settings):
 
     @property
     def run_folder(self) -> Path:
-        """Where the run lies; only a named run has a place."""
+        """Where the run lies; only a named run has one."""
         if self.name is None:
             raise ValueError("a run without a name has no folder yet")
         return self.runs_folder / self.name
@@ -210,10 +210,41 @@ class RunConfig(Settings):
     def _check_samples(self) -> "RunConfig":
         if self.samples.every_steps and not self.samples.prompts:
             raise ValueError(
-                "samples.prompts is empty: give at least one beginning, or set "
+                "samples.prompts is empty: give at least one prompt, or set "
                 "samples.every_steps to 0"
             )
         return self
+
+
+COUNTED_IN_STEPS = (
+    "schedule.warmup_steps",
+    "schedule.decay_steps",
+    "evaluation.every_steps",
+    "checkpoints.every_steps",
+    "logging.every_steps",
+    "samples.every_steps",
+)
+"""The settings that are counted in steps besides num_steps itself, by dotted name."""
+
+
+def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) -> dict[str, int]:
+    """num_steps, and what else is counted in steps so that it keeps its fraction of the run.
+
+    What is on stays on. Names in `chosen` are left out: they stay as they are.
+    """
+    values = {"num_steps": num_steps}
+    for name in COUNTED_IN_STEPS:
+        section, _, setting = name.partition(".")
+        value = getattr(getattr(base, section), setting)
+        if value and name not in chosen:
+            values[name] = max(1, round(value * num_steps / base.num_steps))
+    return values
+
+
+def with_num_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) -> RunConfig:
+    """The same run with another length, see `scaled_steps`."""
+    values = {**base.model_dump(), **scaled_steps(base, num_steps, chosen)}
+    return load_settings(RunConfig, None, values)
 
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:

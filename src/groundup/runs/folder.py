@@ -20,8 +20,13 @@ from groundup.config import flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
 from groundup.runs.config import RunConfig
-from groundup.runs.log import TAIL_BYTES, log_to_file
-from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
+from groundup.runs.outcome import (
+    TAIL_BYTES,
+    Outcome,
+    log_to_file,
+    outcome_of_log,
+    parse_outcome,
+)
 from groundup.runs.plain_files import open_plain_file, read_tail
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ class Record:
     """What is to be written about a run when it ends."""
 
     takes_errors: bool = True
-    """Whether an error that ends the block is the run's, and no refusal that leaves it alone."""
+    """Whether an error that ends the block is the run's, or a refusal that leaves it alone."""
     outcome: Callable[[], Outcome] = lambda: Outcome("failed")
     """Asked at the end; the reason of an error is added to it."""
 
@@ -71,7 +76,7 @@ class RunFolder:
     def read_config(self) -> RunConfig:
         """The settings the run was last trained with."""
         if not self.has_run():
-            what = f"has no {self.config_file.name}" if self.path.is_dir() else "is no folder"
+            what = f"has no {self.config_file.name}" if self.path.is_dir() else "does not exist"
             raise ConfigError(
                 f"{self.path} {what}, so there is no run to read: name a folder that groundup "
                 f"train made, or train one"
@@ -86,8 +91,8 @@ class RunFolder:
         """
         if resume and not self.has_run():
             raise ConfigError(
-                f"{self.path} holds no run to resume: check --name and --runs-folder, or leave "
-                f"--resume out to begin it"
+                f"{self.path} does not hold a run to resume: check --name and --runs-folder, or "
+                f"leave --resume out to begin it"
             )
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file: choose another --name for the run")
@@ -170,7 +175,7 @@ class RunFolder:
         remains = [path for path in (self.metrics_file, self.checkpoints) if path.exists()]
         if self.has_run() and (remains or not self._is_written_by_training()):
             raise ConfigError(
-                f"{self.path} already holds a run: go on with it by --resume, or choose another "
+                f"{self.path} already holds a run: continue it with --resume, or choose another "
                 f"--name"
             )
         if remains:

@@ -1,5 +1,5 @@
 """What metrics.jsonl says: numbers as columns, so that a run of a million lines fits in memory,
-and the events between them. How the file is read is `metrics_file`.
+and the events between them, spikes of the loss among them. `metrics_file` reads the file.
 """
 
 import json
@@ -11,19 +11,76 @@ from typing import Any
 
 import numpy
 
-from groundup.runs.loss_spikes import SpikeDetector
-
 _MAX_COLUMNS = 64
 _MAX_REASONS = 200
 _MAX_SAMPLES = 400
 _MAX_SAMPLE_CHARACTERS = 4_000
 # Too large for any metric of a run that has not diverged.
 _LIMIT = 1e30
+# How a spike of the loss is told from noise, see `SpikeDetector`.
+_MEMORY = 0.95
+_NUM_LINES_BEFORE_JUDGING = 20
+_DEVIATIONS = 8.0
+_LEAST_RISE = 0.1
+_MAX_SPIKES = 200
+
+
+@dataclass
+class Spike:
+    """A rise of one or several lines above what the lines before led to expect."""
+
+    step: int
+    loss: float
+    expected: float
+
+
+class SpikeDetector:
+    """Finds where a loss jumps out of its own recent course, with no look ahead.
+
+    It holds a running mean of the loss and of its distance from that mean. A loss is a spike if it
+    lies above the mean by eight of the usual distances and by a tenth of the mean. Spikes move the
+    mean only as far as an ordinary line could, so that a plateau after a jump becomes the new
+    course in time and is then no spike any more.
+    """
+
+    def __init__(self) -> None:
+        self.spikes: list[Spike] = []
+        self.num_spikes = 0
+        self._mean = 0.0
+        self._distance = 0.0
+        self._num_lines = 0
+        self._is_in_spike = False
+
+    def add(self, step: int, loss: float) -> None:
+        """Judge the next loss; those that are not finite are passed over."""
+        if not math.isfinite(loss):
+            return
+        self._num_lines += 1
+        if self._num_lines == 1:
+            self._mean = loss
+            return
+        rise = loss - self._mean
+        allowed = max(_DEVIATIONS * self._distance, _LEAST_RISE * abs(self._mean))
+        is_spike = self._num_lines > _NUM_LINES_BEFORE_JUDGING and rise > allowed
+        if is_spike:
+            self._note(step, loss)
+        self._is_in_spike = is_spike
+        moved = min(allowed, rise)
+        self._mean += (1 - _MEMORY) * moved
+        self._distance = _MEMORY * self._distance + (1 - _MEMORY) * abs(moved)
+
+    def _note(self, step: int, loss: float) -> None:
+        if not self._is_in_spike:
+            self.num_spikes += 1
+            if len(self.spikes) < _MAX_SPIKES:
+                self.spikes.append(Spike(step, loss, self._mean))
+        elif self.spikes and loss > self.spikes[-1].loss:
+            self.spikes[-1].step, self.spikes[-1].loss = step, loss
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the model wrote after a step, one text for each prompt."""
+    """What the model generated after a step, one text for each prompt."""
 
     step: int
     texts: tuple[str, ...]
@@ -42,11 +99,11 @@ class Metrics:
     reasons: dict[int, str] = field(default_factory=dict)
     """Why the step of a line was skipped, by the number of the line."""
     ends_without_loss: bool = False
-    """Was the newest training loss no number?"""
+    """Was the newest training loss not a number?"""
     samples: list[Sample] = field(default_factory=list)
     spikes: SpikeDetector = field(default_factory=SpikeDetector)
     num_damaged: int = 0
-    """Lines that are no JSON object."""
+    """Lines that are not a JSON object."""
     notes: list[str] = field(default_factory=list)
     """What was odd about the file, a sentence each."""
 
@@ -158,7 +215,7 @@ def is_number(value: Any) -> bool:
 
 
 def as_float(value: Any) -> float:
-    """NaN for what is no number, or one that only a run which diverged can have."""
+    """NaN for what is not a number, or one that only a run which diverged can have."""
     if type(value) is not float:
         try:
             value = float(value) if is_number(value) else math.nan

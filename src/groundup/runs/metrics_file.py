@@ -23,7 +23,7 @@ from groundup.runs.plain_files import open_plain_file, read_tail
 _BLOCK_BYTES = 2**20
 _MAX_LINE_BYTES = 16 * 2**20
 
-# What stands for the step of a line that is no record; torn is the last alone.
+# What stands for the step of a line that is not a record; torn is the last alone.
 _DAMAGED, _TORN = -1, -2
 
 _log = logging.getLogger(__name__)
@@ -43,13 +43,16 @@ def read_metrics(path: Path) -> Metrics:
     elif reader.unfinished.strip():
         metrics.notes.append(f"the last line of {path.name} is unfinished and was left out")
     if metrics.num_damaged:
-        verb = "line is" if metrics.num_damaged == 1 else "lines are"
+        verb = (
+            "line is not a JSON object"
+            if metrics.num_damaged == 1
+            else "lines are not JSON objects"
+        )
         metrics.notes.append(
-            f"{metrics.num_damaged:,} {verb} no JSON object and left out (first: line "
-            f"{reader.first_damaged:,})"
+            f"{metrics.num_damaged:,} {verb} and left out (first: line {reader.first_damaged:,})"
         )
     if not metrics.num_lines and path.is_file():
-        metrics.notes.append(f"{path.name} holds no figures yet")
+        metrics.notes.append(f"{path.name} has no metrics yet")
     if metrics.num_skipped:
         steps = "step was" if metrics.num_skipped == 1 else "steps were"
         metrics.notes.append(f"{metrics.num_skipped:,} {steps} skipped: not finite")
@@ -170,7 +173,7 @@ def cut_metrics(path: Path, last_step: int) -> bool:
 
 
 def _lines_with_steps(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each line with its step; a line that is no record has a mark instead."""
+    """Each line with its step; a line that is not a record has a mark instead."""
     with open(path, "rb") as file:
         for line in file:
             record = parse_line(line)
@@ -203,10 +206,10 @@ def _last_records(tail: bytes) -> list[dict[str, Any]]:
 
 
 def _newest_validation(tail: bytes) -> dict[str, float]:
-    place = tail.rfind(b'"validation_loss"')
-    if place < 0:
+    position = tail.rfind(b'"validation_loss"')
+    if position < 0:
         return {}
-    line = tail[tail.rfind(b"\n", 0, place) + 1 : tail.find(b"\n", place)]
+    line = tail[tail.rfind(b"\n", 0, position) + 1 : tail.find(b"\n", position)]
     return _finite_values(parse_line(line) or {})
 
 

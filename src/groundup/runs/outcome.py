@@ -1,20 +1,27 @@
-"""How a run ended, as training writes it into outcome.json.
+"""How a run ended: log.txt and outcome.json, written while it trains and read by all who look.
 
-A run that trains has none yet, and one that was killed never gets one. Runs from before the file
-existed are told by the last line of their log, here and nowhere else.
+A run that trains has no outcome yet, and one that was killed never gets one. Runs from before the
+file existed are told by the last line of their log, here and nowhere else.
 """
 
 import contextlib
+import logging
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 from groundup.files import parse_json, write_json_atomic
-from groundup.runs.log import last_entry
 
 State = Literal["finished", "stopped", "diverged", "failed"]
+
+TAIL_BYTES = 16_384
+"""How much of the end of a log surely holds its last line."""
+
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Outcome:
 
 
 def parse_outcome(data: bytes) -> Outcome | None:
-    """What outcome.json says; None where it says nothing of use."""
+    """What outcome.json says; None where it is not one."""
     try:
         value = parse_json(data)
     except ValueError:
@@ -62,3 +69,40 @@ def outcome_of_log(tail: bytes) -> Outcome | None:
     if level == "ERROR":
         return Outcome("diverged" if "no finite loss" in text else "failed", reason=text)
     return Outcome("stopped") if text.startswith("stopped after step") else None
+
+
+@contextlib.contextmanager
+def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Add what groundup logs meanwhile to the file; gives what adds an error to the file alone."""
+    logger = logging.getLogger("groundup")
+    handler = _QuietFileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    level = logger.level
+    logger.addHandler(handler)
+    if logger.getEffectiveLevel() > logging.INFO:
+        logger.setLevel(logging.INFO)
+
+    def add_error(text: str) -> None:
+        handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, text, (), None))
+
+    try:
+        yield add_error
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def last_entry(tail: bytes) -> tuple[str, str]:
+    """Level and first line of what was logged last, from the end of a log; empty if nothing was."""
+    for line in reversed(tail.decode("utf-8", "replace").splitlines()):
+        if found := _LINE.fullmatch(line):
+            return found["level"], found["text"]
+    return "", ""
+
+
+class _QuietFileHandler(logging.FileHandler):
+    """A log line that cannot be written (disk full) is no reason to disturb the training."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass

@@ -1,13 +1,27 @@
-"""How the settings of a resumed run differ from those it began with, each difference by name."""
+"""What a resume finds changed since the run began, by name: settings, data, versions, machine."""
 
+import datetime
+import logging
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy
+import torch
+
+from groundup import __version__
 from groundup.checkpoint import Checkpoint
 from groundup.config import Settings, flatten
+from groundup.data.shards import DataIds
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runtime import num_cores
+from groundup.training.execution import describe_kernels, device_name
 
 # What is only shown, and changes neither weights nor files that count.
 _FREE = ("logging.",)
@@ -15,6 +29,11 @@ _FREE = ("logging.",)
 # A state of other settings than these cannot be loaded at all.
 _FIXED = ("model.", "optimizer.name")
 _FIXED_EXCEPT = ("model.kernels", "model.norm_eps", "model.rope_theta", "model.logit_soft_cap")
+
+# A resume under other values of these may round differently.
+_DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads", "data")
+
+_log = logging.getLogger(__name__)
 
 
 def differences(old: Settings, new: Settings) -> list[str]:
@@ -28,21 +47,23 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
     Raises ConfigError if there are any and `allow_changes` is not set, or if one makes the old
     weights useless. What is only shown may change at any time.
     """
-    changed = list(_changed(old, new))
-    fixed = [
-        key for key, _, _ in changed if key.startswith(_FIXED) and not key.startswith(_FIXED_EXCEPT)
-    ]
+    keys = [key for key, _, _ in _changed(old, new)]
+    found = differences(old, new)
+    advice = None
+    fixed = [key for key in keys if key.startswith(_FIXED) and not key.startswith(_FIXED_EXCEPT)]
     if fixed:
-        raise ConfigError(
-            f"the run in {new.run_folder} has other settings: {'; '.join(differences(old, new))}. "
+        advice = (
             f"Its weights cannot go on with another {fixed[0]}: begin a new run with another --name"
         )
-    if not allow_changes and any(not key.startswith(_FREE) for key, _, _ in changed):
-        raise ConfigError(
-            f"the run in {new.run_folder} has other settings: {'; '.join(differences(old, new))}. "
-            f"Resume with the settings it began with, or accept the changes with --allow-changes"
+    elif not allow_changes and any(not key.startswith(_FREE) for key in keys):
+        advice = (
+            "Resume with the settings it began with, or accept the changes with --allow-changes"
         )
-    return differences(old, new)
+    if advice is not None:
+        raise ConfigError(
+            f"the run in {new.run_folder} has other settings: {'; '.join(found)}. {advice}"
+        )
+    return found
 
 
 def check_saved(file: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
@@ -61,9 +82,78 @@ def check_saved(file: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
             )
 
 
+def describe_environment(
+    config: RunConfig, data: DataIds, end_id: int, peak_flops_per_second: float | None
+) -> dict[str, Any]:
+    """Everything that decides a run besides its settings, as environment.json holds it."""
+    return {
+        "groundup": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "device": device_name(config),
+        "kernels": describe_kernels(config),
+        "peak_flops_per_second": peak_flops_per_second,
+        "num_cores": num_cores(),
+        "num_threads": torch.get_num_threads(),
+        "git_commit": _git_commit(),
+        "command": sys.argv,
+        "seed": config.seed,
+        "data": {name: value for name, value in asdict(data).items() if name != "folder"},
+        "end_id": end_id,
+        "started": _now(),
+    }
+
+
+def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) -> dict[str, Any]:
+    """The environment the run began in, with a note of this resume.
+
+    Other data must be allowed; other versions or hardware are named.
+    """
+    old = folder.read_environment()
+    changes = [
+        f"{key}: {old[key]} -> {new[key]}"
+        for key in _DECISIVE
+        if key in old and old[key] != new[key]
+    ]
+    data_changes = [change for change in changes if change.startswith("data")]
+    if data_changes and not allow_changes:
+        raise ConfigError(
+            f"the run in {folder.path} was trained on other data ({data_changes[0]}): give it the "
+            f"shards it began with, or accept the change with --allow-changes"
+        )
+    if changes:
+        _log.warning(
+            "the run began under other conditions, so its last bits may differ from those of a "
+            "run that was not interrupted: %s",
+            "; ".join(changes),
+        )
+    earlier = old.get("resumes")
+    resume = {"started": _now(), "changes": changes}
+    return {**old, "resumes": [*(earlier if isinstance(earlier, list) else []), resume]}
+
+
 def _changed(old: Settings, new: Settings) -> Iterator[tuple[str, Any, Any]]:
     before = dict(flatten(old.model_dump(mode="json")))
     after = dict(flatten(new.model_dump(mode="json")))
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _git_commit() -> str | None:
+    """The commit of the repository that the process stands in, "-dirty" if files differ from it."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            command, cwd=Path.cwd(), capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

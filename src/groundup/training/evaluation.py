@@ -1,6 +1,6 @@
 """How well a model predicts text it has not learned from: loss, perplexity and bits per byte.
 
-The windows are fixed, so figures compare over a run and between runs; no random state is touched.
+The windows are fixed, so results compare over a run and between runs; no random state is touched.
 """
 
 import math
@@ -25,7 +25,7 @@ Windows = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures of one evaluation."""
+    """The results of one evaluation."""
 
     loss: float
     """Mean of -ln p(token), in nats."""
@@ -107,7 +107,11 @@ def evaluate(
     seed: int = 0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Evaluation:
-    """Loss, perplexity and bits per byte of a model on a split, or on some windows of it."""
+    """loss = mean -ln p(token | those before it), on a split or on some windows of it.
+
+    num_windows: how many windows to predict, chosen by `seed`; None takes the whole split.
+    batch_size: windows at once. autocast: what the forward passes run within.
+    """
     context_length = model.config.context_length
     evaluator = Evaluator(shards, tokenizer, context_length, num_windows, batch_size, seed)
     return evaluator(model, autocast)

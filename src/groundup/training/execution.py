@@ -1,13 +1,15 @@
 """How a run computes: device, precision, compilation, and torch's switches for the time of the run.
 
-Every "auto" is settled here, before anything else looks at the settings, so that the run folder
+Every "auto" is resolved here, before anything else looks at the settings, so that the run folder
 holds what was decided; the log gets one line that says which kernels run.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,31 +21,40 @@ from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
+from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.runs.config import RunConfig
 from groundup.runtime import keep_freed_memory, memory_bytes, why_no_bfloat16
 
+# A peak is measured by matmuls of this size, for this long but no more than so many.
+_MATMUL_SIZE = 512
+_MATMUL_SECONDS = 0.1
+_MAX_MATMULS = 100
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 _log = logging.getLogger(__name__)
 
 
-def settle(config: RunConfig) -> RunConfig:
+def resolve(config: RunConfig) -> RunConfig:
     """The same settings with every "auto" replaced by what this machine makes of it.
 
-    An error where the run cannot be trained here; who only computes wants `settle_device`.
+    An error where the run cannot be trained here; who only computes wants `resolve_device`.
     """
-    settled = settle_device(config)
-    return settled.model_copy(update={"micro_batch_size": _settle_micro_batch(settled)})
+    config = resolve_device(config)
+    size = config.micro_batch
+    if config.micro_batch_size == "auto":
+        size = pick_micro_batch(planned_memory(config), config.batch_size, _memory_bytes(config))
+        size = None if size == config.batch_size else size
+    return config.model_copy(update={"micro_batch_size": size})
 
 
-def settle_device(config: RunConfig) -> RunConfig:
-    """The same settings with device, precision and compilation settled."""
-    device = _settle_device(config.device)
+def resolve_device(config: RunConfig) -> RunConfig:
+    """The same settings with device, precision and compilation resolved."""
+    device = _resolve_device(config.device)
     return config.model_copy(
         update={
             "device": device,
-            "precision": _settle_precision(config.precision, device),
-            "compile": _settle_compile(config.compile, device),
+            "precision": _resolve_precision(config.precision, device),
+            "compile": _resolve_compile(config.compile, device),
         }
     )
 
@@ -57,13 +68,13 @@ def sequences_to_evaluate(config: RunConfig) -> int:
 
 
 def planned_memory(config: RunConfig) -> TrainingMemory:
-    """What a step of a settled run takes, by the planner."""
+    """What a step of a resolved run takes, by the planner."""
     execution = Execution.of(config.device, config.precision)
     return training_memory(config.model, execution, config.optimizer.name, _memory_bytes(config))
 
 
 def autocast(config: RunConfig) -> AbstractContextManager[Any]:
-    """Within it products are computed in the run's precision; weights stay in float32."""
+    """Within it matmuls are computed in the run's precision; weights stay in float32."""
     if config.precision == "float32":
         return nullcontext()
     return torch.autocast(torch.device(config.device).type, dtype=torch.bfloat16)
@@ -112,17 +123,28 @@ def device_name(config: RunConfig) -> str:
     return _processor_name() if device.type == "cpu" else f"{_processor_name()} ({device.type})"
 
 
+def matmul_precision(config: RunConfig) -> Precision:
+    """What matmuls are computed in."""
+    if config.precision == "bfloat16":
+        return "bfloat16"
+    return "tf32" if config.tf32 and config.device.startswith("cuda") else "float32"
+
+
 def describe_kernels(config: RunConfig) -> str:
     """One line for the log: which kernels the run computes with."""
-    is_cuda = config.device.startswith("cuda")
-    precision = "float32"
-    if config.precision == "bfloat16":
-        precision = "bfloat16 (autocast, float32 weights)"
-    elif is_cuda:
-        precision += " with TF32 products" if config.tf32 else ""
+    layers = "fused attention and layers"
+    if config.model.kernels == "reference":
+        layers = "reference formulas"
+    elif config.device.startswith("cuda") and HAS_TRITON and config.precision == "bfloat16":
+        layers += " in Triton"
+    precision = {
+        "bfloat16": "bfloat16 (autocast, float32 weights)",
+        "tf32": "float32 with TF32 matmuls",
+        "float32": "float32",
+    }[matmul_precision(config)]
     is_deterministic = config.deterministic or config.device == "cpu"
     parts = [
-        _describe_layers(config),
+        layers,
         f"compile {config.compile}",
         f"precision {precision}",
         "deterministic" if is_deterministic else "not deterministic",
@@ -131,16 +153,51 @@ def describe_kernels(config: RunConfig) -> str:
     return f"kernels on {device_name(config)}: {', '.join(parts)}"
 
 
-def _describe_layers(config: RunConfig) -> str:
-    if config.model.kernels == "reference":
-        return "reference formulas"
-    is_cuda = config.device.startswith("cuda")
-    if is_cuda and HAS_TRITON and config.precision == "bfloat16":
-        return "fused attention and layers in Triton"
-    return "fused attention and layers"
+def find_peak(config: RunConfig) -> float | None:
+    """The device's peak in floating-point operations a second, from the data sheet of a GPU and
+    measured on a CPU. It is the same all through a process; None where nobody knows."""
+    precision = matmul_precision(config)
+    if config.device.startswith("cuda"):
+        return peak_flops_per_second(device_name(config), precision)
+    if config.device == "cpu":
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        return torch.get_num_threads() * core_peak(dtype)
+    return None
 
 
-def _settle_device(device: str) -> str:
+@functools.cache
+def core_peak(dtype: torch.dtype) -> float:
+    """The peak of one core, measured once: who asks twice has to get the same answer.
+
+    One thread is timed, not all: where others compute too, threads wait for each other. Eight times
+    in new processes on two busy cores, the best of 0.3 s of matmuls on both was between 35 and 331
+    GFLOP/s, twice that of 0.1 s on one between 316 and 332 (2026-11).
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return 2 * _MATMUL_SIZE**3 / _matmul_seconds(dtype)
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _matmul_seconds(dtype: torch.dtype) -> float:
+    """Of two square matrices, the shortest of as many matmuls as a moment has room for."""
+    matrix = torch.full((_MATMUL_SIZE, _MATMUL_SIZE), 1.0, dtype=dtype)
+    torch.mm(matrix, matrix)
+    best = float("inf")
+    began = time.perf_counter()
+    for _ in range(_MAX_MATMULS):
+        before = time.perf_counter()
+        torch.mm(matrix, matrix)
+        now = time.perf_counter()
+        best = min(best, now - before)
+        if now - began > _MATMUL_SECONDS:
+            break
+    return max(best, 1e-9)
+
+
+def _resolve_device(device: str) -> str:
     if device == "auto":
         if torch.cuda.is_available():
             return "cuda"
@@ -172,13 +229,6 @@ def _check_cuda(device: str) -> None:
         raise ConfigError(f"device is {device}, but the last of {count} is cuda:{count - 1}")
 
 
-def _settle_micro_batch(config: RunConfig) -> int | None:
-    if config.micro_batch_size != "auto":
-        return config.micro_batch
-    size = pick_micro_batch(planned_memory(config), config.batch_size, _memory_bytes(config))
-    return None if size == config.batch_size else size
-
-
 def _memory_bytes(config: RunConfig) -> int:
     """All that the device has: what others use of it may change until the run is resumed."""
     if config.device.startswith("cuda"):
@@ -186,7 +236,7 @@ def _memory_bytes(config: RunConfig) -> int:
     return memory_bytes()
 
 
-def _settle_precision(precision: str, device: str) -> str:
+def _resolve_precision(precision: str, device: str) -> str:
     if precision == "bfloat16" and device == "cpu" and (reason := why_no_bfloat16()):
         raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
     if precision != "auto":
@@ -196,7 +246,7 @@ def _settle_precision(precision: str, device: str) -> str:
     return "float32"
 
 
-def _settle_compile(mode: str, device: str) -> str:
+def _resolve_compile(mode: str, device: str) -> str:
     if mode != "auto":
         return mode
     if not device.startswith("cuda"):

@@ -9,6 +9,7 @@ import torch
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runtime import peak_memory_bytes
+from groundup.training.state import TrainingState
 
 _NO_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory", re.IGNORECASE)
 _GIB = 2**30
@@ -28,9 +29,12 @@ def memory_advice(config: RunConfig) -> Iterator[None]:
 
 
 def describe_divergence(
-    config: RunConfig, num_steps: int, last_good_step: int, reason: str, starts: list[int]
+    config: RunConfig, state: TrainingState, reason: str, starts: list[int]
 ) -> str:
-    """Why the run stops after too many steps without a finite loss or gradient."""
+    """Why the run stops after too many steps without a finite loss or gradient.
+
+    `reason` is that of the last one, whose windows begin at `starts`.
+    """
     advice = [f"lower --optimizer.learning-rate from {config.optimizer.learning_rate:g}"]
     if config.clip_norm is None:
         advice.append("clip gradients with --clip-norm 1")
@@ -42,9 +46,10 @@ def describe_divergence(
         advice.append("use --model.qk-norm in a new run")
     shown = ", ".join(map(str, starts[:4])) + (", …" if len(starts) > 4 else "")
     return (
-        f"{num_steps} steps in a row had no finite loss and gradients (the last: {reason}; its "
-        f"windows begin at ids {shown}), so the run stopped; weights and optimizer are as they "
-        f"were after step {last_good_step}, its last good one, and are saved. {_sentence(advice)}; "
+        f"{state.num_skipped_in_row} steps in a row had no finite loss and gradients (the last: "
+        f"{reason}; its windows begin at ids {shown}), so the run stopped; weights and optimizer "
+        f"are as they were after step {state.last_good_step}, its last good one, and are saved. "
+        f"{_sentence(advice)}; "
         f"go on with --resume --allow-changes. metrics.jsonl names the windows of every "
         f"skipped step: if they are always the same, look at the text there"
     )

@@ -1,4 +1,4 @@
-"""The training loop: batches in, steps, figures, evaluations, samples and checkpoints out.
+"""The training loop: batches in, steps, metrics, evaluations, samples and checkpoints out.
 
 What each of these does lives in a file of its own; here is when, and in which order. A step that
 is followed by nothing but a log line is finished while the device computes the next one.
@@ -9,7 +9,6 @@ import datetime
 import functools
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,28 +16,20 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
-from groundup.data.batches.loader import Batch
 from groundup.errors import ConfigError, GroundupError
-from groundup.optim.build import set_learning_rates
-from groundup.optim.schedules import learning_rate_at
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
-from groundup.training.console import show_duration
-from groundup.training.cost_probe import WriteSample, fit_into_budget
-from groundup.training.execution import autocast, settle, switches
+from groundup.runtime import Progress, show_duration
+from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
+from groundup.training.execution import autocast, resolve, switches
 from groundup.training.failures import describe_divergence, memory_advice
-from groundup.training.graph import choose_step
-from groundup.training.metrics import Meter, MetricsWriter
-from groundup.training.opening import OpenRun, open_run
-from groundup.training.reporting import Reporter
+from groundup.training.metrics import Meter, MetricsWriter, learning_rate_of
 from groundup.training.saving import Saver
+from groundup.training.setup import OpenRun, open_run
 from groundup.training.signals import StopRequest
-from groundup.training.step import QueuedStep
-from groundup.training.time_budget import TimeBudget
+from groundup.training.step import QueuedStep, choose_step
 from groundup.training.timetable import Timetable
-
-Progress = Callable[[int, int | None], None]
 
 _log = logging.getLogger(__name__)
 
@@ -87,23 +78,22 @@ def train(
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
-    `write_sample` is given the model, the run's tokenizer and a prompt, and continues that for the
-    samples; `progress` is told (steps done, all steps).
-    `stop_after` ends the run at that step as a signal would: saved, to be resumed. Settings that
-    differ from those the run began with are an error unless `allow_changes` is set. With a
-    `budget`, num_steps becomes what fits into that time on this machine.
+    config: all settings; a run without a name gets one from the time.
+    allow_changes: accept settings that differ from those the run began with, an error otherwise.
+    write_sample: given the model, the run's tokenizer and a prompt, returns a continuation.
+    progress: is told (steps done, all steps) after every step.
+    stop_after: ends the run at that step as a signal would: saved, to be resumed.
+    budget: num_steps becomes what fits into that time on this machine.
     """
-    config = settle(_named(config))
+    if config.name is None:
+        now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        config = config.model_copy(update={"name": now})
+    config = resolve(config)
     folder = RunFolder(config.run_folder)
-    settle_length = None
-    if budget is not None:
-        if resume:
-            raise ConfigError(
-                f"the run in {folder.path} has begun with its number of steps, so that a time "
-                f"cannot decide it any more: resume without --minutes"
-            )
-        settle_length = functools.partial(
-            fit_into_budget, folder=folder, budget=budget, write_sample=write_sample
+    if budget is not None and resume:
+        raise ConfigError(
+            f"the run in {folder.path} has begun with its number of steps, so that a time "
+            f"cannot decide it any more: resume without --minutes"
         )
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.claim(resume=resume))
@@ -111,12 +101,17 @@ def train(
         record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
+        choose_length = None
+        if budget is not None:
+            choose_length = functools.partial(
+                fit_into_budget, folder=folder.path, budget=budget, write_sample=write_sample
+            )
         run = open_run(
             config,
             folder,
             resume=resume,
             allow_changes=allow_changes,
-            settle_length=settle_length,
+            choose_length=choose_length,
         )
         record.takes_errors = True
         for tracker in run.trackers:
@@ -132,36 +127,34 @@ class _Training:
     def __init__(
         self, run: OpenRun, write_sample: WriteSample | None, progress: Progress | None
     ) -> None:
+        self._run = run
         self._config = config = run.config
-        self._folder = run.folder
         self._state = run.state
-        self._tokenizer = run.tokenizer
-        self._loader = run.loader
-        self._evaluator = run.evaluator
         self._write_sample = write_sample
         self._progress = progress
         self._timetable = Timetable(
             config, can_evaluate=run.evaluator is not None, can_sample=write_sample is not None
         )
-        metrics = MetricsWriter(run.folder.metrics_file)
         self._meter = Meter(config, run.state.wall_seconds, run.state.tokens)
-        self._reporter = Reporter(config, metrics, self._meter, run.trackers)
+        self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
         settings = config.model_dump(mode="json")
-        self._saver = Saver(run.checkpoints, metrics, settings, run.resumed_step)
+        self._saver = Saver(run.checkpoints, self._metrics, settings, run.resumed_step)
         self._stop = StopRequest()
         self._ending: State = "failed"
         self._step = choose_step(config, run.state.model, run.state.optimizer)
 
     def run(self, stop_after: int | None) -> TrainSummary:
+        """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""
+        state, loader = self._state, self._run.loader
         last_step = self._config.num_steps
         if stop_after is not None:
             last_step = min(last_step, stop_after)
-        num_steps = max(0, last_step - self._state.step)
         began = time.monotonic()
-        with self._stop, self._loader.batches(self._state.step, num_steps) as batches:
+        num_steps = max(0, last_step - state.step)
+        with self._stop, loader.batches(state.step, num_steps) as batches:
             queued: QueuedStep | None = None
             for batch in batches:
-                launched = self._launch(batch)
+                launched = self._step(batch)
                 if queued is not None:
                     self._finish(queued)
                 queued = launched
@@ -172,7 +165,13 @@ class _Training:
                     break
             if queued is not None:
                 self._finish(queued)
-            self._tell_of_waiting(time.monotonic() - began)
+            # The loader is to be ahead of the device always; a user can see whether it is.
+            fraction = loader.wait_seconds / max(time.monotonic() - began, 1e-9)
+            _log.info(
+                "waited for batches: %.2f s, %.1f%% of the time",
+                loader.wait_seconds,
+                100 * fraction,
+            )
             return self._end()
 
     def outcome(self) -> Outcome:
@@ -185,21 +184,8 @@ class _Training:
             {"wall_seconds": round(self._meter.wall_seconds, 3), "tokens": self._state.tokens},
         )
 
-    def _tell_of_waiting(self, seconds: float) -> None:
-        """The loader is to be ahead of the device always; a user can see whether it is."""
-        waited_seconds = self._loader.wait_seconds
-        share = waited_seconds / seconds if seconds else 0.0
-        _log.info("waited for batches: %.2f s, %.1f%% of the time", waited_seconds, 100 * share)
-
-    def _launch(self, batch: Batch) -> QueuedStep:
-        config, optimizer = self._config, self._state.optimizer
-        set_learning_rates(
-            optimizer, config.optimizer, config.schedule, batch.step, config.num_steps
-        )
-        return self._step(batch)
-
     def _may_wait(self, step: int) -> bool:
-        """May the figures of a step be read after the next one is queued?
+        """May the result of a step be read after the next one is queued?
 
         Not where something looks at the weights in between, nor while steps are being skipped:
         the run must stop before a step too many.
@@ -212,48 +198,50 @@ class _Training:
         )
 
     def _finish(self, queued: QueuedStep) -> None:
-        """Everything that follows a step, in a fixed order: figures, evaluation, sample, save."""
-        state, timetable = self._state, self._timetable
+        """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
+        config, state, timetable = self._config, self._state, self._timetable
         result = queued.read()
         state.count_step(result.loss, result.is_skipped)
-        figures: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         if result.is_skipped:
-            figures |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}
+            metrics |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}
         if result.is_skipped or timetable.is_log_due(state.step):
-            figures["loss"] = result.loss
-            figures["learning_rate"] = self._learning_rate(state.step)
-            figures["gradient_norm"] = result.gradient_norm
-            figures |= self._meter.read(state.tokens)
+            metrics["loss"] = result.loss
+            metrics["learning_rate"] = learning_rate_of(config, state.step)
+            metrics["gradient_norm"] = result.gradient_norm
+            metrics |= self._meter.read(state.tokens)
         validation_loss = None
         if timetable.is_evaluation_due(state.step):
-            validation_loss = self._evaluate(figures)
+            validation_loss = self._evaluate(metrics)
         if timetable.is_sample_due(state.step):
-            self._sample(figures)
-        if figures:
-            self._reporter.write(state, figures)
-        if state.num_skipped_in_row >= self._config.max_skipped_steps:
+            self._sample(metrics)
+        if metrics:
+            self._metrics.write(state, metrics)
+        if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(result.reason)
         if timetable.is_save_due(state.step):
             self._save(validation_loss)
         if self._progress is not None:
-            self._progress(state.step, self._config.num_steps)
+            self._progress(state.step, config.num_steps)
 
-    def _evaluate(self, figures: dict[str, Any]) -> float:
-        assert self._evaluator is not None
+    def _evaluate(self, metrics: dict[str, Any]) -> float:
+        assert self._run.evaluator is not None
         with self._meter.pause():
-            evaluation = self._evaluator(self._state.model, self._autocast)
+            evaluation = self._run.evaluator(
+                self._state.model, functools.partial(autocast, self._config)
+            )
         self._state.note_validation(evaluation.loss, evaluation.bits_per_byte)
-        figures["validation_loss"] = evaluation.loss
-        figures["perplexity"] = evaluation.perplexity
-        figures["bits_per_byte"] = evaluation.bits_per_byte
+        metrics["validation_loss"] = evaluation.loss
+        metrics["perplexity"] = evaluation.perplexity
+        metrics["bits_per_byte"] = evaluation.bits_per_byte
         return evaluation.loss
 
-    def _sample(self, figures: dict[str, Any]) -> None:
+    def _sample(self, metrics: dict[str, Any]) -> None:
         assert self._write_sample is not None
         random_state = capture_random_state()
         with self._meter.pause(), torch.no_grad():
-            figures["samples"] = [
-                self._write_sample(self._state.model, self._tokenizer, prompt)
+            metrics["samples"] = [
+                self._write_sample(self._state.model, self._run.tokenizer, prompt)
                 for prompt in self._config.samples.prompts
             ]
         restore_random_state(random_state)
@@ -265,15 +253,10 @@ class _Training:
 
     def _give_up(self, reason: str) -> None:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
-        state = self._state
         self._save()
         self._saver.check()
         self._ending = "diverged"
-        raise GroundupError(
-            describe_divergence(
-                self._config, state.num_skipped_in_row, state.last_good_step, reason, self._starts()
-            )
-        )
+        raise GroundupError(describe_divergence(self._config, self._state, reason, self._starts()))
 
     def _end(self) -> TrainSummary:
         self._save()
@@ -281,7 +264,7 @@ class _Training:
         state = self._state
         self._ending = "finished" if state.step >= self._config.num_steps else "stopped"
         summary = TrainSummary(
-            run_folder=self._folder.path,
+            run_folder=self._run.folder.path,
             steps=state.step,
             num_steps=self._config.num_steps,
             tokens=state.tokens,
@@ -296,28 +279,12 @@ class _Training:
         _log.info(summary.describe())
         return summary
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return autocast(self._config)
-
-    def _learning_rate(self, step: int) -> float:
-        config = self._config
-        return learning_rate_at(
-            step - 1, config.schedule, config.optimizer.learning_rate, config.num_steps
-        )
-
     def _starts(self) -> list[int]:
         """Where the windows of the latest step begin in the split."""
-        starts: list[int] = self._loader.starts(self._state.step - 1).tolist()
+        starts: list[int] = self._run.loader.starts(self._state.step - 1).tolist()
         return starts
 
 
 def _works_through_a_queue(config: RunConfig) -> bool:
     """Does the device go on by itself while the host is busy with something else?"""
     return config.device.startswith("cuda")
-
-
-def _named(config: RunConfig) -> RunConfig:
-    if config.name is not None:
-        return config
-    now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    return config.model_copy(update={"name": now})

@@ -1,38 +1,52 @@
-"""The figures of a run: metrics.jsonl, which is the truth, and the clock behind speed and MFU.
+"""The metrics of a run while it trains: speed and MFU measured, and each record sent on.
 
-One line a step that has something to say. How a line looks on the console is `console`.
+metrics.jsonl, which is the truth, gets one line a step that has something to say; then come
+trackers, log and console.
 """
 
 import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from groundup.files import append_json_line
+from groundup.optim.schedules import learning_rate_at
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
-from groundup.runtime import peak_memory_bytes
-from groundup.training.peak_rate import find_peak
+from groundup.runtime import peak_memory_bytes, show_duration
+from groundup.training.execution import find_peak
+from groundup.training.state import TrainingState
+from groundup.training.trackers import Tracker
 
-# Taken from the machine, so not the same when a run is repeated; all other figures are.
+# Taken from the machine, so not the same when a run is repeated; all other metrics are.
 MEASURED = frozenset({"wall_seconds", "tokens_per_second", "mfu", "memory_bytes"})
 
 _log = logging.getLogger(__name__)
 
 
 class MetricsWriter:
-    """Appends records to metrics.jsonl. What a full disk refuses is kept and tried again."""
+    """Sends records to metrics.jsonl, trackers and log.
 
-    def __init__(self, path: Path) -> None:
+    What a full disk refuses is kept and tried again.
+    """
+
+    def __init__(
+        self, config: RunConfig, path: Path, meter: "Meter", trackers: Sequence[Tracker] = ()
+    ) -> None:
+        self._config = config
         self._path = path
+        self._meter = meter
+        self._trackers = trackers
         self._waiting: list[dict[str, Any]] = []
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, state: TrainingState, metrics: dict[str, Any]) -> None:
+        """Complete the metrics of the latest step to a record and send it off."""
+        record = base_record(state, self._meter.wall_seconds) | metrics
         is_first_failure = not self._waiting
         self._waiting.append(record)
         try:
@@ -44,6 +58,12 @@ class MetricsWriter:
                     self._path,
                     error.strerror,
                 )
+        for tracker in self._trackers:
+            tracker.write(record)
+        _log.info(show_record(record, self._config.num_steps, self._seconds_left(record)))
+        prompts = self._config.samples.prompts
+        for prompt, text in zip(prompts, record.get("samples", ()), strict=False):
+            _log.info("sample: %s", " ".join(f"{prompt}{text}".split()))
 
     def sync(self) -> None:
         """Make sure that every record is on disk; raises OSError if that cannot be."""
@@ -61,12 +81,17 @@ class MetricsWriter:
             append_json_line(self._path, self._waiting[0])
             self._waiting.pop(0)
 
+    def _seconds_left(self, record: dict[str, Any]) -> float | None:
+        speed = record.get("tokens_per_second")
+        tokens_left = (self._config.num_steps - record["step"]) * self._config.tokens_per_step
+        return tokens_left / speed if speed else None
+
 
 class Meter:
     """Wall clock of a run over all its resumes, tokens a second while it trains, and MFU.
 
-    MFU is the share of the device's best rate that the model's own operations reach; it is None
-    where that rate is not known.
+    MFU is the fraction of the device's peak that the model's own operations reach; it is None
+    where that peak is not known.
     """
 
     def __init__(self, config: RunConfig, wall_seconds: float = 0.0, tokens: int = 0) -> None:
@@ -95,20 +120,65 @@ class Meter:
         """Speed since the last reading, MFU and memory, as a record holds them."""
         now = time.perf_counter()
         seconds = max(now - self._since - self._paused_seconds, 1e-9)
-        rate = (tokens - self._tokens) / seconds
+        speed = (tokens - self._tokens) / seconds
         self._since, self._tokens, self._paused_seconds = now, tokens, 0.0
         peak = self._peak_flops_per_second
         return {
-            "tokens_per_second": round(rate, 1),
-            "mfu": None if peak is None else round(rate * self._flops_per_token / peak, 5),
-            "memory_bytes": memory_bytes(self._device),
+            "tokens_per_second": round(speed, 1),
+            "mfu": None if peak is None else round(speed * self._flops_per_token / peak, 5),
+            "memory_bytes": self._memory_bytes(),
         }
 
+    def _memory_bytes(self) -> int:
+        """The most memory the run has had: of the GPU where it has one, else of the process."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        if self._device.type == "mps":
+            return torch.mps.driver_allocated_memory()
+        return peak_memory_bytes()
 
-def memory_bytes(device: torch.device) -> int:
-    """The most memory the run has had: of the GPU where it has one, else of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if device.type == "mps":
-        return torch.mps.driver_allocated_memory()
-    return peak_memory_bytes()
+
+def base_record(state: TrainingState, wall_seconds: float) -> dict[str, Any]:
+    """What every record has."""
+    return {"step": state.step, "wall_seconds": round(wall_seconds, 3), "tokens": state.tokens}
+
+
+def learning_rate_of(config: RunConfig, step: int) -> float:
+    """The learning rate of a step, counted from 1."""
+    rate = config.optimizer.learning_rate
+    return learning_rate_at(step - 1, config.schedule, rate, config.num_steps)
+
+
+def show_record(record: dict[str, Any], num_steps: int, seconds_left: float | None = None) -> str:
+    """One line: step, losses, learning rate, gradient norm, speed, MFU, time left."""
+    width = len(f"{num_steps:,}")
+    parts = [f"step {record['step']:>{width},}/{num_steps:,}"]
+    if record.get("skipped"):
+        parts.append(f"skipped: {record['reason']}")
+    for key, template in (
+        ("loss", "loss {:.4f}"),
+        ("validation_loss", "validation loss {:.4f}"),
+        ("perplexity", "perplexity {:.2f}"),
+        ("bits_per_byte", "bits per byte {:.4f}"),
+        ("learning_rate", "learning rate {:.2e}"),
+        ("gradient_norm", "gradient norm {:.3f}"),
+    ):
+        if record.get(key) is not None:
+            parts.append(template.format(record[key]))
+    if record.get("tokens_per_second") is not None:
+        parts.append(f"{show_speed(record['tokens_per_second'])} tokens/s")
+    if record.get("mfu") is not None:
+        parts.append(f"MFU {100 * record['mfu']:.1f}%")
+    if seconds_left is not None:
+        parts.append(f"{show_duration(seconds_left)} left")
+    return "  ".join(parts)
+
+
+def show_speed(speed: float) -> str:
+    """Three digits and a unit: 950, 12.3k, 4.51M."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if speed >= size:
+            scaled = speed / size
+            digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
+            return f"{scaled:.{digits}f}{unit}"
+    return f"{speed:.0f}"

@@ -66,9 +66,8 @@ class Saver:
         ) from self._failure
 
     def _describe_kept(self) -> str:
-        if self._saved_step is None:
-            return "there is none before it"
-        return f"that of step {self._saved_step} stays"
+        step = self._saved_step
+        return "there is none before it" if step is None else f"that of step {step} stays"
 
 
 def _reason(error: OSError) -> str:

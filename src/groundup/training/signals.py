@@ -7,10 +7,10 @@ process at once.
 import logging
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = {signal.SIGINT: ("Ctrl-C", "press"), signal.SIGTERM: ("SIGTERM", "send it")}
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class StopRequest:
     `promise` is what the user is told will happen.
     """
 
-    def __init__(self, promise: str = "the run is saved after this step") -> None:
+    def __init__(self, promise: str = "saving after this step") -> None:
         self._promise = promise
         self.signal: signal.Signals | None = None
         self._old_handlers: dict[signal.Signals, Any] = {}
@@ -33,20 +33,13 @@ class StopRequest:
                 self._old_handlers[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._put_back()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = signal.Signals(number)
-        self._put_back()
-        _log.warning("%s: %s; once more stops at once", self.signal.name, self._promise)
-
-    def _put_back(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._old_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._old_handlers.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        self.__exit__()
+        name, verb = _SIGNALS[self.signal]
+        _log.warning("%s: %s; %s again to quit now", name, self._promise, verb)

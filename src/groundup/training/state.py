@@ -18,6 +18,8 @@ from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 
+_METRICS = ("loss", "validation_loss", "bits_per_byte", "best_validation_loss")
+
 
 @dataclass
 class TrainingState:
@@ -68,10 +70,7 @@ class TrainingState:
         return {
             "tokens": self.last_good_step * self.tokens_per_step,
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
-            "loss": self.loss,
-            "validation_loss": self.validation_loss,
-            "bits_per_byte": self.bits_per_byte,
-            "best_validation_loss": self.best_validation_loss,
+            **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
             "random": capture_random_state(),
         }
@@ -79,9 +78,10 @@ class TrainingState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what the checkpoint was made of."""
         restore_model(self.model, checkpoint.model_state())
-        options = [_options(group) for group in self.optimizer.param_groups]
+        groups = self.optimizer.param_groups
+        options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         restore_optimizer(self.optimizer, checkpoint.optimizer_state())
-        # The settings decide over rates and decay, also where they have changed since.
+        # The settings decide over learning rate and weight decay, also where they have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
         counters = checkpoint.state
@@ -89,17 +89,12 @@ class TrainingState:
         self.num_skipped_in_row = 0
         try:
             self.num_skipped = int(counters["num_skipped"])
-            self.loss = counters["loss"]
-            self.validation_loss = counters["validation_loss"]
-            self.bits_per_byte = counters["bits_per_byte"]
-            self.best_validation_loss = counters["best_validation_loss"]
+            for name in _METRICS:
+                setattr(self, name, counters[name])
             self.wall_seconds = float(counters["wall_seconds"])
             restore_random_state(counters["random"])
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             raise CheckpointError(
-                f"{checkpoint.path} holds no state of a run ({error!r}): it cannot be resumed"
+                f"{checkpoint.path} does not hold the state of a run ({error!r}): it cannot be "
+                f"resumed"
             ) from error
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}

@@ -1,9 +1,10 @@
 """One optimizer step: micro-batches, the norm of the gradients, the update or none at all.
 
-A step is queued on the device and its figures are read when they have arrived, so that a GPU never
+A step is queued on the device and its results are read when they have arrived, so that a GPU never
 waits for the host. A loss or gradient that is not finite leaves weights and optimizer as they were.
 """
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,15 +16,21 @@ from torch import Tensor
 from groundup.data.batches.loader import Batch
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
+from groundup.optim.build import set_learning_rates
 from groundup.optim.clipping import clip_scale, gradient_norm
+from groundup.runs.config import RunConfig
+from groundup.training.execution import autocast as run_autocast
+
+# Steps before one is recorded: everything is compiled and warm by then.
+_PLAIN_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class StepFigures:
+class StepResult:
     """What a step gave."""
 
     loss: float
-    """Mean over all tokens of the batch; with z-loss it is part of it."""
+    """Mean over all tokens of the batch, z-loss included."""
     gradient_norm: float
     """Before clipping."""
     is_skipped: bool
@@ -31,8 +38,8 @@ class StepFigures:
     @property
     def reason(self) -> str:
         """Why the step was skipped."""
-        figures = {"loss": self.loss, "gradient norm": self.gradient_norm}
-        bad = [f"the {name} is {value}" for name, value in figures.items() if not _is_finite(value)]
+        values = {"loss": self.loss, "gradient norm": self.gradient_norm}
+        bad = [f"the {name} is {value}" for name, value in values.items() if value - value != 0.0]
         return " and ".join(bad)
 
 
@@ -42,15 +49,44 @@ class QueuedStep:
 
     step: int
     """Its number, counted from 1."""
-    _figures: Tensor
+    _result: Tensor
     _arrived: torch.cuda.Event | None
 
-    def read(self) -> StepFigures:
-        """Wait for the figures, if need be."""
+    def read(self) -> StepResult:
+        """Wait for the result, if need be."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        loss, norm, is_skipped = self._figures.tolist()
-        return StepFigures(loss, norm, bool(is_skipped))
+        loss, norm, is_skipped = self._result.tolist()
+        return StepResult(loss, norm, bool(is_skipped))
+
+
+def choose_step(
+    config: RunConfig, model: TransformerLM, optimizer: Optimizer
+) -> Callable[[Batch], QueuedStep]:
+    """The step of a run, which sets the learning rates of its batch's step first.
+
+    It is recorded where the settings and the device allow it.
+    """
+    options: dict[str, Any] = {
+        "clip_norm": config.clip_norm,
+        "z_loss": config.z_loss,
+        "autocast": functools.partial(run_autocast, config),
+    }
+    # SGD's learning rate depends on a count that the host keeps.
+    can_record = config.device.startswith("cuda") and config.optimizer.name != "sgd"
+    take: Callable[[Batch], QueuedStep] = (
+        GraphedStep(model, optimizer, **options)
+        if config.cuda_graph and can_record
+        else functools.partial(train_step, model, optimizer, **options)
+    )
+
+    def step(batch: Batch) -> QueuedStep:
+        set_learning_rates(
+            optimizer, config.optimizer, config.schedule, batch.step, config.num_steps
+        )
+        return take(batch)
+
+    return step
 
 
 def train_step(
@@ -62,14 +98,15 @@ def train_step(
     z_loss: float = 0.0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> QueuedStep:
-    """Learn from one batch, whatever its micro-batches: each adds its share of the mean loss.
+    """Learn from one batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g).
 
-    The gradients are scaled down to `clip_norm` on the way into the optimizer.
+    `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss; the forward
+    pass runs within `autocast()`.
     """
-    figures = compute_step(
+    result = compute_step(
         model, optimizer, batch, clip_norm=clip_norm, z_loss=z_loss, autocast=autocast
     )
-    return queue_figures(batch.step + 1, figures)
+    return _queue_result(batch.step + 1, result)
 
 
 def compute_step(
@@ -86,9 +123,9 @@ def compute_step(
     loss = torch.zeros((), device=batch.targets.device)
     for inputs, targets in batch.micro_batches():
         with autocast():
-            share = model.loss(inputs, targets, z_loss, reduction="sum") / num_tokens
-        share.backward()  # type: ignore[no-untyped-call]
-        loss += share.detach()
+            part = model.loss(inputs, targets, z_loss, reduction="sum") / num_tokens
+        part.backward()  # type: ignore[no-untyped-call]
+        loss += part.detach()
     norm = gradient_norm(model.parameters())
     is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
     scale = None if clip_norm is None else clip_scale(norm, clip_norm)
@@ -97,17 +134,64 @@ def compute_step(
     return torch.stack([loss, norm, is_bad.float()])
 
 
-def queue_figures(step: int, figures: Tensor) -> QueuedStep:
-    """Send the figures on their way to the host."""
-    if figures.device.type != "cuda":
-        return QueuedStep(step, figures.cpu(), None)
+class GraphedStep:
+    """`train_step` on CUDA as one recorded graph, replayed: the host queues a step in one call.
+
+    The first steps run as they are; the next one is recorded, which computes nothing, and from
+    then on each step is a copy of its batch and a replay, with the same results. Batches have one
+    shape. Learning rates are read from the optimizer's groups before each step.
+    """
+
+    def __init__(self, model: TransformerLM, optimizer: Optimizer, **options: Any) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._options = options
+        self._num_plain = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._batch: Batch
+        self._result: Tensor
+        self._learning_rates: list[Tensor] = []
+
+    def __call__(self, batch: Batch) -> QueuedStep:
+        if self._num_plain < _PLAIN_STEPS:
+            self._num_plain += 1
+            return train_step(self._model, self._optimizer, batch, **self._options)
+        if self._graph is None:
+            self._graph = self._record(batch)
+        self._batch.inputs.copy_(batch.inputs)
+        self._batch.targets.copy_(batch.targets)
+        for rate, group in zip(self._learning_rates, self._optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
+        self._graph.replay()
+        return _queue_result(batch.step + 1, self._result)
+
+    def _record(self, batch: Batch) -> torch.cuda.CUDAGraph:
+        device = batch.inputs.device
+        self._batch = Batch(
+            batch.step, batch.inputs.clone(), batch.targets.clone(), batch.micro_batch_size
+        )
+        groups = self._optimizer.param_groups
+        numbers = [group["lr"] for group in groups]
+        self._learning_rates = [torch.tensor(float(rate), device=device) for rate in numbers]
+        for group, rate in zip(groups, self._learning_rates, strict=True):
+            group["lr"] = rate
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(device)
+        # The thread that reads batches ahead goes on using the device meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._result = compute_step(self._model, self._optimizer, self._batch, **self._options)
+        for group, number in zip(groups, numbers, strict=True):
+            group["lr"] = number
+        return graph
+
+
+def _queue_result(step: int, result: Tensor) -> QueuedStep:
+    """Send the result on its way to the host."""
+    if result.device.type != "cuda":
+        return QueuedStep(step, result.cpu(), None)
     # A copy to pinned memory and an event behind it: reading waits for this step alone, not for
     # the ones queued since.
-    on_host = figures.to("cpu", non_blocking=True)
+    on_host = result.to("cpu", non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record(torch.cuda.current_stream(figures.device))
+    arrived.record(torch.cuda.current_stream(result.device))
     return QueuedStep(step, on_host, arrived)
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0.0

@@ -25,7 +25,7 @@ class Timetable:
         if not self._can_evaluate:
             return False
         is_due = self._is_due(step, self._config.evaluation.every_steps)
-        return is_due or (measures_checkpoints(self._config) and self.is_save_due(step))
+        return is_due or (_measures_checkpoints(self._config) and self.is_save_due(step))
 
     def is_sample_due(self, step: int) -> bool:
         return self._can_sample and self._is_due(step, self._config.samples.every_steps)
@@ -42,17 +42,23 @@ class Timetable:
         return is_last or (every_steps > 0 and step % every_steps == 0)
 
 
-def measures_checkpoints(config: RunConfig) -> bool:
+def times_due(config: RunConfig) -> dict[str, int]:
+    """How often a whole run has an evaluation, a sample and a checkpoint, where it has them."""
+    evaluate, save = config.evaluation.every_steps, config.checkpoints.every_steps
+
+    def count(every_steps: int) -> int:
+        return -(-config.num_steps // every_steps) if every_steps else 1
+
+    num_evaluations = count(evaluate)
+    if _measures_checkpoints(config):
+        num_evaluations += count(save) - count(math.lcm(evaluate, save))
+    return {
+        "evaluation": num_evaluations,
+        "sample": count(config.samples.every_steps),
+        "checkpoint": count(save),
+    }
+
+
+def _measures_checkpoints(config: RunConfig) -> bool:
     """Is every checkpoint evaluated, because it may be the best one?"""
     return config.evaluation.every_steps > 0 and config.checkpoints.keep_best
-
-
-def times_due(num_steps: int, every_steps: int) -> int:
-    """How often something is due in a whole run that is due at its end and every so many steps."""
-    return -(-num_steps // every_steps) if every_steps else 1
-
-
-def times_either_due(num_steps: int, every_steps: int, other_every_steps: int) -> int:
-    """How often at least one of two things is due that are each due as in `times_due`."""
-    each = times_due(num_steps, every_steps) + times_due(num_steps, other_every_steps)
-    return each - times_due(num_steps, math.lcm(every_steps, other_every_steps))

@@ -1,7 +1,7 @@
 """The proof, on the user's own machine, that an interrupted run ends as an uninterrupted one.
 
 With the settings of a run, a few steps are trained twice in scratch folders: once in one go, and
-once with a process that is killed on the way and another that resumes. All figures that do not
+once with a process that is killed on the way and another that resumes. All metrics that do not
 come from a clock, all weights and the whole optimizer state must be equal to the last bit.
 """
 
@@ -11,18 +11,32 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
+from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.training.comparison import Comparison, compare_runs
-from groundup.training.execution import settle_device
+from groundup.training.execution import resolve_device
+from groundup.training.metrics import MEASURED
 
 _CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was compared of two runs, and everything that differs."""
+
+    num_records: int
+    num_values: int
+    differences: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,12 +59,14 @@ class ResumeReport:
         found = self.comparison
         if self.is_exact:
             return (
-                f"exact: {self.num_steps} steps equal {self.saved_step} saved, a kill after "
-                f"{self.killed_step} and a resume, in all {found.num_records} records and "
-                f"{found.num_values} values and tensors of the checkpoint"
+                f"Exact: killed after step {self.killed_step}, resumed from {self.saved_step}, "
+                f"identical to {self.num_steps} uninterrupted steps in all {found.num_records} "
+                f"records and {found.num_values} values and tensors of the checkpoint"
             )
         hint = "" if self.is_deterministic else "; on CUDA set deterministic to true for equality"
-        return f"not exact: {len(found.differences)} differences, {found.differences[0]}{hint}"
+        count = len(found.differences)
+        word = "difference" if count == 1 else "differences"
+        return f"Not exact: {count} {word}, {found.differences[0]}{hint}"
 
 
 def verify_resume(
@@ -69,7 +85,7 @@ def verify_resume(
             f"num_steps is {num_steps}, but the run in {run.path} has {config.num_steps} in all"
         )
     # Here rather than in a process of its own: the reason is then the whole error.
-    settle_device(config)
+    resolve_device(config)
     saved_step = num_steps // 2
     killed_step = saved_step + 1
     with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
@@ -86,6 +102,73 @@ def verify_resume(
         comparison=comparison,
         is_deterministic=config.deterministic or not config.device.startswith("cuda"),
     )
+
+
+def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Comparison:
+    """Compare all records and the newest checkpoints of two runs, clocks left out."""
+    folders = RunFolder(one), RunFolder(other)
+    records, others = (comparable_records(folder.metrics_file) for folder in folders)
+    values, other_values = (_newest_values(folder) for folder in folders)
+    differences = []
+    if len(records) != len(others):
+        differences.append(f"{len(records)} records against {len(others)}")
+    for first, second in zip(records, others, strict=False):
+        differences += [
+            f"step {first['step']}: {name} {first.get(name)} against {second.get(name)}"
+            for name in {**first, **second}
+            if first.get(name) != second.get(name)
+        ]
+    differences += [
+        f"{name} differs"
+        for name in {**values, **other_values}
+        if name not in values
+        or name not in other_values
+        or not _is_equal(values[name], other_values[name])
+    ]
+    return Comparison(len(records), len(values), differences)
+
+
+def comparable_records(metrics_file: Path) -> list[dict[str, Any]]:
+    """The records of a run without the metrics that the machine decides."""
+    return [
+        {name: value for name, value in record.items() if name not in MEASURED}
+        for record in read_json_lines(metrics_file)
+    ]
+
+
+def _newest_values(folder: RunFolder) -> dict[str, Any]:
+    """Every number and tensor of the newest checkpoint by name."""
+    checkpoint = CheckpointFolder(folder.checkpoints).newest()
+    # The settings hold the run's name, and what else they say shows in everything below.
+    left_out = {*MEASURED, "settings"}
+    parts = {
+        "step": checkpoint.step,
+        "model": checkpoint.model_state(),
+        "optimizer": checkpoint.optimizer_state(),
+        "state": {name: value for name, value in checkpoint.state.items() if name not in left_out},
+    }
+    return dict(_leaves(parts, ""))
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict | list | tuple):
+        yield name, value
+        return
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        yield from _leaves(item, f"{name}.{key}" if name else str(key))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        is_alike = one.dtype == other.dtype and one.shape == other.shape
+        # As bytes, because NaN is not equal to itself.
+        return is_alike and torch.equal(_bytes(one), _bytes(other))
+    return bool(one == other)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step: int) -> RunConfig:

@@ -47,7 +47,7 @@ class ModelSteps:
         from groundup.cli.train import exit_status, sample_writer
         from groundup.runs import RunFolder
         from groundup.training import train
-        from groundup.training.time_budget import TimeBudget
+        from groundup.training.budget import TimeBudget
 
         self._resolve_what_was_done()
         folder = RunFolder(self._run)

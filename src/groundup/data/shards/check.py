@@ -69,14 +69,17 @@ def check_shards(
     splits: Sequence[str] = ("train", "validation"),
     full: bool = False,
     progress: Progress | None = None,
+    index: ShardIndex | None = None,
 ) -> DataIds:
     """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
 
     The index, the presence and the size of the files of `splits`, the tokenizer and ids here and
-    there are checked; with `full`, the hashes and ids of all files.
+    there are checked; with `full`, the hashes and ids of all files. `index` is the folder's, where
+    it has been read already.
     """
     sizes = _token_sizes(tokenizer)
-    opened = [open_shards(folder, split, tokenizer) for split in splits]
+    index = index or read_index(Path(folder))
+    opened = [open_shards(folder, split, tokenizer, index) for split in splits]
     if not opened:
         raise ConfigError("no split was named to check; name train at least")
     for shards in opened:
@@ -87,8 +90,7 @@ def check_shards(
             )
         _check_some_ids(shards, sizes)
     if full:
-        verify(folder, tokenizer, progress)
-    index = opened[0].index
+        verify(folder, tokenizer, progress, index)
     return DataIds(
         folder=os.fspath(folder),
         content=content_id(index),
@@ -121,14 +123,16 @@ def verify(
     folder: str | os.PathLike[str],
     tokenizer: "Tokenizer | None" = None,
     progress: Progress | None = None,
+    index: ShardIndex | None = None,
 ) -> VerifySummary:
     """Read all shards again; a DataError names the first that is not what the index says.
 
     With `tokenizer` its id must be the one in the index, ids that its vocabulary leaves out are
-    found, and the tokens must add up to the bytes of text that were encoded.
+    found, and the tokens must add up to the bytes of text that were encoded. `index` is the
+    folder's, where it has been read already.
     """
     folder = Path(folder)
-    index = read_index(folder)
+    index = index or read_index(folder)
     sizes = None
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)

@@ -124,11 +124,17 @@ class Shards:
 
 
 def open_shards(
-    folder: str | os.PathLike[str], split: str = "train", tokenizer: "Tokenizer | None" = None
+    folder: str | os.PathLike[str],
+    split: str = "train",
+    tokenizer: "Tokenizer | None" = None,
+    index: ShardIndex | None = None,
 ) -> Shards:
-    """Open the shards of a split; with `tokenizer`, make sure that it is the one they came from."""
+    """Open the shards of a split; with `tokenizer`, make sure that it is the one they came from.
+
+    `index` is the folder's, where it has been read already.
+    """
     folder = Path(folder)
-    index = read_index(folder)
+    index = index or read_index(folder)
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
     if split not in index.splits:

@@ -1,0 +1,274 @@
+"""Beginning a run, or finding it again where it stopped: data checked, parts built, plan logged."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
+from groundup.config import save_yaml
+from groundup.data.batches.loader import BatchLoader
+from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.shards import (
+    DataIds,
+    Shards,
+    check_shards,
+    check_vocabulary,
+    open_shards,
+    read_index,
+)
+from groundup.files import append_json_line, write_json_atomic
+from groundup.model import TransformerLM
+from groundup.model.shapes import weight_shapes
+from groundup.optim.build import build_optimizer
+from groundup.planner import (
+    Execution,
+    check_holdable,
+    describe_cpu,
+    expected_duration,
+    memory_line,
+    time_line,
+    two_line_plan,
+)
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.runs.metrics_file import cut_metrics
+from groundup.runtime import memory_bytes, set_seed
+from groundup.tokenizer import Tokenizer
+from groundup.training.changes import (
+    check_changes,
+    check_saved,
+    describe_environment,
+    note_resume,
+)
+from groundup.training.evaluation import Evaluator
+from groundup.training.execution import (
+    compile_model,
+    describe_kernels,
+    device_name,
+    find_peak,
+    matmul_precision,
+    planned_memory,
+)
+from groundup.training.metrics import base_record, learning_rate_of
+from groundup.training.state import TrainingState
+from groundup.training.trackers import Tracker, open_trackers
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run reads: checked shards, and the tokenizer they were made with."""
+
+    tokenizer: Tokenizer
+    train: Shards
+    validation: Shards | None
+    ids: DataIds
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run that is ready for its next step."""
+
+    config: RunConfig
+    folder: RunFolder
+    checkpoints: CheckpointFolder
+    state: TrainingState
+    tokenizer: Tokenizer
+    loader: BatchLoader
+    evaluator: Evaluator | None
+    trackers: list[Tracker]
+    resumed_step: int | None
+    """The step of the checkpoint it goes on from, if there is one."""
+
+
+def open_run(
+    config: RunConfig,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    allow_changes: bool,
+    choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
+) -> OpenRun:
+    """Check everything that can be checked before the first step, and build the parts.
+
+    The folder must have been claimed. Nothing in it changes before all checks have passed.
+    `choose_length` gives a new run its number of steps once its data are known.
+    """
+    # It takes a moment on a CPU, which must not come after the steps of a run were timed.
+    peak = find_peak(config)
+    changes = []
+    if resume:
+        changes = check_changes(folder.read_config(), config, allow_changes=allow_changes)
+    # A run that has begun carries its own copy.
+    tokenizer = Tokenizer.load(folder.tokenizer_file if resume else config.data.tokenizer)
+    data = open_data(config, tokenizer)
+    if choose_length is not None:
+        config = choose_length(config, data)
+    environment = describe_environment(config, data.ids, data.train.index.end.id, peak)
+    if resume:
+        environment = note_resume(environment, folder, allow_changes=allow_changes)
+    checkpoints = CheckpointFolder(
+        folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
+    )
+    checkpoint = None
+    if resume and checkpoints.steps():
+        checkpoint = checkpoints.newest()
+        check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
+        if not allow_changes:
+            check_saved(folder.config_file, config, checkpoint)
+    loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    state = build_state(config)
+    if checkpoint is not None:
+        state.restore(checkpoint)
+    trackers = open_trackers(config, folder.path)
+    if resume:
+        write_json_atomic(folder.environment_file, environment)
+        _go_back(config, folder, checkpoint, state, changes)
+    else:
+        folder.begin(config, tokenizer, environment)
+    _log_plan(config, data, state, is_timed=choose_length is not None)
+    return OpenRun(
+        config,
+        folder,
+        checkpoints,
+        state,
+        tokenizer,
+        loader,
+        evaluator,
+        trackers,
+        resumed_step=None if checkpoint is None else checkpoint.step,
+    )
+
+
+def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
+    """Open the shards, checked against their index, the tokenizer and the model's vocabulary."""
+    folder = config.data.shards
+    index = read_index(folder)
+    train = open_shards(folder, "train", tokenizer, index)
+    check_vocabulary(index, config.model.vocab_size)
+    validation = None
+    if "validation" in index.splits:
+        validation = open_shards(folder, "validation", tokenizer, index)
+    # To predict a token takes one before it.
+    if validation is None or validation.num_ids < 2:
+        _log.warning("%s has no validation split: there will be no validation loss", folder)
+        validation = None
+    splits = ("train",) if validation is None else ("train", "validation")
+    ids = check_shards(folder, tokenizer, splits, full=config.data.verify, index=index)
+    return RunData(tokenizer, train, validation, ids)
+
+
+def build_state(config: RunConfig) -> TrainingState:
+    """A model with its first weights, on the run's device, and its optimizer."""
+    check_holdable(config.model, memory_bytes())
+    set_seed(config.seed)
+    # Made on the CPU, so that a seed gives the same weights whatever they move to.
+    model = TransformerLM.from_config(config.model, device="cpu").to(torch.device(config.device))
+    compile_model(model, config)
+    optimizer = build_optimizer(model, config.optimizer)
+    if config.device.startswith("cuda"):
+        # A number and a tensor round differently, and a recorded step can only read a tensor: with
+        # numbers in the plain steps a resumed run would not have the bits of an uninterrupted one.
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=config.device)
+    return TrainingState(model, optimizer, config.tokens_per_step)
+
+
+def build_loader(config: RunConfig, shards: Shards) -> BatchLoader:
+    """The batches of every step, in the order that the settings ask for."""
+    kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
+    order: SampleOrder = kind(shards.num_ids, config.model.context_length, config.seed)
+    return BatchLoader(
+        shards, order, config.batch_size, config.micro_batch, torch.device(config.device)
+    )
+
+
+def build_evaluator(config: RunConfig, data: RunData) -> Evaluator | None:
+    """The fixed windows of the validation split; None where there is no such split."""
+    if data.validation is None:
+        return None
+    return Evaluator(
+        data.validation,
+        data.tokenizer,
+        config.model.context_length,
+        config.evaluation.num_windows,
+        config.evaluation.batch_size or config.sequences_in_memory,
+    )
+
+
+def plan_lines(
+    config: RunConfig, tokens_in_corpus: int, *, steps_done: int = 0, is_timed: bool = False
+) -> list[str]:
+    """Parameters, tokens and operations, memory, and time and price of the steps that are left.
+
+    A run that is timed has measured its steps and said so: of its time nothing is guessed.
+    """
+    lines = two_line_plan(
+        config.model,
+        config.batch_size,
+        config.num_steps,
+        tokens_in_corpus=tokens_in_corpus,
+        optimizer=config.optimizer.name,
+    )
+    lines.append(memory_line(planned_memory(config), config.sequences_in_memory, config.batch_size))
+    steps_left = config.num_steps - steps_done
+    peak = None if is_timed or steps_left < 1 else find_peak(config)
+    if peak is not None:
+        kind = Execution.of(config.device, config.precision).device
+        is_cpu = kind == "cpu"
+        duration = expected_duration(
+            config.model,
+            batch_size=config.batch_size,
+            num_steps=steps_left,
+            peak_flops_per_second=peak,
+            device=describe_cpu(torch.get_num_threads(), 0).name if is_cpu else device_name(config),
+            kind=kind,
+            precision=matmul_precision(config),
+        )
+        lines.append(time_line(duration))
+    return lines
+
+
+def _go_back(
+    config: RunConfig,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    state: TrainingState,
+    changes: list[str],
+) -> None:
+    """Put the files of a run back to where its checkpoint is."""
+    folder.outcome_file.unlink(missing_ok=True)
+    if cut_metrics(folder.metrics_file, state.step) and checkpoint is not None:
+        # The record of the checkpoint's step is lost: what the checkpoint knows of it.
+        record = base_record(state, state.wall_seconds)
+        record |= {"loss": state.loss, "learning_rate": learning_rate_of(config, state.step)}
+        if checkpoint.metric is not None:
+            record |= {"validation_loss": checkpoint.metric, "bits_per_byte": state.bits_per_byte}
+        append_json_line(folder.metrics_file, record)
+    if changes:
+        _log.warning("changed settings: %s", "; ".join(changes))
+        save_yaml(folder.config_file, config)
+    if checkpoint is None:
+        _log.info("%s has no checkpoint yet: it begins again from its first step", folder.path)
+    else:
+        _log.info("resumed from %s", checkpoint.path)
+
+
+def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
+    splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
+    _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
+    vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
+    if vocab_size > num_tokens:
+        _log.info(
+            "the model has %s ids and the tokenizer %s tokens: %s ids can never occur",
+            *(f"{number:,}" for number in (vocab_size, num_tokens, vocab_size - num_tokens)),
+        )
+    tokens_in_corpus = data.train.num_ids
+    for line in plan_lines(config, tokens_in_corpus, steps_done=state.step, is_timed=is_timed):
+        _log.info(line)
+    _log.info(describe_kernels(config))
+    if state.step:
+        _log.info("going on after step %d of %d", state.step, config.num_steps)
