@@ -28,6 +28,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
+from groundup.serving.api_errors import register_error_handlers
 from groundup.serving.dashboard import router_for_runs, thin
 from groundup.serving.server import plotly_script_path
 
@@ -48,6 +49,7 @@ def runs_folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(runs_folder: Path) -> TestClient:
     app = FastAPI()
+    register_error_handlers(app)
     app.include_router(router_for_runs(runs_folder))
     return TestClient(app)
 

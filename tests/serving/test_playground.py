@@ -190,7 +190,7 @@ def test_markup_stays_text_and_no_other_host_is_asked(browser: Any, running: Any
 def test_nothing_is_wider_than_the_screen(browser: Any, running: Any) -> None:
     for width in (360, 1920):
         browser.resize(width, 800)
-        _open(browser, running, max_tokens=40, view="tokens", compare=1, prompt="w" * 200)
+        _open(browser, running, max_tokens=16, view="tokens", compare=1, prompt="w" * 200)
         browser.find("#generate").click()
         _wait_until_done(browser, num_columns=2)
         browser.all(TOKENS)[2].click()

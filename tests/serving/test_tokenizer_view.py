@@ -79,7 +79,7 @@ def test_a_pre_token_too_long_to_follow_keeps_its_tokens(language_model: Languag
 
 
 def test_many_long_pre_tokens_show_no_more_steps_than_fit(language_model: LanguageModel) -> None:
-    text = ("thecatsatonthemat" * 7 + " ") * 160
+    text = ("thecatsatonthemat" * 7 + " ") * 30
     shown = describe(language_model.tokenizer, text).pre_tokens
     assert sum(len(step.symbols) for one in shown for step in one.merges) <= MAX_SYMBOLS
     assert shown[0].merges and not shown[0].is_too_long

@@ -44,6 +44,12 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
     runs_folder = Path(runs_folder).absolute()
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
+    def find(name: str) -> RunFolder:
+        folder = find_run(runs_folder, name)
+        if folder is None:
+            raise _no_run(name)
+        return folder
+
     @router.get("", summary="Every run folder, the last begun first")
     def list_runs() -> Response:
         runs = [summarize(folder) for folder in find_runs(runs_folder)]
@@ -52,12 +58,7 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
 
     @router.get("/{name}", summary="Settings, environment, samples and health of a run")
     def show_run(name: str) -> Response:
-        folder = find_run(runs_folder, name)
-        return (
-            _no_run(name)
-            if folder is None
-            else _answer(describe(folder, _reader_of(folder.metrics_file)))
-        )
+        return _answer(describe(find(name)))
 
     @router.get("/{name}/metrics", summary="Lines of metrics.jsonl from number `after` on")
     def show_metrics(
@@ -66,15 +67,12 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
         version: Annotated[str | None, Query(max_length=100)] = None,
         limit: Annotated[int | None, Query(ge=100, le=100_000)] = None,
     ) -> Response:
-        folder = find_run(runs_folder, name)
-        if folder is None:
-            return _no_run(name)
-        return _answer(lines_after(_reader_of(folder.metrics_file), after, version, limit))
+        return _answer(lines_after(_reader_of(find(name).metrics_file), after, version, limit))
 
     @router.get("/{anything:path}", include_in_schema=False)
     def refuse(anything: str) -> Response:
         # Without this a name with a slash behind it would be sent on to the name without one.
-        return _no_run(anything)
+        raise _no_run(anything)
 
     return router
 
@@ -100,10 +98,10 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def describe(folder: RunFolder, reader: MetricsReader) -> dict[str, Any]:
+def describe(folder: RunFolder) -> dict[str, Any]:
     """All but the curves."""
     settings = _settings(folder)
-    with reader.reading() as metrics:
+    with _reader_of(folder.metrics_file).reading() as metrics:
         samples = _samples(metrics, settings.get("samples.prompts"))
         health = _health(metrics)
     return {
@@ -184,9 +182,9 @@ def _answer(value: dict[str, Any]) -> Response:
     return Response(as_json(value), headers=headers, media_type="application/json")
 
 
-def _no_run(name: str) -> Response:
+def _no_run(name: str) -> ApiError:
     message = f"There is no run {name[:200]!r} here."
-    return ApiError(404, message, param="name", code="run_not_found").response()
+    return ApiError(404, message, param="name", code="run_not_found")
 
 
 def _health(metrics: Metrics) -> dict[str, Any]:

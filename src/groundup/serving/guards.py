@@ -80,10 +80,11 @@ class Guards:
         except ApiError as error:
             await request.refuse(error)
             return
-        # HEAD as GET; the protocol below sees to it that no body is sent.
-        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        if scope["method"] == "HEAD":
+            # As GET; the protocol below sees to it that no body is sent.
+            request.scope = {**scope, "method": "GET"}
         try:
-            await self._app(asked, request.receive, request.send)
+            await self._app(request.scope, request.receive, request.send)
         except (_BodyTooLargeError, Exception) as error:
             is_too_large = isinstance(error, _BodyTooLargeError)
             if not is_too_large:
