@@ -1,4 +1,4 @@
-"""What the process runs on: logging, seeds, cores, memory, and what the CPU can compute.
+"""What the process runs on: logging, progress, seeds, cores, memory, what the CPU can compute.
 
 torch is imported inside the functions that need it, so that tools without tensors start fast.
 """
@@ -11,8 +11,11 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+Progress = Callable[[int, int | None], None]
+"""What long work calls as often as it likes, with how much is done and of how much, if known."""
 
 # As Linux names them: of x86 the first two, of Arm the last.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -51,6 +54,16 @@ def set_up_logging(level: int = logging.INFO) -> None:
         handler = _StderrHandler()
         handler.setFormatter(_Formatter())
         logger.addHandler(handler)
+
+
+def format_duration(seconds: float) -> str:
+    """A time in the unit that suits it: 40 ms, 12.5 s, 4.5 minutes, 3.0 hours, 2.1 days."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def num_cores() -> int:

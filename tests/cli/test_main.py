@@ -15,7 +15,7 @@ import tyro
 
 from groundup import __version__
 from groundup.cli import verbs
-from groundup.cli.early_flags import is_on
+from groundup.cli.flags import is_on
 from groundup.cli.main import main
 from groundup.errors import DataError
 
@@ -200,10 +200,10 @@ def test_help_of_a_verb_shows_every_default(
         (["--kilobytes", "1"], "has no option --kilobytes"),
         (["--zzz"], "groundup try it has no option --zzz: see groundup try it --help"),
         (["-x"], "groundup try it has no option -x"),
-        (["--megabytes", "many"], "--megabytes: 'many' is no number"),
+        (["--megabytes", "many"], "--megabytes must be a finite number, got 'many'"),
         (["--megabytes", "-3"], "--megabytes is -3.0, but input should be greater than 0"),
-        (["--errors", "ignore"], "invalid choice 'ignore' for argument '--errors'"),
-        (["--out"], "Missing value for argument '--out'"),
+        (["--errors", "ignore"], "--errors must be one of strict, replace, got 'ignore'"),
+        (["--out"], "--out needs a value"),
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(
@@ -226,10 +226,10 @@ def test_missing_arguments_are_named_at_any_width(
     verb.Arguments = NeedyArguments  # type: ignore[attr-defined]
     message = fails(capsys, "try", "it")
     assert message == (
-        "groundup try it needs --tokenizer PATH and --out-folder PATH: see groundup try it --help"
+        "groundup try it needs --tokenizer and --out-folder: see groundup try it --help"
     )
     message = fails(capsys, "try", "it", "--tokenizer", "t", "--out-folder", "o", "a", "b")
-    assert message == "groundup try it has no use for a, b"
+    assert message == "groundup try it has no use for a, b: see groundup try it --help"
     message = fails(capsys, "try", "it", "--out-foldr", "x")
     assert message == "groundup try it has no option --out-foldr: did you mean --out-folder?"
 
@@ -293,7 +293,6 @@ def test_a_verb_without_its_module_says_so(
 INTERRUPTED = """
 import dataclasses, sys, time, types
 from groundup.cli import verbs
-from groundup.cli.early_flags import is_on
 from groundup.cli.main import main
 module = types.ModuleType("groundup.cli.hang")
 @dataclasses.dataclass

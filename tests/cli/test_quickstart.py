@@ -17,8 +17,8 @@ from urllib.request import urlopen
 import pytest
 import torch
 
+from groundup.cli.flags import known_flags
 from groundup.cli.main import main
-from groundup.cli.parsing import known_flags
 from groundup.cli.quickstart import Arguments
 from groundup.cli.quickstart.recipe import run_config
 from groundup.cli.verbs import GROUPS, VERBS
@@ -88,7 +88,7 @@ def test_its_commands_can_be_typed(
     assert Path("quickstart/exports/stories/config.json").is_file()
     for words in offered[:-1]:
         name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
-        flags = known_flags(import_module(VERBS[name].module).Arguments, f"groundup {name}")
+        flags = known_flags(import_module(VERBS[name].module).Arguments)
         assert {word for word in words if word.startswith("--")} <= set(flags)
 
 

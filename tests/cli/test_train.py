@@ -18,8 +18,9 @@ import torch
 
 from groundup.cli import progress
 from groundup.cli import train as verb
+from groundup.cli.flags import known_flags
 from groundup.cli.main import main
-from groundup.cli.parsing import known_flags, parse_arguments
+from groundup.cli.parsing import parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
@@ -62,7 +63,7 @@ def setting_names(settings_type: type[pydantic.BaseModel], prefix: str = "") -> 
 
 
 def test_every_setting_is_a_flag() -> None:
-    flags = known_flags(verb.Arguments, "groundup train")
+    flags = known_flags(verb.Arguments)
     for name in setting_names(RunConfig):
         assert f"--{name.replace('_', '-')}" in flags
     assert {"--config", "--resume", "--allow-changes", "--name", "--num-steps"} <= set(flags)
@@ -202,7 +203,7 @@ def test_a_progress_bar_is_told_of_every_step(
     reports: list[tuple[int, int | None]] = []
 
     @contextlib.contextmanager
-    def bar(*given: object, **options: object) -> Iterator[progress.ProgressCallback]:
+    def bar(*given: object, **options: object) -> Iterator[progress.Progress]:
         yield lambda done, total: reports.append((done, total))
 
     monkeypatch.setattr(progress, "progress_bar", bar)

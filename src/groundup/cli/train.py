@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Fixed, Suppress
 
-from groundup.cli.early_flags import is_on, value_of
+from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
@@ -63,11 +63,6 @@ def defaults(argv: Sequence[str]) -> Arguments:
     return Arguments(settings=load_settings(RunConfig, file), given_flags=given)
 
 
-def flag_of(name: str) -> str:
-    """A setting's dotted name as it is given on the command line."""
-    return f"--{name.replace('_', '-')}"
-
-
 def run(arguments: Arguments) -> int:
     """Train and print where the run stands; a signal that stopped it decides the status."""
     config = arguments.settings
@@ -79,7 +74,7 @@ def run(arguments: Arguments) -> int:
     from groundup.cli.progress import progress_bar
     from groundup.training import train
 
-    with progress_bar("training", unit="steps", goes_on=True) as progress:
+    with progress_bar("training", unit="steps") as progress:
         summary = train(
             config,
             resume=arguments.resume,
