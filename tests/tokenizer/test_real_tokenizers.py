@@ -82,6 +82,7 @@ def test_ids_on_real_text_are_those_of_tiktoken(
     path = unpack(f"tokenizers/{name}")
     tokenizer, oracle = load_tokenizer(path), load_oracle(path)
     assert tokenizer.pattern.name == RANKS[name]
+    assert tokenizer.vocab_size == oracle.n_vocab
     text = corpus(SLICE_BYTES)
     expected = np.array(oracle.encode(text, allowed_special={END}))
     assert np.array_equal(tokenizer.encode_to_numpy(text), expected)

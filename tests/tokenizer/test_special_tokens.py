@@ -22,34 +22,8 @@ VOCAB, MERGES = train_bpe_reference("ab abba aab the a.b é <|x|> a\nb it's " * 
 PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K, DEEPSEEK)
 
 # Prefixes of each other, overlapping ends, expressions, white space, single characters.
-NASTY = [
-    "<|x|>",
-    "<|x|><|x|>",
-    "<|x",
-    "<",
-    "|>",
-    "ab",
-    "aba",
-    "abab",
-    "bab",
-    "a b",
-    " ",
-    "  ",
-    "\n",
-    " \n",
-    "b\na",
-    "é",
-    "a.b",
-    ".*",
-    "[a-b]+",
-    "(a|b)",
-    "\\d",
-    "$",
-    "^",
-    "'s",
-    "😀",
-    "\x00",
-]
+NASTY = "<|x|> <|x|><|x|> <|x < |> ab aba abab bab é a.b .* [a-b]+ (a|b) \\d $ ^ 's 😀 \x00".split()
+NASTY += ["a b", " ", "  ", "\n", " \n", "b\na"]
 TEXTS = st.lists(
     st.sampled_from([*NASTY, *"ab <|x>\n.é'st1", "the", " a", "it's", "  \n "]), max_size=25
 ).map("".join)

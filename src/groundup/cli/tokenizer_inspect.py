@@ -2,12 +2,12 @@
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
 from groundup.cli.streams import as_text
+from groundup.cli.tokenizer_flags import TokenizerFlags
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -18,21 +18,12 @@ if TYPE_CHECKING:
 _COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TokenizerFlags):
     """Show how a text becomes ids: code points, UTF-8 bytes, pre-tokens, the merges that fired."""
 
     text: Positional[str]
     """The text to follow."""
-
-    tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer file, of any known format."""
-
-    pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
 
     max_characters: int = 200
     """Show the code points of at most this many characters."""
@@ -42,15 +33,9 @@ def run(arguments: Arguments) -> None:
     """Explain and print."""
     from rich.console import Console
 
-    from groundup.tokenizer.formats import read_definition
-    from groundup.tokenizer.inspection import explain_definition
+    from groundup.tokenizer.inspection import explain
 
-    definition = read_definition(
-        arguments.tokenizer,
-        pattern=arguments.pattern,
-        special_tokens=list(map(as_text, arguments.special_token)) or None,
-    )
-    explanation = explain_definition(definition, as_text(arguments.text))
+    explanation = explain(arguments.definition(), as_text(arguments.text))
     # Off a terminal a line is never wrapped: it may be read by another program.
     width = None if sys.stdout.isatty() else 1_000_000
     console = Console(highlight=False, width=width, soft_wrap=True)
@@ -105,14 +90,14 @@ def _coloured(tokens: "list[bytes] | tuple[bytes, ...]") -> "Text":
     from groundup.tokenizer.byte_spelling import spell_bytes
 
     line = Text()
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         try:
             shown = "".join(map(_visible, token.decode()))
         except UnicodeDecodeError:
             shown = spell_bytes(token)
-        if place:
+        if index:
             line.append(" " if sys.stdout.isatty() else " | ")
-        line.append(shown, style=_COLOURS[place % len(_COLOURS)])
+        line.append(shown, style=_COLOURS[index % len(_COLOURS)])
     return line
 
 

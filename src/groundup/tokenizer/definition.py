@@ -42,7 +42,7 @@ class TokenizerDefinition:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the greatest id, so that an array of this length has a place for each."""
+        """One more than the greatest id, so that an array of this length has an entry for each."""
         return max(self.vocab) + 1 if self.vocab else 0
 
     def ordinary_tokens(self) -> dict[int, bytes]:
@@ -156,11 +156,11 @@ class TokenizerDefinition:
             first_id[token] = id
 
     def _check_merges(self, ids: dict[bytes, int]) -> None:
-        products = starmap(operator.add, self.merges)
+        merged = starmap(operator.add, self.merges)
         if (
             len(set(self.merges)) == len(self.merges)
             and all(map(ids.__contains__, chain.from_iterable(self.merges)))
-            and all(map(ids.__contains__, products))
+            and all(map(ids.__contains__, merged))
         ):
             return
         seen: dict[tuple[bytes, bytes], int] = {}
@@ -206,10 +206,10 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
             f"write [{special_tokens!r}]"
         )
     texts = list(special_tokens)
-    for place, text in enumerate(texts, start=1):
+    for number, text in enumerate(texts, start=1):
         if not text:
             raise TokenizerError(
-                f"special token {place} of {len(texts)} is empty; a special token needs at least "
+                f"special token {number} of {len(texts)} is empty; a special token needs at least "
                 f"one character"
             )
     if len(set(texts)) != len(texts):

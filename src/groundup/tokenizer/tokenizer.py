@@ -79,19 +79,6 @@ class Tokenizer:
             read_definition(path, pattern=pattern, special_tokens=special_tokens)
         )
 
-    @classmethod
-    def train(
-        cls,
-        input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        vocab_size: int,
-        special_tokens: Sequence[str] = ("<|endoftext|>",),
-        **options: Any,
-    ) -> Tokenizer:
-        """Learn a vocabulary from text files; the options are those of `train_bpe`."""
-        from groundup.tokenizer.training import train_from_files
-
-        return train_from_files(input_path, vocab_size, special_tokens, **options)[0]
-
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
         """Write the tokenizer, as our one JSON file unless another format is named."""
         write_definition(self.definition, path, format)
@@ -99,53 +86,30 @@ class Tokenizer:
     def _set_up(self, definition: TokenizerDefinition) -> None:
         definition.validate()
         self.definition = definition
-        self._vocab_size = definition.vocab_size
-        tokens = list(map(definition.vocab.get, range(self._vocab_size)))
+        self.vocab, self.merges = definition.vocab, definition.merges
+        self.special_tokens, self.pattern = definition.special_tokens, definition.pattern
+        self.vocab_size = definition.vocab_size
+        """One more than the greatest id."""
+        tokens = list(map(definition.vocab.get, range(self.vocab_size)))
         special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
-        pattern = definition.pattern
-        self._is_native = pattern.native
+        self._is_native = self.pattern.native
         try:
             self._encoder = Encoder(
                 tokens,
                 definition.merges,
                 special,
-                pattern.name if pattern.native else None,
+                self.pattern.name if self._is_native else None,
                 definition.whole_words,
             )
         except ValueError as error:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
-        self._id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
-
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        return self.definition.vocab
-
-    @property
-    def merges(self) -> list[tuple[bytes, bytes]]:
-        return self.definition.merges
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        return self.definition.special_tokens
-
-    @property
-    def pattern(self) -> Pattern:
-        return self.definition.pattern
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the greatest id."""
-        return self._vocab_size
+        self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
+        """uint16 where the vocabulary allows, else uint32."""
 
     @property
     def id(self) -> str:
         """The content id: equal for tokenizers that give every text the same ids."""
         return self.definition.content_id()
-
-    @property
-    def id_type(self) -> np.dtype[Any]:
-        """uint16 where the vocabulary allows, else uint32."""
-        return self._id_type
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -165,7 +129,7 @@ class Tokenizer:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
             ids = self._encoder.encode_array(_without_lone_surrogates(text))
-        return as_array(ids, self._id_type)
+        return as_array(ids, self.id_type)
 
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
@@ -182,7 +146,7 @@ class Tokenizer:
                 _without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
             ]
             ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
-        return as_array(ids, self._id_type), as_array(offsets, np.int64)
+        return as_array(ids, self.id_type), as_array(offsets, np.int64)
 
     def encode_documents(
         self,
@@ -203,7 +167,7 @@ class Tokenizer:
         bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         if not self._is_native:
             view = memoryview(data)
-            tail = np.array([] if end_id is None else [end_id], dtype=self._id_type)
+            tail = np.array([] if end_id is None else [end_id], dtype=self.id_type)
             parts = [
                 np.concatenate([self._encode_by_regex(str(view[begin:stop], "utf-8")), tail])
                 for begin, stop in bounds.tolist()
@@ -212,7 +176,7 @@ class Tokenizer:
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
         ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
-        return as_array(ids, self._id_type), as_array(offsets, np.int64)
+        return as_array(ids, self.id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
         """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
@@ -247,12 +211,12 @@ class Tokenizer:
         It is empty where the text is too short to say. A long pre-token may be cut inside.
         """
         if not self._is_native:
-            return np.empty(0, self._id_type), 0
+            return np.empty(0, self.id_type), 0
         try:
             ids, used = self._encoder.encode_part(data)
         except ValueError as error:
             raise TokenizerError(str(error)) from None
-        return as_array(ids, self._id_type), used
+        return as_array(ids, self.id_type), used
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
         """The ids, and for each the characters it stands for: an array of (begin, end).
@@ -273,7 +237,7 @@ class Tokenizer:
         return ids.tolist(), offsets
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
         try:
             return self._encoder.decode(_as_sequence(ids))
         except (KeyError, TypeError) as error:
@@ -304,7 +268,7 @@ class Tokenizer:
 
     @cached_property
     def _token_sizes(self) -> npt.NDArray[np.int64]:
-        sizes = np.zeros(self._vocab_size, dtype=np.int64)
+        sizes = np.zeros(self.vocab_size, dtype=np.int64)
         sizes[list(self.vocab)] = list(map(len, self.vocab.values()))
         return sizes
 
@@ -313,20 +277,20 @@ class Tokenizer:
         text = _without_lone_surrogates(text)
         for piece, is_special in split_special_tokens(text, self.special_tokens):
             if is_special:
-                parts.append(np.array([self.special_tokens[piece]], dtype=self._id_type))
+                parts.append(np.array([self.special_tokens[piece]], dtype=self.id_type))
                 continue
             data = [word.encode() for word in self.pattern.split(piece)]
             ends = np.cumsum([len(word) for word in data], dtype=np.uint64)
             ids = self._encoder.encode_pieces(piece, ends)
-            parts.append(as_array(ids, self._id_type))
-        return np.concatenate(parts) if parts else np.empty(0, self._id_type)
+            parts.append(as_array(ids, self.id_type))
+        return np.concatenate(parts) if parts else np.empty(0, self.id_type)
 
     def _join(
         self, parts: list[npt.NDArray[Any]]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
-        ids = np.concatenate(parts) if parts else np.empty(0, self._id_type)
+        ids = np.concatenate(parts) if parts else np.empty(0, self.id_type)
         return ids, offsets
 
     def _num_threads(self, wanted: int | None, num_bytes: int) -> int:
