@@ -45,10 +45,12 @@ def parse_arguments(
                 config=(tyro.conf.PositionalMetavarFromFieldName,),
                 default=tyro.MISSING_NONPROP if default is None else default,
             )
-    except SystemExit as stop:
-        if not stop.code:
+    except (SystemExit, ConfigError, pydantic.ValidationError) as stop:
+        if isinstance(stop, SystemExit) and not stop.code:
             return None
         finding = _validation_error_behind(stop)
+        if finding is None and isinstance(stop, ConfigError):
+            raise
     if finding is None:
         raise ConfigError(f"{prog} cannot use these arguments: see {prog} --help")
     message = describe_validation_error(finding)
@@ -143,9 +145,8 @@ def _with_flags(text: str, flags: Sequence[str], argv: Sequence[str]) -> str:
     return re.sub(r"(?:^|(?<=; ))([\w.]+)(?= is )", spell, text)
 
 
-def _validation_error_behind(stop: SystemExit) -> pydantic.ValidationError | None:
+def _validation_error_behind(cause: BaseException | None) -> pydantic.ValidationError | None:
     """What pydantic found, where that is why tyro gave up."""
-    cause: BaseException | None = stop
     while cause is not None and not isinstance(cause, pydantic.ValidationError):
         cause = cause.__cause__ or cause.__context__
     return cause

@@ -1,4 +1,4 @@
-"""Figures on the screen: a table with rich on a terminal, aligned plain lines everywhere else."""
+"""Results on the screen: a table with rich on a terminal, aligned plain lines everywhere else."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> No
             headers[column] if headers else "",
             justify="right" if column and headers else "left",
             style="" if column else "cyan",
-            # A figure without its last digits would be another figure.
+            # A number without its last digits would be another number.
             overflow="fold",
         )
     for row in rows:

@@ -1,4 +1,4 @@
-"""`groundup quickstart`: from nothing to a model that writes little stories, explaining each step.
+"""`groundup quickstart`: from nothing to a model of little stories, explaining each step.
 
 Every step is one that a person could type; finished ones are kept when it runs again, and a
 training that was interrupted goes on.
@@ -12,10 +12,10 @@ from groundup.errors import ConfigError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Walk from a built-in corpus to a model that writes little stories, explaining each step."""
+    """Walk from a built-in corpus to a model of little stories, explaining each step."""
 
     folder: Path = Path("quickstart")
-    """Where everything goes; delete it to begin anew."""
+    """Where everything goes; delete it to start over."""
 
     megabytes: float = 20.0
     """How much text to write, in millions of bytes."""
@@ -24,16 +24,16 @@ class Arguments:
     """Tokens in the vocabulary."""
 
     num_steps: int = 800
-    """The most steps to train the model for; more of them, better stories."""
+    """The most steps to train; more steps, better stories."""
 
     minutes: float = 4.5
-    """The most minutes to train the model for: steps are timed, and fewer taken if need be."""
+    """The most minutes to train: steps are timed, and fewer are taken if need be."""
 
     max_tokens: int = 320
-    """The most tokens that a story of the model may have."""
+    """The most tokens of a generated story."""
 
     seed: int = 0
-    """Which stories to write, and the first weights of the model."""
+    """Seed of the corpus, of the initial weights and of the data order."""
 
 
 def run(arguments: Arguments) -> int:
@@ -45,10 +45,10 @@ def run(arguments: Arguments) -> int:
 
     for flag, amount in (("megabytes", arguments.megabytes), ("minutes", arguments.minutes)):
         if not 0 < amount < float("inf"):
-            raise ConfigError(f"--{flag} {amount:g} must be more than 0")
+            raise ConfigError(f"--{flag} must be more than 0, got {amount:g}")
     for flag, value in (("num-steps", arguments.num_steps), ("max-tokens", arguments.max_tokens)):
         if value < 1:
-            raise ConfigError(f"--{flag} {value} must be 1 or more")
+            raise ConfigError(f"--{flag} must be at least 1, got {value}")
     if arguments.folder.exists() and not arguments.folder.is_dir():
         raise ConfigError(f"--folder {arguments.folder} is a file; name a folder")
     page, journal = Page(), Journal(arguments.folder)
@@ -63,6 +63,6 @@ def run(arguments: Arguments) -> int:
     if status:
         return status
     model.evaluate()
-    model.write_stories()
+    model.generate_stories()
     model.show_what_is_next()
     return 0

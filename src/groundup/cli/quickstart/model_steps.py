@@ -1,4 +1,4 @@
-"""The second half of the quickstart: a model is trained, measured, and writes three stories."""
+"""The second half of the quickstart: a model is trained, evaluated, and generates stories."""
 
 import math
 import shlex
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from groundup.cli.quickstart.page import Page, quote
 from groundup.cli.quickstart.recipe import run_config
 from groundup.config import save_yaml
-from groundup.planner.quantities import show_duration
+from groundup.runtime import format_duration
 
 if TYPE_CHECKING:
     from groundup.cli.quickstart import Arguments
     from groundup.cli.quickstart.journal import Journal
 
-BEGINNINGS = ("Once upon a time,", "One rainy morning,", "")
+PROMPTS = ("Once upon a time,", "One rainy morning,", "")
 TEMPERATURE, TOP_P, FIRST_SEED = 0.7, 0.95, 1
 # Where `groundup serve` listens unless it is told otherwise.
 ADDRESS = "http://127.0.0.1:8000"
@@ -84,50 +84,48 @@ class ModelSteps:
         from groundup.data.shards import read_index
 
         self._page.head(
-            "6  A measure: stories that it has never seen",
+            "6  Evaluation: stories that it has never seen",
             f"groundup evaluate {quote(self._run)} --whole",
         )
         validation = read_index(self._config.data.shards).splits.get("validation")
         if validation is None or validation.num_ids < 2:
-            self._page.say("the corpus is too small to have set some of it aside")
+            self._page.say("No validation split: the corpus is too small; try more --megabytes")
             return
         _, evaluation = measure_run(
             self._run, self._config, shards_folder=self._config.data.shards, whole=True
         )
         even = math.log(self._config.model.vocab_size)
+        self._page.say(f"loss {evaluation.loss:.3f} nats per token; a uniform guess has {even:.3f}")
         self._page.say(
-            f"loss {evaluation.loss:.3f} nats a token, where guessing evenly has {even:.3f}"
-        )
-        self._page.say(
-            f"perplexity {evaluation.perplexity:.2f}: as unsure as among so many equal choices, "
-            f"out of {self._config.model.vocab_size:,}"
+            f"perplexity {evaluation.perplexity:.2f}: as unsure as among that many equally likely "
+            f"tokens, out of {self._config.model.vocab_size:,}"
         )
         if evaluation.bits_per_byte is not None:
             self._page.say(
-                f"{evaluation.bits_per_byte:.3f} bits for a byte of text, which has 8 on disk"
+                f"{evaluation.bits_per_byte:.3f} bits per byte of text, which has 8 on disk"
             )
 
-    def write_stories(self) -> None:
+    def generate_stories(self) -> None:
         from groundup.generation import LanguageModel
 
         self._page.head(
-            "7  Three stories, written by the model token by token",
-            self._generate_command(BEGINNINGS[0]),
+            "7  Three stories, generated token by token",
+            self._generate_command(PROMPTS[0]),
         )
         started = time.perf_counter()
         texts = LanguageModel.load(self._run).generate_many(
-            BEGINNINGS,
+            PROMPTS,
             max_tokens=self._max_tokens,
             temperature=TEMPERATURE,
             top_p=TOP_P,
             seed=FIRST_SEED,
             past_context="slide",
         )
-        for number, (beginning, text) in enumerate(zip(BEGINNINGS, texts, strict=True), start=1):
+        for number, (prompt, text) in enumerate(zip(PROMPTS, texts, strict=True), start=1):
             self._page.say(f"{number}.")
-            for paragraph in f"{beginning}{text}".split("\n\n"):
+            for paragraph in f"{prompt}{text}".split("\n\n"):
                 self._page.say(" ".join(paragraph.split()), style="italic")
-        self._page.say(f"all at once, in {show_duration(time.perf_counter() - started)}")
+        self._page.say(f"all at once, in {format_duration(time.perf_counter() - started)}")
 
     def show_what_is_next(self) -> None:
         folder = quote(self._run)
@@ -135,7 +133,7 @@ class ModelSteps:
             "Look at it in a browser",
             f"groundup serve {folder}",
         )
-        self._page.say(f"then open {ADDRESS}: write with it, see what each token beat, and")
+        self._page.say(f"then open {ADDRESS}: generate text, see what each token beat, and")
         self._page.say("how texts become tokens and losses fell; Ctrl-C ends it")
         self._page.head(
             "What to try next",
@@ -151,11 +149,11 @@ class ModelSteps:
             "groundup --help",
         )
 
-    def _generate_command(self, beginning: str, *flags: str) -> str:
-        """What writes as the quickstart does; for its first beginning, to the letter."""
+    def _generate_command(self, prompt: str, *flags: str) -> str:
+        """What generates as the quickstart does; for its first prompt, to the letter."""
         return " ".join(
             (
-                f"groundup generate {quote(self._run)} --prompt {shlex.quote(beginning)}",
+                f"groundup generate {quote(self._run)} --prompt {shlex.quote(prompt)}",
                 f"--max-tokens {self._max_tokens} --temperature {TEMPERATURE} --top-p {TOP_P}",
                 f"--seed {FIRST_SEED} --past-context slide",
                 *flags,

@@ -39,10 +39,10 @@ class Page:
     def say_tokens(self, tokens: list[bytes]) -> None:
         """Neighbouring tokens in neighbouring colours; bars between them where there are none."""
         line = Text()
-        for place, token in enumerate(tokens):
-            if place and not self._is_terminal:
+        for index, token in enumerate(tokens):
+            if index and not self._is_terminal:
                 line.append("|")
-            line.append(token.decode(errors="replace"), style=_COLOURS[place % len(_COLOURS)])
+            line.append(token.decode(errors="replace"), style=_COLOURS[index % len(_COLOURS)])
         self.say(line)
 
     @contextlib.contextmanager

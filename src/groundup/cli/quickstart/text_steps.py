@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from groundup.cli.quickstart.page import Page, quote
 from groundup.cli.tables import show_token
-from groundup.planner.quantities import show_bytes, show_duration
+from groundup.planner.quantities import show_bytes
+from groundup.runtime import format_duration
 
 if TYPE_CHECKING:
     from groundup.cli.quickstart import Arguments
@@ -85,7 +86,7 @@ class TextSteps:
             if summary.ran_out_of_pairs:
                 reached += " (the text ran out of pairs)"
             self._page.say(
-                f"{reached}, {summary.bytes_per_token:.2f} bytes a token, in "
+                f"{reached}, {summary.bytes_per_token:.2f} bytes per token, in "
                 f"{_pace(summary.num_bytes, started)}"
             )
             self._journal.note("tokenizer", wanted, self._tokenizer_file)
@@ -117,10 +118,11 @@ class TextSteps:
             self._page.say("encoded before")
         else:
             rate = summary.num_bytes / summary.seconds / 1e6
-            self._page.say(f"in {show_duration(summary.seconds)}, {rate:,.0f} MB/s")
+            self._page.say(f"in {format_duration(summary.seconds)}, {rate:,.0f} MB/s")
 
     def verify_shards(self) -> None:
         from groundup.data.shards import verify
+        from groundup.tokenizer.inspection import bytes_per_token
 
         self._page.head(
             "4  A check: every hash, every id",
@@ -132,7 +134,7 @@ class TextSteps:
         num_ids = sum(split.num_ids for split in summary.index.splits.values())
         self._page.say(
             f"sound: {num_ids:,} ids stand for {show_bytes(text_bytes)} of text, "
-            f"{text_bytes / num_ids:.2f} bytes a token"
+            f"{bytes_per_token(text_bytes, num_ids):.2f} bytes per token"
         )
         self._page.say(f"in {_pace(summary.num_bytes, started)}")
 
@@ -160,7 +162,7 @@ def _size(path: Path) -> str:
 
 def _pace(num_bytes: int, started: float) -> str:
     seconds = max(time.perf_counter() - started, 1e-9)
-    return f"{show_duration(seconds)}, {num_bytes / seconds / 1e6:,.0f} MB/s"
+    return f"{format_duration(seconds)}, {num_bytes / seconds / 1e6:,.0f} MB/s"
 
 
 def _shorten(text: str, length: int = 160) -> str:
