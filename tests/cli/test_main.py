@@ -91,19 +91,16 @@ def test_a_group_lists_its_verbs_only(capsys: pytest.CaptureFixture[str], group:
             assert (f"  {name} " in text) == (name.split()[0] == group)
 
 
-LIGHT_COMMANDS = [[], ["--help"], ["--version"], ["tokenizer", "--help"], ["data"], ["tokeniser"]]
-
-
-@pytest.mark.parametrize("argv", LIGHT_COMMANDS)
-def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
+def test_help_and_version_import_nothing_heavy() -> None:
     script = (
         "import sys\n"
         "from groundup.cli.main import main\n"
-        "main(sys.argv[1:])\n"
+        "for words in '', '--help', '--version', 'tokenizer --help', 'data', 'tokeniser':\n"
+        "    main(words.split())\n"
         "heavy = {'torch', 'numpy', 'tyro', 'pydantic', 'rich', 'yaml', 'regex'}\n"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

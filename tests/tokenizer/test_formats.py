@@ -484,11 +484,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-PUBLISHED = ["r50k_base.tiktoken", "p50k_base.tiktoken", "cl100k_base.tiktoken"]
-PUBLISHED += ["o200k_base.tiktoken", "llama3_tokenizer.model", "qwen.tiktoken"]
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["p50k_base.tiktoken", "cl100k_base.tiktoken"])
 def test_published_ranks_survive_all_formats(
     unpack: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:

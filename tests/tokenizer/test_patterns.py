@@ -92,6 +92,7 @@ def test_text_between_matches_is_a_pre_token() -> None:
 
 
 @hypothesis.given(TEXTS)
+@hypothesis.settings(max_examples=50)
 def test_patterns_cut_as_tiktoken_does(text: str) -> None:
     assert GPT2.split(text) == cut_with_tiktoken(TIKTOKEN_GPT2, text)
     assert CL100K.split(text) == cut_with_tiktoken(TIKTOKEN_CL100K, text)

@@ -28,7 +28,7 @@ CL100K_IN_TIKTOKEN = (
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
 END = "<|endoftext|>"
-SLICE_BYTES = 1_500_000
+SLICE_BYTES = 700_000
 
 
 @cache

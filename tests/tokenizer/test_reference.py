@@ -67,7 +67,7 @@ def test_overlapping_occurrences_merge_from_the_left() -> None:
 @pytest.mark.parametrize(
     ("vocab_size", "special_tokens", "message"),
     [
-        (256, ["<|x|>"], "256 cannot hold .* at least 257"),
+        (256, ["<|x|>"], "vocab_size 256 is too small: .* alone take 257"),
         (500, [""], "special token 1 of 1 is empty"),
         (500, ["a", "a"], "given twice"),
     ],

@@ -145,11 +145,6 @@ def test_a_word_counted_again_adds_up() -> None:
     assert counter.items() == {b"ab": 8, b" ab": 1, b" long word of many bytes": 1}
 
 
-@hypothesis.given(texts=DOCUMENTS, times=st.integers(2, 4))
-def test_a_corpus_repeated_gives_the_same_merges(texts: list[str], times: int) -> None:
-    assert train(texts * times, 40) == train(texts, 40)
-
-
 def test_a_corpus_can_run_out_of_pairs() -> None:
     tokenizer, summary = train_tokenizer([b"abab"], 1000, [END])
     assert tokenizer.merges == [(b"a", b"b"), (b"ab", b"ab")]

@@ -19,6 +19,8 @@ from typing import Any
 from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import GPT2, Pattern
 
+# Beyond what any text has pairs for, and within what the native core counts in.
+_MAX_VOCAB_SIZE = 2**63 - 1
 _SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 
 
@@ -219,6 +221,22 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
                 raise TokenizerError(f"the special token {text!r} is given twice; give it once")
             seen.add(text)
     return texts
+
+
+def count_merges(vocab_size: int, num_special_tokens: int) -> int:
+    """How many merges fill a vocabulary up; a size that cannot be is a TokenizerError."""
+    smallest = 256 + num_special_tokens
+    if vocab_size < smallest:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is too small: the 256 bytes and {num_special_tokens} special "
+            f"tokens alone take {smallest}"
+        )
+    if vocab_size > _MAX_VOCAB_SIZE:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that 64 bits count: "
+            f"choose a smaller one"
+        )
+    return vocab_size - smallest
 
 
 def encode_special_token(text: str) -> bytes:

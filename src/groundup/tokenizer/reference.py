@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from groundup.errors import TokenizerError
-from groundup.tokenizer.definition import TokenizerDefinition, check_special_token_texts
+from groundup.tokenizer.definition import (
+    TokenizerDefinition,
+    check_special_token_texts,
+    count_merges,
+)
 from groundup.tokenizer.patterns import GPT2, Pattern
 
 Pair = tuple[bytes, bytes]
@@ -29,12 +33,7 @@ def train_bpe_reference(
     Ids: the 256 bytes, then one token for each merge, then the special tokens.
     """
     special_tokens = check_special_token_texts(special_tokens)
-    num_merges = vocab_size - 256 - len(special_tokens)
-    if num_merges < 0:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the 256 bytes and {len(special_tokens)} "
-            f"special tokens; ask for at least {256 + len(special_tokens)}"
-        )
+    num_merges = count_merges(vocab_size, len(special_tokens))
     documents = [text_or_documents] if isinstance(text_or_documents, str) else text_or_documents
     words = count_words(documents, special_tokens, pattern)
 

@@ -6,10 +6,10 @@ reading and writing files is `formats`.
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,11 @@ from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_d
 from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import split_special_tokens
+from groundup.tokenizer.streaming import (
+    StreamingDecoder,
+    encode_pieces,
+    without_lone_surrogates,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -119,7 +124,7 @@ class Tokenizer:
         try:
             return self._encoder.encode(text)
         except UnicodeEncodeError:
-            return self._encoder.encode(_without_lone_surrogates(text))
+            return self._encoder.encode(without_lone_surrogates(text))
 
     def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
         """The ids of a text as an array of uint16 or uint32."""
@@ -128,7 +133,7 @@ class Tokenizer:
         try:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
-            ids = self._encoder.encode_array(_without_lone_surrogates(text))
+            ids = self._encoder.encode_array(without_lone_surrogates(text))
         return as_array(ids, self.id_type)
 
     def encode_batch(
@@ -143,7 +148,7 @@ class Tokenizer:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)
         except UnicodeEncodeError:
             cleaned = [
-                _without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
+                without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
             ]
             ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
         return as_array(ids, self.id_type), as_array(offsets, np.int64)
@@ -184,26 +189,9 @@ class Tokenizer:
         They are the ids of the joined text: what a later piece could still change is held back. (A
         pattern without a native scanner is the exception: there each piece is encoded by itself.)
         """
-        if not self._is_native:
-            for piece in iterable:
-                yield from self.encode(piece)
-            return
-        pending = b""
-        half = ""
-        searched = 0
-        for piece in iterable:
-            piece = half + piece
-            # The first half of a surrogate pair waits for the second.
-            half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-            pending += _to_utf8(piece[:-1] if half else piece)
-            # Where no cut was found, look again only when the text has doubled.
-            if len(pending) < 2 * searched:
-                continue
-            ids, used = self._encoder.encode_stream(pending)
-            yield from ids
-            searched = 0 if used else len(pending)
-            pending = pending[used:]
-        yield from self._encoder.encode(pending + _to_utf8(half))
+        if self._is_native:
+            return encode_pieces(self._encoder, iterable)
+        return chain.from_iterable(map(self.encode, iterable))
 
     def encode_beginning(self, data: Buffer) -> tuple[npt.NDArray[Any], int]:
         """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
@@ -227,7 +215,7 @@ class Tokenizer:
         sizes = self._token_sizes[ids]
         ends = np.cumsum(sizes)
         begins = ends - sizes
-        data = np.frombuffer(_without_lone_surrogates(text).encode(), np.uint8)
+        data = np.frombuffer(without_lone_surrogates(text).encode(), np.uint8)
         # characters[i]: the character that byte i belongs to.
         characters = np.cumsum((data & 0xC0) != 0x80) - 1
         offsets = np.empty((len(ids), 2), dtype=np.int64)
@@ -252,7 +240,7 @@ class Tokenizer:
 
     def decode_stream(self) -> StreamingDecoder:
         """A decoder that takes one id at a time and never gives out half a character."""
-        return StreamingDecoder(self)
+        return StreamingDecoder(self.decode_bytes)
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -274,7 +262,7 @@ class Tokenizer:
 
     def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
         parts: list[npt.NDArray[Any]] = []
-        text = _without_lone_surrogates(text)
+        text = without_lone_surrogates(text)
         for piece, is_special in split_special_tokens(text, self.special_tokens):
             if is_special:
                 parts.append(np.array([self.special_tokens[piece]], dtype=self.id_type))
@@ -308,22 +296,6 @@ class Tokenizer:
         )
 
 
-class StreamingDecoder:
-    """Turns ids into text as they come; a character appears once its last byte is there."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, *ids: int) -> str:
-        """Take some ids, give the text that is complete now (often less than they stand for)."""
-        return self._decoder.decode(self._tokenizer.decode_bytes(ids))
-
-    def finish(self) -> str:
-        """Give what is left: U+FFFD for a character that never became complete."""
-        return self._decoder.decode(b"", final=True)
-
-
 def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
     if isinstance(ids, list | tuple):
         return ids
@@ -336,19 +308,3 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
             )
         return np.ascontiguousarray(array)
     return list(ids)
-
-
-def _without_lone_surrogates(text: str) -> str:
-    """Whole surrogate pairs become characters; lone halves, which UTF-8 cannot hold, U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _to_utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _without_lone_surrogates(text).encode()

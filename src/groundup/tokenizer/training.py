@@ -23,6 +23,7 @@ from groundup.tokenizer.counting import MemoryBound, WordCounting, find_cut, mak
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
+    count_merges,
     encode_special_token,
 )
 from groundup.tokenizer.inspection import bytes_per_token, find_longest_tokens
@@ -33,8 +34,6 @@ from groundup.tokenizer.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Beyond what any text has pairs for, and within what the native core counts in.
-_MAX_VOCAB_SIZE = 2**63 - 1
 _MAX_THREADS = 1_024
 
 
@@ -65,8 +64,14 @@ def train_bpe(
 
     The 256 bytes, the merges and the special tokens make up `vocab_size`. The most frequent pair is
     merged, ties go to the lexicographically greater pair of byte strings; nothing merges
-    across pre-tokens or special tokens. The result is the same for any number of threads. Options:
-    `pattern`, `num_threads`, `max_memory_bytes`, `progress`, and those of `read_text_blocks`.
+    across pre-tokens or special tokens. The result is the same for any number of threads.
+
+    Args:
+        input_path: A file, folder or glob, or several.
+        vocab_size: Tokens in all.
+        special_tokens: Texts that nothing merges across; they get the last ids.
+        options: `pattern`, `num_threads`, `max_memory_bytes`, `progress`, and those of
+            `read_text_blocks`.
     """
     tokenizer, _ = train_from_files(input_path, vocab_size, special_tokens, **options)
     return tokenizer.vocab, tokenizer.merges
@@ -124,17 +129,7 @@ def train_tokenizer(
     end; the result does not change. What does not fit is refused before it is taken.
     """
     texts = check_special_token_texts(special_tokens)
-    smallest = 256 + len(texts)
-    if vocab_size < smallest:
-        raise TokenizerError(
-            f"vocab_size {vocab_size} is too small: the 256 bytes and {len(texts)} special tokens "
-            f"alone take {smallest}"
-        )
-    if vocab_size > _MAX_VOCAB_SIZE:
-        raise TokenizerError(
-            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that 64 bits count: "
-            f"choose a smaller one"
-        )
+    num_merges = count_merges(vocab_size, len(texts))
     if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
         raise TokenizerError(f"num_threads is {num_threads}; it must be from 1 to {_MAX_THREADS}")
     memory = MemoryBound(max_memory_bytes)
@@ -150,7 +145,7 @@ def train_tokenizer(
         started = time.perf_counter()
         try:
             packed, num_bytes, num_symbols, num_words = counting.counter.train(
-                vocab_size - smallest, runs, memory.num_bytes, memory.held_bytes
+                num_merges, runs, memory.num_bytes, memory.held_bytes
             )
         except ValueError as error:
             raise TokenizerError(str(error)) from None
