@@ -38,11 +38,6 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Take the steps and print the page; a signal that stopped the training decides the status."""
-    from groundup.cli.quickstart.journal import Journal
-    from groundup.cli.quickstart.model_steps import ModelSteps
-    from groundup.cli.quickstart.page import Page
-    from groundup.cli.quickstart.text_steps import TextSteps
-
     for flag, amount in (("megabytes", arguments.megabytes), ("minutes", arguments.minutes)):
         if not 0 < amount < float("inf"):
             raise ConfigError(f"--{flag} must be more than 0, got {amount:g}")
@@ -51,18 +46,28 @@ def run(arguments: Arguments) -> int:
             raise ConfigError(f"--{flag} must be at least 1, got {value}")
     if arguments.folder.exists() and not arguments.folder.is_dir():
         raise ConfigError(f"--folder {arguments.folder} is a file; name a folder")
-    page, journal = Page(), Journal(arguments.folder)
-    text = TextSteps(arguments, page, journal)
-    text.write_corpus()
-    text.train_tokenizer()
-    text.prepare_shards()
-    text.verify_shards()
-    text.show_sentence()
-    model = ModelSteps(arguments, page, journal, vocab_size=text.tokenizer.vocab_size)
-    status = model.train()
+    from groundup.cli.quickstart import model_steps, text_steps
+    from groundup.cli.quickstart.folder import QuickstartFolder
+    from groundup.cli.quickstart.page import Page
+    from groundup.cli.quickstart.recipe import run_config
+
+    page, folder = Page(), QuickstartFolder(arguments.folder)
+    text_steps.write_corpus(arguments, folder, page)
+    tokenizer = text_steps.train_tokenizer(arguments, folder, page)
+    text_steps.prepare_shards(folder, page, tokenizer)
+    text_steps.verify_shards(folder, page, tokenizer)
+    text_steps.show_sentence(folder, page, tokenizer)
+    config = run_config(
+        arguments.folder,
+        tokenizer.vocab_size,
+        num_steps=arguments.num_steps,
+        sample_tokens=min(48, arguments.max_tokens),
+        seed=arguments.seed,
+    )
+    status = model_steps.train(config, folder, page, arguments.minutes)
     if status:
         return status
-    model.evaluate()
-    model.generate_stories()
-    model.show_what_is_next()
+    model_steps.evaluate(config, page)
+    model_steps.generate_stories(config, page, arguments.max_tokens)
+    model_steps.show_what_is_next(config, folder, page, arguments.max_tokens)
     return 0
