@@ -280,13 +280,6 @@ def test_a_bug_of_ours_is_not_dressed_up(verb: types.ModuleType) -> None:
         main(["try", "it"])
 
 
-def test_a_verb_without_its_module_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(verbs.VERBS, "later", verbs.Verb("later", "not written yet"))
-    assert "groundup later is not part of this version" in fails(capsys, "later")
-
-
 INTERRUPTED = """
 import dataclasses, sys, time, types
 from groundup.cli import verbs

@@ -2,6 +2,13 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Neighbouring tokens take neighbouring colours, so that each boundary shows.
+_COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
 
 
 def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -21,6 +28,31 @@ def show_token(token: bytes) -> str:
         return repr(token.decode())
     except UnicodeDecodeError:
         return repr(token)
+
+
+def colour_tokens(tokens: Sequence[bytes]) -> "Text":
+    """Tokens in a line, each in another colour than its neighbours; bars off a terminal."""
+    from rich.text import Text
+
+    from groundup.tokenizer.byte_spelling import spell_bytes
+
+    line = Text()
+    for index, token in enumerate(tokens):
+        try:
+            shown = "".join(map(show_character, token.decode()))
+        except UnicodeDecodeError:
+            shown = spell_bytes(token)
+        if index:
+            line.append(" " if sys.stdout.isatty() else " | ")
+        line.append(shown, style=_COLOURS[index % len(_COLOURS)])
+    return line
+
+
+def show_character(character: str) -> str:
+    """A character for the eye: spaces and controls are made visible."""
+    if character == " ":
+        return "␠"
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> None:

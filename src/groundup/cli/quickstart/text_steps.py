@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundup.cli.quickstart.folder import QuickstartFolder
 from groundup.cli.quickstart.page import Page, quote
-from groundup.cli.tables import show_token
+from groundup.cli.tables import colour_tokens, show_token
 from groundup.planner.quantities import show_bytes
 from groundup.runtime import format_duration
 
@@ -133,7 +133,7 @@ def show_sentence(folder: QuickstartFolder, page: Page, tokenizer: "Tokenizer") 
         f"groundup tokenizer inspect {shlex.quote(SENTENCE)} --tokenizer {quote(folder.tokenizer)}",
     )
     ids = tokenizer.encode(SENTENCE)
-    page.say_tokens([tokenizer.vocab[id] for id in ids])
+    page.say(colour_tokens([tokenizer.vocab[id] for id in ids]))
     page.say(" ".join(map(str, ids)))
 
 
