@@ -125,9 +125,10 @@ def test_an_unknown_verb_offers_the_nearest(
 def test_arguments_reach_the_verb(
     capsys: pytest.CaptureFixture[str], verb: types.ModuleType
 ) -> None:
-    assert main(["try", "it", "a", "b", "--megabytes", "3", "--out=x", "--quiet"]) == 0
+    assert main(["try", "it", "a", "-b c", "--megabytes", "3", "--out", "-x y", "--quiet"]) == 0
     text = capsys.readouterr().out
-    assert "files=('a', 'b')" in text and "megabytes=3.0" in text and "quiet=True" in text
+    assert "files=('a', '-b c')" in text and "PosixPath('-x y')" in text
+    assert "megabytes=3.0" in text and "quiet=True" in text
 
 
 @pytest.mark.parametrize(

@@ -62,16 +62,15 @@ def _check_words(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> l
     flags = list(flags_of(arguments_type))
     by_name = {flag.name: flag for flag in flags if not flag.is_positional}
     by_name |= {flag.off: flag for flag in flags if flag.is_switch}
-    waiting, checked, loose, given = list(argv), [], [], set()
+    num_needed = sum(flag.is_positional and flag.is_required for flag in flags)
+    waiting, options, loose, given = list(argv), [], [], set()
     while waiting:
         word = waiting.pop(0)
         if word == "--":
             loose += waiting
-            checked += [word, *waiting]
             break
         if not is_flag(word):
             loose.append(word)
-            checked.append(word)
             continue
         typed, is_joined, value = word.partition("=")
         name = typed.replace("_", "-")
@@ -82,19 +81,23 @@ def _check_words(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> l
             raise ConfigError(f"{prog} has no option {typed}: {hint}")
         given.add(flag.name)
         values = [value] if is_joined else _take_values(flag, waiting)
+        if flag.takes_many and not is_joined and not waiting and len(loose) < num_needed:
+            # The last words are the positionals that must follow.
+            kept = max(0, len(values) - (num_needed - len(loose)))
+            waiting, values = values[kept:], values[:kept]
         if flag.is_switch:
             truth = values[0].lower() if values else "true"
             if truth not in ("true", "false") or (values and name == flag.off):
                 raise ConfigError(f"{flag.name} is a switch, true or false: got {word!r}")
-            checked.append(name if truth == "true" else flag.off)
-        elif is_joined:
-            checked.append(f"{name}={flag.read(value)}")
-        elif values or flag.takes_many:
-            checked += [name, *map(flag.read, values)]
+            options.append(name if truth == "true" else flag.off)
+        elif flag.takes_many:
+            options += [name, *map(flag.read, values)]
+        elif values:
+            options.append(f"{name}={flag.read(values[0])}")
         else:
             raise ConfigError(f"{name} needs a value: see {prog} --help")
     _check_positionals(flags, loose, given, prog)
-    return checked
+    return [*options, "--", *loose] if loose else options
 
 
 def _take_values(flag: Flag, waiting: list[str]) -> list[str]:
