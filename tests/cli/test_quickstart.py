@@ -36,7 +36,9 @@ from groundup.tokenizer import Tokenizer
 from groundup.training.rehearsal import Rehearsal
 
 SHORT = ["--num-steps", "2", "--max-tokens", "4"]
-SMALL = ["--megabytes", "0.05", "--vocab-size", "400", *SHORT]
+# With this seed a document of so few falls to validation.
+TEXT = ["--megabytes", "0.05", "--seed", "11"]
+SMALL = [*TEXT, "--vocab-size", "400", *SHORT]
 RUN = Path("quickstart/runs/stories")
 
 
@@ -148,7 +150,7 @@ def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("page")
 def test_other_settings_redo_what_depends_on_them(capsys: pytest.CaptureFixture[str]) -> None:
-    page = run(capsys, "--megabytes", "0.05", "--vocab-size", "300", *SHORT)
+    page = run(capsys, *TEXT, "--vocab-size", "300", *SHORT)
     assert "written before" in page and "learned before" not in page
     assert open_shards("quickstart/shards").index.vocab_size == 300
     assert LanguageModel.load(RUN).model.config.vocab_size == 300
