@@ -331,7 +331,6 @@ def test_the_module_runs_as_a_program() -> None:
     [
         ["tokenizer", "train", "stories.txt", "--vocab-size", "300"],
         ["data", "prepare", "stories.txt"],
-        ["generate", "stories"],
     ],
     ids=" ".join,
 )
@@ -341,7 +340,6 @@ def test_a_core_that_is_not_built_is_one_line(words: list[str], tmp_path: Path) 
         f"from groundup.cli.main import main; sys.exit(main({words!r}))"
     )
     (tmp_path / "stories.txt").write_text("Once upon a time")
-    (tmp_path / "stories").mkdir()
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
