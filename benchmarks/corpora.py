@@ -156,9 +156,9 @@ def split_documents(text: str) -> list[str]:
 
 
 def _train_on_samples(path: Path) -> Any:
-    from groundup.tokenizer import Tokenizer
+    from groundup.tokenizer.training import train_from_files
 
-    return Tokenizer.train(path, 4096, [SEPARATOR])
+    return train_from_files(path, 4096, [SEPARATOR])[0]
 
 
 def _unpack(packed: Path, target: Path) -> None:

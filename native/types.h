@@ -13,7 +13,7 @@ using Byte = uint8_t;
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// A mistake in what the caller gave us; python_module.cpp turns it into ValueError.
+// A mistake in what the caller gave us; python_support.h turns it into ValueError.
 struct InputError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };

@@ -70,11 +70,21 @@ def test_a_command_in_a_document_exists(page: Path, words: list[str]) -> None:
         assert words[0] in {"pip", "uv", ".", "source"}, f"{page_name(page)} runs {words[0]}"
 
 
+@pytest.mark.parametrize("verb", EXISTING_VERBS, ids=lambda verb: verb.name)
+def test_the_flags_known_from_the_types_are_those_of_the_help(verb: Verb) -> None:
+    page = (REPOSITORY / "docs" / "reference" / "cli.md").read_text("utf-8")
+    help_page = page.split(f"## groundup {verb.name}\n")[1].split("\n## ")[0]
+    cells = [cell for line in help_page.splitlines() for cell in line.split("│")[1::2]]
+    heads = [cell.strip().split("  ")[0] for cell in cells if cell.startswith(" -")]
+    shown = {flag for head in heads for flag in re.findall(r"(?<![\w-])--[a-z][\w.-]*", head)}
+    assert shown == set(flags_of(verb))
+
+
 def flags_of(verb: Verb) -> list[str]:
-    from groundup.cli.parsing import known_flags
+    from groundup.cli.flags import known_flags
 
     arguments_type = importlib.import_module(verb.module).Arguments
-    return known_flags(arguments_type, f"groundup {verb.name}")
+    return known_flags(arguments_type)
 
 
 def test_the_deployment_files_name_what_there_is() -> None:

@@ -161,5 +161,5 @@ def test_a_process_began_before_it_could_ask(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
-    shown = [runtime.show_duration(seconds) for seconds in (0.05, 90.0, 150.0, 9_000.0, 5e5)]
-    assert shown == ["50 ms", "90.0 s", "2.5 minutes", "2.5 hours", "5.8 days"]
+    shown = [runtime.format_duration(seconds) for seconds in (0.05, 119.0, 120.0, 9_000.0, 5e5)]
+    assert shown == ["50 ms", "119.0 s", "2.0 minutes", "2.5 hours", "5.8 days"]

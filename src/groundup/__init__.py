@@ -4,8 +4,9 @@ The public names are resolved on first use, so that `from groundup import Tokeni
 torch import and `import groundup` costs nothing at all.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 __version__ = "0.1.0"
 
@@ -41,23 +42,15 @@ __all__ = [
     "train_bpe",
 ]
 
-_ROOMS = {
-    "generation": ("LanguageModel",),
-    "model": ("ModelConfig", "TransformerLM"),
-    "runs": ("RunConfig",),
-    "tokenizer": ("Tokenizer", "train_bpe"),
-    "training": ("train",),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'groundup' has no attribute {name!r}")
-    value = getattr(import_module(f"groundup.{_ROOM_OF.get(name, 'errors')}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "errors": "CheckpointError ConfigError DataError GroundupError MissingExtraError "
+        "TokenizerError",
+        "generation": "LanguageModel",
+        "model": "ModelConfig TransformerLM",
+        "runs": "RunConfig",
+        "tokenizer": "Tokenizer train_bpe",
+        "training": "train",
+    },
+)

@@ -1,4 +1,4 @@
-"""Types of the native core, native/python_module.cpp."""
+"""Types of the native core, native/python_*.cpp."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias

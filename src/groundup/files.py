@@ -110,7 +110,7 @@ def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
             elif line.endswith(b"\n"):
                 raise DataError(
                     f"{path} line {number} is not a JSON object: {_excerpt(line)}; "
-                    f"mend or delete that line"
+                    f"fix or delete that line"
                 )
             else:
                 _log.warning("%s: dropped the unfinished last line %d", path, number)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 Progress = Callable[[int, int | None], None]
-"""Is told how much is done, and how much there is to do where that is known."""
+"""What long work calls as often as it likes, with how much is done and of how much, if known."""
 
 # As Linux names them: of x86 the first two, of Arm the last.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -59,8 +59,8 @@ def set_up_logging(level: int = logging.INFO) -> None:
         logger.addHandler(handler)
 
 
-def show_duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+def format_duration(seconds: float) -> str:
+    """A time in the unit that suits it: 40 ms, 12.5 s, 4.5 minutes, 3.0 hours, 2.1 days."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from groundup.cli.main import main
 from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
 from groundup.tokenizer import Tokenizer
@@ -42,3 +43,12 @@ def small_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = folder / "small.yaml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return config
+
+
+@pytest.fixture(scope="session")
+def folder_of_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+    """A folder with the finished run runs/small in it; a test that changes it copies it first."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
+    assert main(["train", *words]) == 0
+    return folder

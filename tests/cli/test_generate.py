@@ -149,7 +149,7 @@ def test_a_document_is_begun_without_a_prompt(capsys: pytest.CaptureFixture[str]
         (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),
         (["small", "--precision", "int8"], "int8"),
         (["small", "--temperature", "-1"], "the temperature is -1.0"),
-        (["small", "--temperature", "nan"], "--temperature is nan"),
+        (["small", "--temperature", "nan"], "--temperature must be a finite number, got 'nan'"),
         (["small", "--top-p", "0"], "top-p is 0.0; it must be more than 0 and at most 1"),
         (["small", "--top-p", "1.01"], "top-p is 1.01"),
         (["small", "--top-k", "0"], "top-k is 0"),

@@ -15,7 +15,7 @@ import tyro
 
 from groundup import __version__
 from groundup.cli import verbs
-from groundup.cli.early_flags import is_on
+from groundup.cli.flags import is_on
 from groundup.cli.main import main
 from groundup.errors import DataError
 
@@ -91,19 +91,16 @@ def test_a_group_lists_its_verbs_only(capsys: pytest.CaptureFixture[str], group:
             assert (f"  {name} " in text) == (name.split()[0] == group)
 
 
-LIGHT_COMMANDS = [[], ["--help"], ["--version"], ["tokenizer", "--help"], ["data"], ["tokeniser"]]
-
-
-@pytest.mark.parametrize("argv", LIGHT_COMMANDS)
-def test_help_and_version_import_nothing_heavy(argv: list[str]) -> None:
+def test_help_and_version_import_nothing_heavy() -> None:
     script = (
         "import sys\n"
         "from groundup.cli.main import main\n"
-        "main(sys.argv[1:])\n"
+        "for words in '', '--help', '--version', 'tokenizer --help', 'data', 'tokeniser':\n"
+        "    main(words.split())\n"
         "heavy = {'torch', 'numpy', 'tyro', 'pydantic', 'rich', 'yaml', 'regex'}\n"
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -128,9 +125,10 @@ def test_an_unknown_verb_offers_the_nearest(
 def test_arguments_reach_the_verb(
     capsys: pytest.CaptureFixture[str], verb: types.ModuleType
 ) -> None:
-    assert main(["try", "it", "a", "b", "--megabytes", "3", "--out=x", "--quiet"]) == 0
+    assert main(["try", "it", "a", "-b c", "--megabytes", "3", "--out", "-x y", "--quiet"]) == 0
     text = capsys.readouterr().out
-    assert "files=('a', 'b')" in text and "megabytes=3.0" in text and "quiet=True" in text
+    assert "files=('a', '-b c')" in text and "PosixPath('-x y')" in text
+    assert "megabytes=3.0" in text and "quiet=True" in text
 
 
 @pytest.mark.parametrize(
@@ -200,10 +198,10 @@ def test_help_of_a_verb_shows_every_default(
         (["--kilobytes", "1"], "has no option --kilobytes"),
         (["--zzz"], "groundup try it has no option --zzz: see groundup try it --help"),
         (["-x"], "groundup try it has no option -x"),
-        (["--megabytes", "many"], "--megabytes: 'many' is no number"),
+        (["--megabytes", "many"], "--megabytes must be a finite number, got 'many'"),
         (["--megabytes", "-3"], "--megabytes is -3.0, but input should be greater than 0"),
-        (["--errors", "ignore"], "invalid choice 'ignore' for argument '--errors'"),
-        (["--out"], "Missing value for argument '--out'"),
+        (["--errors", "ignore"], "--errors must be one of strict, replace, got 'ignore'"),
+        (["--out"], "--out needs a value"),
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(
@@ -226,10 +224,10 @@ def test_missing_arguments_are_named_at_any_width(
     verb.Arguments = NeedyArguments  # type: ignore[attr-defined]
     message = fails(capsys, "try", "it")
     assert message == (
-        "groundup try it needs --tokenizer PATH and --out-folder PATH: see groundup try it --help"
+        "groundup try it needs --tokenizer and --out-folder: see groundup try it --help"
     )
     message = fails(capsys, "try", "it", "--tokenizer", "t", "--out-folder", "o", "a", "b")
-    assert message == "groundup try it has no use for a, b"
+    assert message == "groundup try it has no use for a, b: see groundup try it --help"
     message = fails(capsys, "try", "it", "--out-foldr", "x")
     assert message == "groundup try it has no option --out-foldr: did you mean --out-folder?"
 
@@ -283,17 +281,9 @@ def test_a_bug_of_ours_is_not_dressed_up(verb: types.ModuleType) -> None:
         main(["try", "it"])
 
 
-def test_a_verb_without_its_module_says_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(verbs.VERBS, "later", verbs.Verb("later", "not written yet"))
-    assert "groundup later is not part of this version" in fails(capsys, "later")
-
-
 INTERRUPTED = """
 import dataclasses, sys, time, types
 from groundup.cli import verbs
-from groundup.cli.early_flags import is_on
 from groundup.cli.main import main
 module = types.ModuleType("groundup.cli.hang")
 @dataclasses.dataclass
@@ -341,7 +331,6 @@ def test_the_module_runs_as_a_program() -> None:
     [
         ["tokenizer", "train", "stories.txt", "--vocab-size", "300"],
         ["data", "prepare", "stories.txt"],
-        ["generate", "stories"],
     ],
     ids=" ".join,
 )
@@ -351,7 +340,6 @@ def test_a_core_that_is_not_built_is_one_line(words: list[str], tmp_path: Path) 
         f"from groundup.cli.main import main; sys.exit(main({words!r}))"
     )
     (tmp_path / "stories.txt").write_text("Once upon a time")
-    (tmp_path / "stories").mkdir()
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

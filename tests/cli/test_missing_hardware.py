@@ -1,5 +1,6 @@
 """What this machine lacks is refused in one line with the way out, before anything is done."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,12 @@ WITHOUT_CUDA = "is built without CUDA: install a CUDA build"
 UNKNOWN = "device is 'foo', but must be auto, cpu, cuda, cuda:N or mps"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
-    """Holds the run runs/small."""
-    folder = tmp_path_factory.mktemp("hardware")
-    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
-    assert main(["train", *words]) == 0
-    return folder
-
-
 @pytest.fixture(autouse=True)
-def a_bare_machine(folder: Path, small_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def a_bare_machine(
+    folder_of_run: Path, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder_of_run, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_bytes(small_config.read_bytes())
     for name, settings in {"half": {"precision": "bfloat16"}, "gpu": {"device": "cuda"}}.items():
         sweep = {"name": name, "base": "small.yaml", "settings": settings}
@@ -81,11 +76,8 @@ def test_a_run_in_bfloat16_is_evaluated_in_float32_where_that_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = Path("runs/small/config.yaml")
-    before = config.read_text("utf-8")
-    config.write_text(before.replace("precision: float32", "precision: bfloat16"), "utf-8")
-    try:
-        assert main(["evaluate", "small"]) == 2
-        assert BFLOAT16 in capsys.readouterr().err
-        assert main(["evaluate", "small", "--precision", "float32"]) == 0
-    finally:
-        config.write_text(before, "utf-8")
+    text = config.read_text("utf-8").replace("precision: float32", "precision: bfloat16")
+    config.write_text(text, "utf-8")
+    assert main(["evaluate", "small"]) == 2
+    assert BFLOAT16 in capsys.readouterr().err
+    assert main(["evaluate", "small", "--precision", "float32"]) == 0

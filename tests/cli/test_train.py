@@ -18,8 +18,9 @@ import torch
 
 from groundup.cli import progress
 from groundup.cli import train as verb
+from groundup.cli.flags import known_flags
 from groundup.cli.main import main
-from groundup.cli.parsing import known_flags, parse_arguments
+from groundup.cli.parsing import parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
@@ -62,7 +63,7 @@ def setting_names(settings_type: type[pydantic.BaseModel], prefix: str = "") -> 
 
 
 def test_every_setting_is_a_flag() -> None:
-    flags = known_flags(verb.Arguments, "groundup train")
+    flags = known_flags(verb.Arguments)
     for name in setting_names(RunConfig):
         assert f"--{name.replace('_', '-')}" in flags
     assert {"--config", "--resume", "--allow-changes", "--name", "--num-steps"} <= set(flags)
@@ -117,11 +118,11 @@ def test_help_shows_the_files_values(
         (["--config", "none.yaml"], "none.yaml does not exist"),
         (["--resume"], "--resume needs the name of the run"),
         (["--resume", "--name", "nobody"], "nobody does not hold a run to resume"),
-        (["--minutes", "0"], "--minutes is 0"),
-        (["--minutes", "nan"], "--minutes is nan"),
+        (["--minutes", "0"], "--minutes must be more than 0, got 0"),
+        (["--minutes", "nan"], "--minutes must be a finite number, got 'nan'"),
         (["--minutes", "soon"], "--minutes"),
         (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
-        (["--name", "a"], "there is no tokenizer file tokenizer.json"),
+        (["--name", "a"], "the tokenizer file tokenizer.json does not exist"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -202,7 +203,7 @@ def test_a_progress_bar_is_told_of_every_step(
     reports: list[tuple[int, int | None]] = []
 
     @contextlib.contextmanager
-    def bar(*given: object, **options: object) -> Iterator[progress.ProgressCallback]:
+    def bar(*given: object, **options: object) -> Iterator[progress.Progress]:
         yield lambda done, total: reports.append((done, total))
 
     monkeypatch.setattr(progress, "progress_bar", bar)
@@ -243,16 +244,25 @@ def test_a_run_is_resumed_by_its_name_alone(
     assert load_settings(RunConfig, "runs/small/config.yaml").seed == 3
 
 
+LONG = ["--num-steps", "300", "--evaluation.every-steps", "30"]
+LONG += ["--checkpoints.every-steps", "30", "--logging.every-steps", "30"]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    words = ["--config", str(small_config), *LONG, "--runs-folder", str(folder)]
+    assert main(["train", *words, "--name", "whole"]) == 0
+    return folder / "whole"
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_the_run_and_the_resume_is_exact(
-    small_config: Path, number: signal.Signals, status: int
+    small_config: Path, whole_run: Path, number: signal.Signals, status: int
 ) -> None:
     """In a real process, which is `python -m groundup train`."""
-    config = ["--config", str(small_config), "--num-steps", "300"]
-    for section in ("evaluation", "checkpoints", "logging"):
-        config += [f"--{section}.every-steps", "30"]
-    assert main(["train", *config, "--name", "whole"]) == 0
-    command = [sys.executable, "-m", "groundup", "train", *config, "--name", "parted"]
+    words = ["train", "--config", str(small_config), *LONG, "--name", "parted"]
+    command = [sys.executable, "-m", "groundup", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not list(Path("runs/parted/checkpoints").glob("step_*")):
         time.sleep(0.005)
@@ -260,8 +270,8 @@ def test_a_signal_saves_the_run_and_the_resume_is_exact(
     _, errors = process.communicate()
     assert process.returncode == status, errors
     assert "go on with the same command and --resume" in errors
-    assert main(["train", *config, "--name", "parted", "--resume"]) == 0
-    assert compare_runs("runs/whole", "runs/parted").differences == []
+    assert main([*words, "--resume"]) == 0
+    assert compare_runs(whole_run, "runs/parted").differences == []
 
 
 def test_a_shard_that_shrinks_is_one_line(small_config: Path) -> None:

@@ -26,7 +26,7 @@ from groundup.planner import (
 from groundup.planner.activations import DeviceKind
 from groundup.planner.duration import EXPECTED_MFU
 from groundup.planner.hardware import Price
-from groundup.planner.quantities import show_bytes, show_duration
+from groundup.planner.quantities import show_bytes
 from groundup.planner.shares_svg import draw_shares
 
 
@@ -215,18 +215,3 @@ def test_an_expected_time_says_what_it_assumes_and_costs(
     seconds = 10_000 * step_flops(PRESETS["tinystories"], 128) / (EXPECTED_MFU[kind] * peak)
     assert duration.seconds == pytest.approx(seconds)
     assert EXPECTED_MFU.keys() == {Execution.of(d, "").device for d in ("cpu", "cuda:1", "mps")}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [
-        (0.0214, "21 ms"),
-        (1.0, "1.0 s"),
-        (119.0, "119.0 s"),
-        (120.0, "2.0 minutes"),
-        (7_200.0, "2.0 hours"),
-        (172_800.0, "2.0 days"),
-    ],
-)
-def test_a_time_is_shown_in_the_unit_that_suits_it(seconds: float, shown: str) -> None:
-    assert show_duration(seconds) == shown

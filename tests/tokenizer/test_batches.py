@@ -226,13 +226,6 @@ def test_the_hash_of_a_known_document_is_known() -> None:
     assert hash_document(b"Once upon a time") == 0x02332822A938F044
 
 
-def test_documents_are_hashed_by_content_alone() -> None:
-    data = b"one two one"
-    bounds = np.array([[0, 3], [8, 11], [4, 7]])
-    first, again, other = np.frombuffer(_native.hash_documents(data, bounds), np.uint64).tolist()
-    assert first == again != other
-
-
 def test_a_batch_may_be_encoded_while_its_list_changes() -> None:
     texts = [CORPUS * 10] * 2000
     expected = TOKENIZER.encode_batch(list(texts))[0]

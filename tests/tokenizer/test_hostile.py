@@ -12,7 +12,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from groundup._native import split
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2, Pattern, find_pattern
@@ -100,14 +99,6 @@ def test_a_hostile_stream_in_small_pieces_ends(name: str, kind: str) -> None:
     pieces = (text[place : place + 1000] for place in range(0, len(text), 1000))
     ids = np.fromiter(tokenizer.encode_iterable(pieces), tokenizer.id_type)
     assert np.array_equal(ids, tokenizer.encode_to_numpy(text))
-
-
-def test_twice_the_text_takes_twice_the_pre_tokens() -> None:
-    for name in PATTERNS:
-        for kind in ("contractions", "capitals and ideographs", "one digit"):
-            text = TEXTS[kind][:100_000]
-            once, twice = (len(split(text * times, name)) // 8 for times in (1, 2))
-            assert abs(twice - 2 * once) <= 2
 
 
 @pytest.mark.parametrize(

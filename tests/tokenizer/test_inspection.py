@@ -9,10 +9,8 @@ import pytest
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.inspection import (
-    LARGE_CORPUS_BYTES,
     compare,
     describe_code_point,
-    estimate_large_corpus_seconds,
     explain,
     find_longest_tokens,
     measure,
@@ -39,7 +37,7 @@ def tokenizer() -> Tokenizer:
 @hypothesis.example(TEXT + "<|end|>" + TEXT)
 def test_an_explanation_ends_in_the_ids_of_the_text(text: str) -> None:
     for tokenizer in (make(), make(whole_words=True)):
-        explanation = explain(tokenizer, text)
+        explanation = explain(tokenizer.definition, text)
         assert explanation.ids == tokenizer.encode(text)
         assert "".join(pre_token.text for pre_token in explanation.pre_tokens) == text
         for pre_token in explanation.pre_tokens:
@@ -47,7 +45,7 @@ def test_an_explanation_ends_in_the_ids_of_the_text(text: str) -> None:
 
 
 def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
-    (pre_token,) = explain(tokenizer, "the").pre_tokens
+    (pre_token,) = explain(tokenizer.definition, "the").pre_tokens
     assert pre_token.start == (b"t", b"h", b"e")
     symbols = pre_token.start
     for step in pre_token.steps:
@@ -59,7 +57,7 @@ def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
 
 
 def test_special_tokens_and_whole_words_fire_no_merges() -> None:
-    special, word = explain(make(whole_words=True), "<|end|>the").pre_tokens
+    special, word = explain(make(whole_words=True).definition, "<|end|>the").pre_tokens
     assert special.is_special
     assert special.steps == ()
     assert word.is_whole_word
@@ -88,11 +86,6 @@ def test_measurements_count_bytes_words_and_tokens(tokenizer: Tokenizer) -> None
     assert result.vocabulary_use == len(set(ids)) / tokenizer.vocab_size
     assert result.longest_tokens[0] == b"the"
     assert result.best_bytes_per_second >= result.first_bytes_per_second > 0
-
-
-def test_a_rate_is_pictured_by_a_large_corpus() -> None:
-    assert estimate_large_corpus_seconds(LARGE_CORPUS_BYTES / 60) == 60
-    assert estimate_large_corpus_seconds(0.0) == 0.0
 
 
 def test_nothing_measured_is_nothing_not_an_error(tokenizer: Tokenizer) -> None:

@@ -11,9 +11,7 @@ from groundup.tokenizer.patterns import (
     GPT2,
     LLAMA3,
     O200K,
-    P50K,
     QWEN2,
-    R50K,
     Pattern,
     find_pattern,
     find_staged_pattern,
@@ -94,6 +92,7 @@ def test_text_between_matches_is_a_pre_token() -> None:
 
 
 @hypothesis.given(TEXTS)
+@hypothesis.settings(max_examples=50)
 def test_patterns_cut_as_tiktoken_does(text: str) -> None:
     assert GPT2.split(text) == cut_with_tiktoken(TIKTOKEN_GPT2, text)
     assert CL100K.split(text) == cut_with_tiktoken(TIKTOKEN_CL100K, text)
@@ -110,12 +109,6 @@ def test_stages_cut_as_tokenizers_does(text: str) -> None:
     ]
     oracle = tokenizers.pre_tokenizers.Sequence(steps)
     assert DEEPSEEK.split(text) == [piece for piece, _ in oracle.pre_tokenize_str(text)]
-
-
-@hypothesis.given(TEXTS)
-def test_all_spellings_of_gpt2_cut_alike(text: str) -> None:
-    original = GPT2.split(text)
-    assert Pattern("spelling", (TIKTOKEN_GPT2.replace("$", r"\Z"),)).split(text) == original
 
 
 @hypothesis.given(TEXTS)
@@ -145,15 +138,6 @@ def test_stages_are_found_together() -> None:
     assert find_staged_pattern(DEEPSEEK.stages) is DEEPSEEK
     assert find_staged_pattern((r"\d", r"\w+")) == Pattern("custom", (r"\d", r"\w+"))
     assert find_pattern(DEEPSEEK) is DEEPSEEK
-
-
-def test_only_scanned_patterns_are_native() -> None:
-    assert GPT2.native
-    assert CL100K.native
-    assert O200K.native
-    assert not DEEPSEEK.native
-    assert not find_pattern(r"\w+").native
-    assert R50K is P50K is GPT2
 
 
 def test_a_bad_expression_is_refused_with_its_position() -> None:

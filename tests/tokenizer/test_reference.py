@@ -59,12 +59,6 @@ def test_the_vocabulary_is_bytes_then_merges_then_special_tokens() -> None:
     assert list(vocab.values())[-2:] == [b"<|a|>", b"<|b|>"]
 
 
-def test_a_corpus_can_run_out_of_pairs() -> None:
-    vocab, merges = train_bpe_reference("abab", 1000)
-    assert merges == [(b"a", b"b"), (b"ab", b"ab")]
-    assert len(vocab) == 258
-
-
 def test_overlapping_occurrences_merge_from_the_left() -> None:
     definition = train("aaa aaa aaa", 1)
     assert [definition.vocab[id] for id in encode_reference(definition, "aaa")] == [b"aa", b"a"]
@@ -73,7 +67,7 @@ def test_overlapping_occurrences_merge_from_the_left() -> None:
 @pytest.mark.parametrize(
     ("vocab_size", "special_tokens", "message"),
     [
-        (256, ["<|x|>"], "256 cannot hold .* at least 257"),
+        (256, ["<|x|>"], "vocab_size 256 is too small: .* alone take 257"),
         (500, [""], "special token 1 of 1 is empty"),
         (500, ["a", "a"], "given twice"),
     ],
@@ -119,14 +113,6 @@ def test_whole_words_need_no_merges() -> None:
     assert encode_reference(whole, "abc abc") == [256, 32, 97, 98, 99]
 
 
-@hypothesis.given(st.text(max_size=60))
-def test_decoding_undoes_encoding(text: str) -> None:
-    definition = train("the theme of the thesis is then and there", 20, ("<|x|>", "<|x|><|x|>"))
-    for whole in (text, f"{text}<|x|>{text}<|x|><|x|>"):
-        ids = encode_reference(definition, whole)
-        assert decode_reference(definition, ids) == whole
-
-
 def test_half_a_character_decodes_to_the_replacement_character() -> None:
     definition = TokenizerDefinition(dict(enumerate(BYTES)), [])
     assert decode_reference(definition, [0xF0, 0x9F, 0x41, 0xFF]) == "\ufffdA\ufffd"
@@ -135,7 +121,7 @@ def test_half_a_character_decodes_to_the_replacement_character() -> None:
 @pytest.mark.parametrize("id", [256, -1, 10**12])
 def test_an_id_outside_the_vocabulary_is_named(id: int) -> None:
     definition = TokenizerDefinition(dict(enumerate(BYTES)), [])
-    with pytest.raises(TokenizerError, match=f"id {id} at place 2"):
+    with pytest.raises(TokenizerError, match=f"id {id} at position 2"):
         decode_reference(definition, [65, 66, id])
 
 

@@ -63,40 +63,25 @@ def cut_text(text: str, places: list[int]) -> list[str]:
     return [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
-@for_every_tokenizer
-@hypothesis.given(
-    text=st.lists(PIECES, max_size=40).map("".join),
-    places=st.lists(st.integers(0, 400), max_size=12),
+# Long runs cross the block and the window of the scanners; most pieces stand alone.
+RUNS = st.builds(
+    lambda piece, size: piece * size,
+    PIECES,
+    st.one_of(st.just(1), st.sampled_from([2, 3, 7, 63, 64, 65, 600, 4100])),
 )
-def test_ids_do_not_depend_on_where_the_text_is_cut(
-    name: str, text: str, places: list[int]
-) -> None:
-    tokenizer = TOKENIZERS[name]
-    ids = tokenizer.encode(text)
-    assert list(tokenizer.encode_iterable(cut_text(text, places))) == ids
-    assert list(tokenizer.encode_iterable(text)) == ids
 
 
 @for_every_tokenizer
 @hypothesis.given(
-    runs=st.lists(
-        st.builds(
-            lambda piece, size: piece * size,
-            PIECES,
-            st.sampled_from([1, 2, 3, 7, 63, 64, 65, 600, 4100]),
-        ),
-        max_size=5,
-    ),
-    places=st.lists(st.integers(0, 20_000), max_size=12),
+    text=st.one_of(st.lists(PIECES, max_size=40), st.lists(RUNS, max_size=5)).map("".join),
+    cuts=st.lists(st.integers(0, 20_000), max_size=12),
 )
-def test_long_runs_may_be_cut_anywhere(name: str, runs: list[str], places: list[int]) -> None:
+def test_ids_do_not_depend_on_where_the_text_is_cut(name: str, text: str, cuts: list[int]) -> None:
     tokenizer = TOKENIZERS[name]
-    text = "".join(runs)
-    ids = tokenizer.encode(text)
-    assert list(tokenizer.encode_iterable(cut_text(text, places))) == ids
+    assert list(tokenizer.encode_iterable(cut_text(text, cuts))) == tokenizer.encode(text)
     start = text[:2000]
     for size in (1, 61):
-        pieces = (start[place : place + size] for place in range(0, len(start), size))
+        pieces = (start[begin : begin + size] for begin in range(0, len(start), size))
         assert list(tokenizer.encode_iterable(pieces)) == tokenizer.encode(start)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
-from groundup.tokenizer import training
+from groundup.tokenizer import counting
 from groundup.tokenizer.patterns import GPT2, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.training import train_from_files, train_tokenizer
@@ -45,7 +45,7 @@ def test_a_large_text_is_counted_the_same_in_pieces(
     assert len(text) > 5_000_000
     expected = train([text], 300, num_threads=1)
     assert train([text], 300, num_threads=num_threads) == expected
-    monkeypatch.setattr(training, "_STEP_BYTES", 1 << 16)
+    monkeypatch.setattr(counting, "_STEP_BYTES", 1 << 16)
     assert train([text], 300, num_threads=num_threads) == expected
 
 
@@ -69,8 +69,8 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
     monkeypatch: pytest.MonkeyPatch, num_threads: int
 ) -> None:
     texts = [random_words(2_500, seed % 3) for seed in range(12)]
-    monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
-    monkeypatch.setattr(training._Memory, "table_bytes", 1 << 10)
+    monkeypatch.setattr(counting, "_SMALLEST_RUN_BYTES", 1 << 10)
+    monkeypatch.setattr(counting.MemoryBound, "table_bytes", 1 << 10)
     spilled: list[str] = []
     spill = WordCounter.spill
 
@@ -89,7 +89,7 @@ def test_counts_that_spill_to_disk_give_the_same_merges(
             return runs
 
     expected = train(texts, 300)
-    monkeypatch.setattr(training, "WordCounter", Watched)
+    monkeypatch.setattr(counting, "WordCounter", Watched)
     bounded = train(texts, 300, num_threads=num_threads, max_memory_bytes=32_000_000)
     assert bounded == expected
     assert len(spilled) == len(set(spilled)) > num_threads
@@ -105,7 +105,7 @@ def test_a_pattern_without_a_scanner_is_cut_at_blocks_only(monkeypatch: pytest.M
     pattern = find_pattern(r"\w+ \w+|.")
     text = b"ab cd, " * 1000
     _, whole = train_tokenizer([text], 270, [], pattern=pattern)
-    monkeypatch.setattr(training, "_STEP_BYTES", 100)
+    monkeypatch.setattr(counting, "_STEP_BYTES", 100)
     _, in_steps = train_tokenizer([text], 270, [], pattern=pattern)
     assert in_steps.num_words == whole.num_words == 3
 
@@ -114,8 +114,8 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(training, "_SMALLEST_RUN_BYTES", 1 << 10)
-    monkeypatch.setattr(training._Memory, "table_bytes", 1 << 10)
+    monkeypatch.setattr(counting, "_SMALLEST_RUN_BYTES", 1 << 10)
+    monkeypatch.setattr(counting.MemoryBound, "table_bytes", 1 << 10)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:

@@ -84,11 +84,10 @@ def test_a_character_of_each_kind_is_cut_right_in_every_context(pattern: Pattern
         assert_same_cuts(pattern, text)
 
 
-@pytest.mark.parametrize("pattern", [GPT2, O200K], ids=lambda pattern: pattern.name)
-def test_every_character_is_cut_right_between_a_letter_and_a_digit(pattern: Pattern) -> None:
+def test_every_character_is_cut_right_between_a_letter_and_a_digit() -> None:
     for first in range(0, 0x110000, 0x8000):
         code_points = (c for c in range(first, first + 0x8000) if c not in SURROGATES)
-        assert_same_cuts(pattern, "".join(f"a{chr(code_point)}1" for code_point in code_points))
+        assert_same_cuts(O200K, "".join(f"a{chr(code_point)}1" for code_point in code_points))
 
 
 def first_invalid(data: bytes) -> int:

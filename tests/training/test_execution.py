@@ -14,7 +14,7 @@ from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import show_duration
+from groundup.runtime import format_duration
 from groundup.training import execution
 from groundup.training.execution import (
     autocast,
@@ -296,7 +296,7 @@ def test_log_folder_and_report_name_one_time(
     told = re.search(r"about (.+) for 12 steps at 50% of the ", folder.log_file.read_text("utf-8"))
     planned = read_run(folder.path).cost.planned_seconds
     assert told is not None and planned is not None
-    assert told[1] == show_duration(planned)
+    assert told[1] == format_duration(planned)
 
 
 def test_another_peak_is_no_other_condition_of_a_resume(make_config: MakeConfig) -> None:

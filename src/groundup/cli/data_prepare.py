@@ -96,7 +96,8 @@ def run(arguments: Arguments) -> None:
 def print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
     from groundup.cli.tables import print_figures
-    from groundup.planner.quantities import show_bytes, show_duration
+    from groundup.planner.quantities import show_bytes
+    from groundup.runtime import format_duration
 
     index = summary.index
     rows = []
@@ -109,7 +110,7 @@ def print_summary(summary: "PrepareSummary") -> None:
     rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
     if summary.outcome != "up to date":
         rate = summary.num_bytes / summary.seconds / 1e6
-        rows.append(("time", f"{show_duration(summary.seconds)}, {rate:,.1f} MB/s"))
+        rows.append(("time", f"{format_duration(summary.seconds)}, {rate:,.1f} MB/s"))
     for name, split in index.splits.items():
         if not split.num_ids and (name == "train" or index.settings.validation_fraction):
             fix = "rerun with another --validation-fraction and --overwrite, or with more documents"

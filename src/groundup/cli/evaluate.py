@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Measure a trained model on text that it has not learned from."""
+    """Evaluate a trained model on text that it was not trained on."""
 
     run: Positional[str]
     """The run: its folder, or its name under runs."""
 
     split: str = "validation"
-    """The split of the shards to measure on."""
+    """The split of the shards to evaluate on."""
 
     whole: bool = False
-    """Use every token of the split; without it the windows that the run's own figures are from."""
+    """Use every token of the split; without it the windows of the run's own evaluations."""
 
     checkpoint: str = "newest"
-    """The state of the run to measure: newest, best, or a step."""
+    """The checkpoint to evaluate: newest, best, or a step."""
 
     shards: Path | None = None
     """Other shards of the same tokenizer; those of the run if not given."""
@@ -64,7 +64,7 @@ def run(arguments: Arguments) -> None:
         split=arguments.split,
         whole=arguments.whole,
     )
-    figures: dict[str, Any] = {
+    results: dict[str, Any] = {
         "run": str(folder),
         "step": step,
         "split": arguments.split,
@@ -74,9 +74,9 @@ def run(arguments: Arguments) -> None:
         "bits_per_byte": evaluation.bits_per_byte,
     }
     if arguments.json:
-        _print_json(figures)
+        _print_json(results)
     else:
-        _print_table(figures)
+        _print_table(results)
 
 
 def measure_run(
@@ -88,7 +88,7 @@ def measure_run(
     split: str = "validation",
     whole: bool = False,
 ) -> "tuple[int | None, Evaluation]":
-    """The step of the checkpoint and its figures, computed as the run itself computes them."""
+    """The step of the checkpoint and its results, computed as the run itself computes them."""
     from groundup.data.shards import open_shards
     from groundup.generation import LanguageModel
     from groundup.training.evaluation import evaluate
@@ -125,26 +125,26 @@ def parse_checkpoint(text: str) -> Literal["newest", "best"] | int:
     raise ConfigError(f"--checkpoint {text} is neither newest nor best nor the number of a step")
 
 
-def _print_json(figures: dict[str, Any]) -> None:
+def _print_json(results: dict[str, Any]) -> None:
     import json
     import math
 
     known = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in figures.items()
+        for name, value in results.items()
     }
     print(json.dumps(known, ensure_ascii=False))
 
 
-def _print_table(figures: dict[str, Any]) -> None:
+def _print_table(results: dict[str, Any]) -> None:
     from groundup.cli.tables import print_figures
 
     rows = [
-        ("checkpoint", f"step {figures['step']:,}"),
-        (figures["split"], f"{figures['tokens']:,} tokens"),
-        ("loss", f"{figures['loss']:.4f}"),
-        ("perplexity", f"{figures['perplexity']:.3f}"),
+        ("checkpoint", f"step {results['step']:,}"),
+        (results["split"], f"{results['tokens']:,} tokens"),
+        ("loss", f"{results['loss']:.4f}"),
+        ("perplexity", f"{results['perplexity']:.3f}"),
     ]
-    if figures["bits_per_byte"] is not None:
-        rows.append(("bits per byte", f"{figures['bits_per_byte']:.4f}"))
-    print_figures(figures["run"], rows)
+    if results["bits_per_byte"] is not None:
+        rows.append(("bits per byte", f"{results['bits_per_byte']:.4f}"))
+    print_figures(results["run"], rows)

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from groundup.cli.streams import prepare_streams
 from groundup.cli.verbs import GROUPS, VERBS, Verb
@@ -115,7 +114,7 @@ def _run(verb: Verb, rest: list[str]) -> int:
     # torch's threads spin while they wait for each other: if anything else runs, they take the core
     # from the one they wait for. Asleep they lose next to nothing. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    module = _import(verb)
+    module = importlib.import_module(verb.module)
     from groundup.cli.parsing import parse_arguments
     from groundup.runtime import set_up_logging
 
@@ -128,17 +127,6 @@ def _run(verb: Verb, rest: list[str]) -> int:
         return 0
     status = module.run(arguments)
     return 0 if status is None else int(status)
-
-
-def _import(verb: Verb) -> ModuleType:
-    try:
-        return importlib.import_module(verb.module)
-    except ModuleNotFoundError as error:
-        if error.name != verb.module:
-            raise
-        raise ConfigError(
-            f"groundup {verb.name} is not part of this version: update groundup"
-        ) from error
 
 
 def _verbs_of(group: str) -> list[Verb]:

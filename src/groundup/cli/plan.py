@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Fixed, Suppress
 
-from groundup.cli.early_flags import is_on, value_of
+from groundup.cli.flags import is_on, value_of
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset

@@ -17,9 +17,9 @@ from groundup.planner.quantities import (
     show_bytes,
     show_count,
     show_dollars,
-    show_duration,
     show_flops,
 )
+from groundup.runtime import format_duration
 
 if TYPE_CHECKING:
     from groundup.training.budget import Probe
@@ -44,7 +44,7 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
     rows = [
         (
             f"a step of {size:,} sequence{'' if size == 1 else 's'}",
-            show_duration(probe.seconds_per_step),
+            format_duration(probe.seconds_per_step),
         ),
         ("speed", f"{probe.tokens_per_second:,.0f} tokens/s, {probe.mfu:.1%} MFU"),
         ("its peak memory, measured", show_bytes(probe.peak_bytes)),
@@ -158,7 +158,7 @@ def _print_run(plan: Plan) -> None:
     rows = [
         ("tokens", tokens),
         ("a step", f"{show_flops(duration.flops_per_step)}, update {plan.update_flops:,} FLOPs"),
-        ("time", show_duration(duration.seconds)),
+        ("time", format_duration(duration.seconds)),
     ]
     price = "none in the table: give --price-per-hour"
     if duration.dollars is not None:
@@ -169,7 +169,7 @@ def _print_run(plan: Plan) -> None:
         ("price", price),
         (
             "enough tokens for this model",
-            f"{enough} in {plan.enough.num_steps:,} steps, {show_duration(plan.enough.seconds)}",
+            f"{enough} in {plan.enough.num_steps:,} steps, {format_duration(plan.enough.seconds)}",
         ),
         (
             "best use of this compute",

@@ -14,7 +14,7 @@ def find_run(run: str) -> Path:
         if RunFolder(folder).has_run():
             return folder
     if Path(run).is_dir():
-        raise ConfigError(f"{run} is no run folder: it has no config.yaml")
+        raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
     raise ConfigError(
         f"there is no run {run}, neither as a folder nor in {RUNS_FOLDER}: "

@@ -1,7 +1,14 @@
-"""Figures on the screen: a table with rich on a terminal, aligned plain lines everywhere else."""
+"""Results on the screen: a table with rich on a terminal, aligned plain lines everywhere else."""
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+# Neighbouring tokens take neighbouring colours, so that each boundary shows.
+_COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
 
 
 def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -23,6 +30,31 @@ def show_token(token: bytes) -> str:
         return repr(token)
 
 
+def colour_tokens(tokens: Sequence[bytes]) -> "Text":
+    """Tokens in a line, each in another colour than its neighbours; bars off a terminal."""
+    from rich.text import Text
+
+    from groundup.tokenizer.byte_spelling import spell_bytes
+
+    line = Text()
+    for index, token in enumerate(tokens):
+        try:
+            shown = "".join(map(show_character, token.decode()))
+        except UnicodeDecodeError:
+            shown = spell_bytes(token)
+        if index:
+            line.append(" " if sys.stdout.isatty() else " | ")
+        line.append(shown, style=_COLOURS[index % len(_COLOURS)])
+    return line
+
+
+def show_character(character: str) -> str:
+    """A character for the eye: spaces and controls are made visible."""
+    if character == " ":
+        return "␠"
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
 def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -35,7 +67,7 @@ def _print_rich(title: str, headers: Sequence[str], rows: list[list[str]]) -> No
             headers[column] if headers else "",
             justify="right" if column and headers else "left",
             style="" if column else "cyan",
-            # A figure without its last digits would be another figure.
+            # A number without its last digits would be another number.
             overflow="fold",
         )
     for row in rows:

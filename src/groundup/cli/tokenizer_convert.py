@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
-from groundup.cli.streams import as_text
+from groundup.cli.tokenizer_flags import SplitFlags
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(SplitFlags):
     """Rewrite a tokenizer file in another format."""
 
     source: Positional[Path]
@@ -22,22 +22,12 @@ class Arguments:
     to: Literal["groundup", "huggingface", "tiktoken", "gpt2"] = "groundup"
     """The format to write."""
 
-    pattern: str | None = None
-    """The split pattern, for files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the file's own; repeat for more."""
-
 
 def run(arguments: Arguments) -> None:
     """Read, write, and say what the new file leaves out."""
-    from groundup.tokenizer.formats import read_definition, write_definition
+    from groundup.tokenizer.formats import write_definition
 
-    definition = read_definition(
-        arguments.source,
-        pattern=arguments.pattern,
-        special_tokens=list(map(as_text, arguments.special_token)) or None,
-    )
+    definition = arguments.read(arguments.source)
     paths = write_definition(definition, arguments.out, arguments.to)
     print(f"wrote {' and '.join(map(str, paths))}: {len(definition.vocab):,} tokens")
     if arguments.to == "tiktoken":

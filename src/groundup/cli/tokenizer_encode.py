@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
 from groundup.cli.streams import as_text
+from groundup.cli.tokenizer_flags import TokenizerFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -18,27 +19,18 @@ if TYPE_CHECKING:
 _IDS_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TokenizerFlags):
     """Turn text into ids."""
 
     file: Positional[str] = "-"
     """The text to encode; - is standard input."""
-
-    tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer file, of any known format."""
 
     text: str | None = None
     """Encode this text instead of a file."""
 
     out: Path | None = None
     """Write the ids here, as .npy, .bin (uint16 or uint32) or text, instead of printing them."""
-
-    pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
 
 
 def run(arguments: Arguments) -> None:
@@ -47,11 +39,7 @@ def run(arguments: Arguments) -> None:
 
     if arguments.text is not None and arguments.file != "-":
         raise ConfigError(f"give either --text or the file {arguments.file}, not both")
-    tokenizer = Tokenizer.load(
-        arguments.tokenizer,
-        pattern=arguments.pattern,
-        special_tokens=list(map(as_text, arguments.special_token)) or None,
-    )
+    tokenizer = Tokenizer.from_definition(arguments.definition())
     text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)
     if arguments.out is None:

@@ -2,37 +2,26 @@
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
 from groundup.cli.streams import as_text
+from groundup.cli.tables import colour_tokens, show_character
+from groundup.cli.tokenizer_flags import TokenizerFlags
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from groundup.tokenizer.inspection import Explanation, PreToken
 
-# Neighbouring tokens take neighbouring colours, so that each boundary shows.
-_COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
 
-
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(TokenizerFlags):
     """Show how a text becomes ids: code points, UTF-8 bytes, pre-tokens, the merges that fired."""
 
     text: Positional[str]
     """The text to follow."""
-
-    tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer file, of any known format."""
-
-    pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
 
     max_characters: int = 200
     """Show the code points of at most this many characters."""
@@ -42,15 +31,9 @@ def run(arguments: Arguments) -> None:
     """Explain and print."""
     from rich.console import Console
 
-    from groundup.tokenizer.formats import read_definition
-    from groundup.tokenizer.inspection import explain_definition
+    from groundup.tokenizer.inspection import explain
 
-    definition = read_definition(
-        arguments.tokenizer,
-        pattern=arguments.pattern,
-        special_tokens=list(map(as_text, arguments.special_token)) or None,
-    )
-    explanation = explain_definition(definition, as_text(arguments.text))
+    explanation = explain(arguments.definition(), as_text(arguments.text))
     # Off a terminal a line is never wrapped: it may be read by another program.
     width = None if sys.stdout.isatty() else 1_000_000
     console = Console(highlight=False, width=width, soft_wrap=True)
@@ -65,7 +48,7 @@ def _lines(explanation: "Explanation", max_characters: int) -> "list[Text]":
     for point in explanation.code_points[:max_characters]:
         line = Text(f"  {point.number:<9} ", style="cyan")
         line.append(f"{point.utf8.hex(' '):<12} ", style="dim")
-        line.append(f"{_visible(point.character)}  {point.name}", style="default")
+        line.append(f"{show_character(point.character)}  {point.name}", style="default")
         lines.append(line)
     if len(explanation.code_points) > max_characters:
         lines.append(Text(f"  … and {len(explanation.code_points) - max_characters:,} more"))
@@ -74,7 +57,7 @@ def _lines(explanation: "Explanation", max_characters: int) -> "list[Text]":
         lines.extend(_pre_token_lines(pre_token))
     lines.append(Text("tokens", style="bold"))
     tokens = [token for pre_token in explanation.pre_tokens for token in pre_token.tokens]
-    lines.append(Text("  ").append_text(_coloured(tokens)))
+    lines.append(Text("  ").append_text(colour_tokens(tokens)))
     lines.append(Text(f"ids ({len(explanation.ids)})", style="bold"))
     lines.append(Text("  " + " ".join(map(str, explanation.ids))))
     return lines
@@ -90,33 +73,12 @@ def _pre_token_lines(pre_token: "PreToken") -> "list[Text]":
         head.append("  a vocabulary entry as a whole", style="red")
     lines = [head]
     if not pre_token.is_special and not pre_token.is_whole_word:
-        lines.append(Text("    bytes       ").append_text(_coloured(pre_token.start)))
+        lines.append(Text("    bytes       ").append_text(colour_tokens(pre_token.start)))
     for step in pre_token.steps:
-        line = Text(f"    merge {step.rank:<5} ", style="dim").append_text(_coloured(step.symbols))
+        line = Text(f"    merge {step.rank:<5} ", style="dim").append_text(
+            colour_tokens(step.symbols)
+        )
         lines.append(line)
     ids = " ".join(map(str, pre_token.ids))
     lines.append(Text(f"    ids         {ids}", style="green"))
     return lines
-
-
-def _coloured(tokens: "list[bytes] | tuple[bytes, ...]") -> "Text":
-    from rich.text import Text
-
-    from groundup.tokenizer.byte_spelling import spell_bytes
-
-    line = Text()
-    for place, token in enumerate(tokens):
-        try:
-            shown = "".join(map(_visible, token.decode()))
-        except UnicodeDecodeError:
-            shown = spell_bytes(token)
-        if place:
-            line.append(" " if sys.stdout.isatty() else " | ")
-        line.append(shown, style=_COLOURS[place % len(_COLOURS)])
-    return line
-
-
-def _visible(character: str) -> str:
-    if character == " ":
-        return "␠"
-    return character if character.isprintable() else repr(character)[1:-1]

@@ -71,10 +71,10 @@ def run(arguments: Arguments) -> None:
 
 
 def _describe_rate(bytes_per_second: float) -> str:
-    from groundup.planner.quantities import show_duration
+    from groundup.runtime import format_duration
     from groundup.tokenizer.inspection import estimate_large_corpus_seconds
 
-    duration = show_duration(estimate_large_corpus_seconds(bytes_per_second))
+    duration = format_duration(estimate_large_corpus_seconds(bytes_per_second))
     return f"{bytes_per_second / 1e6:,.1f} MB/s, 825 GB would take {duration}"
 
 

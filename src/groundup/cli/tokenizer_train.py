@@ -90,7 +90,7 @@ def parse_memory(text: str) -> int:
     """Read 2GB, 512 MB, 1.5GiB or a plain number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?\s*", text.lower())
     if match is None or float(match[1]) == 0:
-        raise ConfigError(f"--max-memory {text} is no amount of memory; write it like 2GB or 512MB")
+        raise ConfigError(f"--max-memory must be an amount like 2GB or 512MB, got {text!r}")
     step = 1024 if match[3] else 1000
     power = " kmgt".index(match[2]) if match[2] else 0
     return int(float(match[1]) * step**power)
@@ -98,20 +98,21 @@ def parse_memory(text: str) -> int:
 
 def _print_summary(summary: "TrainingSummary", out: Path) -> None:
     from groundup.cli.tables import print_figures, show_token
-    from groundup.planner.quantities import show_bytes, show_duration
+    from groundup.planner.quantities import show_bytes
+    from groundup.runtime import format_duration
 
     reached = f"{summary.vocab_size_reached:,}"
     if summary.ran_out_of_pairs:
         reached += f" of {summary.vocab_size_requested:,}: the text ran out of pairs to merge"
-    figures = [
+    results = [
         ("text", show_bytes(summary.num_bytes)),
         ("distinct pre-tokens", f"{summary.num_words:,}"),
         ("vocabulary", reached),
         ("bytes per token", f"{summary.bytes_per_token:.3f}"),
         ("longest tokens", ", ".join(map(show_token, summary.longest_tokens[:8]))),
     ]
-    figures += [
-        (name, f"{show_duration(seconds)}, peak memory {show_bytes(peak)}")
+    results += [
+        (name, f"{format_duration(seconds)}, peak memory {show_bytes(peak)}")
         for name, seconds, peak in summary.phases
     ]
-    print_figures(f"wrote {out}", figures)
+    print_figures(f"wrote {out}", results)

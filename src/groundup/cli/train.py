@@ -1,4 +1,4 @@
-"""`groundup train`: train a run, or go on with one; every setting of it is a flag.
+"""`groundup train`: train a run, or resume one; every setting of it is a flag.
 
 Settings come from their defaults, then the YAML file, then the flags.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import Fixed, Suppress
 
-from groundup.cli.early_flags import is_on, value_of
+from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import load_settings
 from groundup.errors import ConfigError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a model on shards, or go on with a run that was stopped.
+    """Train a model on shards, or resume a run that was stopped.
 
     The settings below come from their defaults, then the file given with --config, then flags.
     """
@@ -38,15 +38,15 @@ class Arguments:
     """A YAML file of settings. A resume without one takes those the run was last trained with."""
 
     resume: bool = False
-    """Go on with the run called --name from its newest checkpoint."""
+    """Resume the run called --name from its newest checkpoint."""
 
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
 
     minutes: float | None = None
     """Train for this long, from the start of the command to its last line: steps are timed on this
-    machine and num_steps follows, up to --num-steps if that is given. Settings counted in steps
-    keep their fraction of the run, but for those that are given as flags."""
+    machine and the number of steps follows, at most --num-steps if that is given. Settings counted
+    in steps keep their fraction of the run, except those given as flags."""
 
     settings: Annotated[RunConfig, tyro.conf.arg(name="")] = field(default_factory=RunConfig)
 
@@ -62,13 +62,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     return Arguments(settings=load_settings(RunConfig, file), given_flags=given)
 
 
-def flag_of(name: str) -> str:
-    """A setting's dotted name as it is given on the command line."""
-    return f"--{name.replace('_', '-')}"
-
-
 def run(arguments: Arguments) -> int:
-    """Train and print where the run stands; a signal that stopped it decides the status."""
+    """Train and print the results; a signal that stopped the run decides the exit status."""
     config = arguments.settings
     if arguments.resume and config.name is None:
         raise ConfigError(
@@ -78,7 +73,7 @@ def run(arguments: Arguments) -> int:
     from groundup.cli.progress import progress_bar
     from groundup.training import train
 
-    with progress_bar("training", unit="steps", goes_on=True) as progress:
+    with progress_bar("training", unit="steps") as progress:
         summary = train(
             config,
             resume=arguments.resume,
@@ -92,7 +87,7 @@ def run(arguments: Arguments) -> int:
 
 
 def exit_status(summary: "TrainSummary") -> int:
-    """0 for a run that came to its end, else what a process killed by the signal would have."""
+    """0 for a finished run, else the status of a process killed by the signal."""
     import signal
 
     if summary.stopped_by is None:
@@ -101,7 +96,7 @@ def exit_status(summary: "TrainSummary") -> int:
 
 
 def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, Tokenizer, str], str]":
-    """What training calls to have the model go on from a prompt."""
+    """What training calls to sample a continuation of a prompt."""
 
     def write_sample(model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str:
         import torch
@@ -132,7 +127,7 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
     from groundup.training.budget import TimeBudget
 
     if not 0 < minutes < math.inf:
-        raise ConfigError(f"--minutes is {minutes:g}: give a number of minutes above 0")
+        raise ConfigError(f"--minutes must be more than 0, got {minutes:g}")
     max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
     return TimeBudget(60 * minutes, process_start(), arguments.given_flags, max_steps)
 
@@ -149,15 +144,15 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
 
 def _print_summary(summary: "TrainSummary") -> None:
     from groundup.cli.tables import print_figures
-    from groundup.runtime import show_duration
+    from groundup.runtime import format_duration
 
-    figures = [
+    results = [
         ("steps", f"{summary.steps:,} of {summary.num_steps:,}"),
         ("tokens", f"{summary.tokens:,}"),
-        ("time", show_duration(summary.wall_seconds)),
+        ("time", format_duration(summary.wall_seconds)),
     ]
     if summary.num_skipped:
-        figures.append(("skipped steps", f"{summary.num_skipped:,}"))
+        results.append(("skipped steps", f"{summary.num_skipped:,}"))
     for name, value in (
         ("loss", summary.loss),
         ("validation loss", summary.validation_loss),
@@ -165,5 +160,5 @@ def _print_summary(summary: "TrainSummary") -> None:
         ("bits per byte", summary.bits_per_byte),
     ):
         if value is not None:
-            figures.append((name, f"{value:.4f}"))
-    print_figures(str(summary.run_folder), figures)
+            results.append((name, f"{value:.4f}"))
+    print_figures(str(summary.run_folder), results)

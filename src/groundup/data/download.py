@@ -24,7 +24,7 @@ from groundup.data.corpora import HUB, RemoteFile
 from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
 from groundup.files import atomic_path, hash_file
-from groundup.text_files import Progress
+from groundup.runtime import Progress
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 60.0

@@ -15,10 +15,10 @@ from groundup.experiments.trials import Trial
 from groundup.planner import Execution, describe_cpu, expected_duration, find_accelerator
 from groundup.planner.duration import Duration
 from groundup.planner.hardware import Price, find_price
-from groundup.planner.quantities import show_dollars, show_duration
+from groundup.planner.quantities import show_dollars
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import num_cores
+from groundup.runtime import format_duration, num_cores
 from groundup.training.execution import device_name, find_peak, resolve_device, switches
 
 
@@ -36,9 +36,9 @@ def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | Non
     seconds = [duration.seconds for duration in durations]
     slots = make_slots(trials[0].config, jobs)
     lanes = _num_lanes(trials[0].config, slots)
-    least, most = show_duration(min(seconds)), show_duration(max(seconds))
+    least, most = format_duration(min(seconds)), format_duration(max(seconds))
     each = least if least == most else f"{least} to {most}"
-    in_all = show_duration(max(sum(seconds) / lanes, *seconds))
+    in_all = format_duration(max(sum(seconds) / lanes, *seconds))
     line = f"about {in_all} of training {_whose(trials, slots)}"
     if len(trials) > 1:
         line += f", {each} each"
@@ -57,7 +57,7 @@ def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None)
     slots = make_slots(config, jobs)
     seconds = 60 * minutes * -(-len(trials) // len(slots))
     each = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
-    line = f"{show_duration(seconds)} {_whose(trials, slots)}, {each} each"
+    line = f"{format_duration(seconds)} {_whose(trials, slots)}, {each} each"
     try:
         device = _device_name(resolve_device(config))
     except ConfigError:

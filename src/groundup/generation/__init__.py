@@ -3,8 +3,9 @@
 Names are resolved on first use: the settings of generation cost no torch import.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.generation.engine import Engine
@@ -12,17 +13,6 @@ if TYPE_CHECKING:
     from groundup.generation.request import GenerationRequest, GenerationSettings, NewToken
     from groundup.generation.sampling import Greedy, Sampler
     from groundup.generation.text_stream import TextStream
-
-_MODULE_OF = {
-    "Engine": "engine",
-    "GenerationRequest": "request",
-    "GenerationSettings": "request",
-    "Greedy": "sampling",
-    "LanguageModel": "language_model",
-    "NewToken": "request",
-    "Sampler": "sampling",
-    "TextStream": "text_stream",
-}
 
 __all__ = [
     "Engine",
@@ -35,8 +25,13 @@ __all__ = [
     "TextStream",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'groundup.generation' has no attribute {name!r}")
-    return getattr(import_module(f"groundup.generation.{_MODULE_OF[name]}"), name)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "engine": "Engine",
+        "language_model": "LanguageModel",
+        "request": "GenerationRequest GenerationSettings NewToken",
+        "sampling": "Greedy Sampler",
+        "text_stream": "TextStream",
+    },
+)

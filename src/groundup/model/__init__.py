@@ -1,7 +1,8 @@
 """The language model: its settings (no torch) and the Transformer they describe."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.model.config import PRESETS, ModelConfig, preset
@@ -9,9 +10,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "ModelConfig", "TransformerLM", "preset"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'groundup.model' has no attribute {name!r}")
-    home = "transformer" if name == "TransformerLM" else "config"
-    return getattr(import_module(f"groundup.model.{home}"), name)
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"config": "PRESETS ModelConfig preset", "transformer": "TransformerLM"}
+)

@@ -4,8 +4,9 @@ Names are resolved on first use, so that `groundup.nn.limits` costs no torch imp
 `linear_cross_entropy` has its name from its module: import it from there.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.nn.attention import MultiHeadSelfAttention
@@ -45,27 +46,18 @@ __all__ = [
     "z_loss",
 ]
 
-_NAMES_OF = {
-    "attention": "MultiHeadSelfAttention",
-    "block": "TransformerBlock",
-    "embedding": "Embedding",
-    "feed_forward": "FeedForward SwiGLU",
-    "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
-    "kv_cache": "KVCache LayerCache",
-    "linear": "Linear",
-    "losses": "cross_entropy z_loss",
-    "norm": "RMSNorm",
-    "rope": "RotaryEmbedding",
-}
-_HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"groundup.nn.{_HOME_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "attention": "MultiHeadSelfAttention",
+        "block": "TransformerBlock",
+        "embedding": "Embedding",
+        "feed_forward": "FeedForward SwiGLU",
+        "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
+        "kv_cache": "KVCache LayerCache",
+        "linear": "Linear",
+        "losses": "cross_entropy z_loss",
+        "norm": "RMSNorm",
+        "rope": "RotaryEmbedding",
+    },
+)

@@ -3,8 +3,9 @@
 Names are resolved on first use, so that `groundup.optim.config` costs no torch import.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.nn.losses import cross_entropy
@@ -35,26 +36,17 @@ __all__ = [
     "set_learning_rates",
 ]
 
-_NAMES_OF = {
-    "nn.losses": "cross_entropy",
-    "optim.adamw": "AdamW",
-    "optim.build": "build_optimizer set_learning_rates",
-    "optim.clipping": "clip_gradients clip_scale gradient_norm",
-    "optim.config": "OptimizerConfig ScheduleConfig",
-    "optim.muon": "Muon",
-    "optim.parameter_groups": "decay_groups muon_groups",
-    "optim.schedules": "cosine_schedule learning_rate_at",
-    "optim.sgd": "SGD",
-}
-_HOME_OF = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"groundup.{_HOME_OF[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_exports(
+    __name__,
+    {
+        "adamw": "AdamW",
+        "build": "build_optimizer set_learning_rates",
+        "clipping": "clip_gradients clip_scale gradient_norm",
+        "config": "OptimizerConfig ScheduleConfig",
+        "groundup.nn.losses": "cross_entropy",
+        "muon": "Muon",
+        "parameter_groups": "decay_groups muon_groups",
+        "schedules": "cosine_schedule learning_rate_at",
+        "sgd": "SGD",
+    },
+)

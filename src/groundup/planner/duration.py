@@ -8,7 +8,8 @@ from groundup.model.config import ModelConfig
 from groundup.planner.activations import DeviceKind
 from groundup.planner.flops import FORWARDS_A_STEP, forward_flops
 from groundup.planner.hardware import Price, find_accelerator, find_price
-from groundup.planner.quantities import show_dollars, show_duration
+from groundup.planner.quantities import show_dollars
+from groundup.runtime import format_duration
 
 ASSUMED_MFU = 0.5
 """The fraction of a device's peak that is planned with where nobody says another."""
@@ -162,7 +163,7 @@ def expected_duration(
 def time_line(duration: Duration) -> str:
     """One line for the log of a run: the time of its steps, what that assumes, and the price."""
     line = (
-        f"about {show_duration(duration.seconds)} for {duration.num_steps:,} steps at "
+        f"about {format_duration(duration.seconds)} for {duration.num_steps:,} steps at "
         f"{duration.mfu:.0%} of the {duration.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
         f"{duration.precision} of one {duration.device} ({duration.source})"
     )

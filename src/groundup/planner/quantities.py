@@ -22,16 +22,6 @@ def show_dollars(number: float) -> str:
     return f"${number:,.0f}" if number >= 100 else f"${number:,.2f}"
 
 
-def show_duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} s"
-
-
 def _in_units(
     number: float, units: tuple[tuple[str, float], ...], digits: str = ".1f"
 ) -> str | None:

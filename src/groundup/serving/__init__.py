@@ -5,8 +5,9 @@ Names are resolved on first use, so that reading the settings costs neither torc
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.serving.launch import serve
@@ -15,14 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerSettings", "create_app", "serve"]
 
-_HOMES = {
-    "ServerSettings": "groundup.serving.settings",
-    "create_app": "groundup.serving.server",
-    "serve": "groundup.serving.launch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"launch": "serve", "server": "create_app", "settings": "ServerSettings"}
+)

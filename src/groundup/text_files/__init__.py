@@ -9,7 +9,6 @@ from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, exp
 from groundup.text_files.opening import UnreadableError
 from groundup.text_files.reader import (
     END_OF_TEXT,
-    Progress,
     read_document_batches,
     read_text_blocks,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "STDIN",
     "DocumentBatch",
     "OnError",
-    "Progress",
     "SkippedFiles",
     "SmallFile",
     "Source",

@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundup.runtime import num_cores
+from groundup.runtime import Progress, num_cores
 from groundup.text_files.documents import (
     DocumentBatch,
     Errors,
@@ -35,7 +35,6 @@ _BLOCK_BYTES_PER_CORE = 2 << 20
 
 _log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int | None], None]
 """Called with how much is done, and of how much, or None where that is unknown."""
 
 

@@ -15,7 +15,7 @@ _Spelled = TypeVar("_Spelled", str, bytes)
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _HIDDEN = [byte for byte in range(256) if byte not in set(_VISIBLE)]
 _CHARACTER_OF_BYTE = {byte: chr(byte) for byte in _VISIBLE} | {
-    byte: chr(0x100 + place) for place, byte in enumerate(_HIDDEN)
+    byte: chr(0x100 + index) for index, byte in enumerate(_HIDDEN)
 }
 
 # A string of 256 characters is what Python's own single-byte codecs are made of, so both directions

@@ -19,6 +19,8 @@ from typing import Any
 from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import GPT2, Pattern
 
+# Beyond what any text has pairs for, and within what the native core counts in.
+_MAX_VOCAB_SIZE = 2**63 - 1
 _SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
 
 
@@ -42,7 +44,7 @@ class TokenizerDefinition:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the greatest id, so that an array of this length has a place for each."""
+        """One more than the greatest id, so that an array of this length has an entry for each."""
         return max(self.vocab) + 1 if self.vocab else 0
 
     def ordinary_tokens(self) -> dict[int, bytes]:
@@ -156,11 +158,11 @@ class TokenizerDefinition:
             first_id[token] = id
 
     def _check_merges(self, ids: dict[bytes, int]) -> None:
-        products = starmap(operator.add, self.merges)
+        merged = starmap(operator.add, self.merges)
         if (
             len(set(self.merges)) == len(self.merges)
             and all(map(ids.__contains__, chain.from_iterable(self.merges)))
-            and all(map(ids.__contains__, products))
+            and all(map(ids.__contains__, merged))
         ):
             return
         seen: dict[tuple[bytes, bytes], int] = {}
@@ -206,10 +208,10 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
             f"write [{special_tokens!r}]"
         )
     texts = list(special_tokens)
-    for place, text in enumerate(texts, start=1):
+    for number, text in enumerate(texts, start=1):
         if not text:
             raise TokenizerError(
-                f"special token {place} of {len(texts)} is empty; a special token needs at least "
+                f"special token {number} of {len(texts)} is empty; a special token needs at least "
                 f"one character"
             )
     if len(set(texts)) != len(texts):
@@ -219,6 +221,22 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
                 raise TokenizerError(f"the special token {text!r} is given twice; give it once")
             seen.add(text)
     return texts
+
+
+def count_merges(vocab_size: int, num_special_tokens: int) -> int:
+    """How many merges fill a vocabulary up; a size that cannot be is a TokenizerError."""
+    smallest = 256 + num_special_tokens
+    if vocab_size < smallest:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is too small: the 256 bytes and {num_special_tokens} special "
+            f"tokens alone take {smallest}"
+        )
+    if vocab_size > _MAX_VOCAB_SIZE:
+        raise TokenizerError(
+            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that 64 bits count: "
+            f"choose a smaller one"
+        )
+    return vocab_size - smallest
 
 
 def encode_special_token(text: str) -> bytes:

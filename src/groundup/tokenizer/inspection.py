@@ -1,6 +1,6 @@
 """Looking into a tokenizer: how a text becomes ids step by step, and what they are worth.
 
-Gives figures as small dataclasses; printing them is the command line's work.
+Gives results as small dataclasses; printing them is the command line's work.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.reference import Pair, split_into_bytes, split_special_tokens
+from groundup.tokenizer.reference import merge_steps, split_into_bytes, split_special_tokens
 
 if TYPE_CHECKING:
     from groundup.tokenizer.tokenizer import Tokenizer
@@ -90,7 +89,7 @@ class Measurement:
     @property
     def bytes_per_token(self) -> float:
         """How much text one id stands for."""
-        return self.num_bytes / self.num_tokens if self.num_tokens else 0.0
+        return bytes_per_token(self.num_bytes, self.num_tokens)
 
     @property
     def tokens_per_word(self) -> float:
@@ -99,17 +98,17 @@ class Measurement:
 
     @property
     def vocabulary_use(self) -> float:
-        """The part of the vocabulary that occurs, between 0 and 1."""
+        """The fraction of the vocabulary that occurs."""
         return self.num_distinct_tokens / self.vocab_size if self.vocab_size else 0.0
 
 
-def explain(tokenizer: Tokenizer, text: str) -> Explanation:
+def bytes_per_token(num_bytes: int, num_tokens: int) -> float:
+    """How much text one id stands for; 0 where there are none."""
+    return num_bytes / num_tokens if num_tokens else 0.0
+
+
+def explain(definition: TokenizerDefinition, text: str) -> Explanation:
     """Follow a text through code points, UTF-8, pre-tokens and merges to its ids."""
-    return explain_definition(tokenizer.definition, text)
-
-
-def explain_definition(definition: TokenizerDefinition, text: str) -> Explanation:
-    """As `explain`, for a definition from which no tokenizer was made."""
     follow = follow_merges(definition)
     pre_tokens = [
         follow(pre_token, is_special)
@@ -126,10 +125,19 @@ def follow_merges(definition: TokenizerDefinition) -> Callable[[str, bool], PreT
 
     def follow(pre_token: str, is_special: bool) -> PreToken:
         if is_special:
-            token, ids = (pre_token.encode(),), (definition.special_tokens[pre_token],)
+            token = (pre_token.encode(),)
+            ids: tuple[int, ...] = (definition.special_tokens[pre_token],)
             return PreToken(pre_token, token, (), token, ids, is_special=True)
-        whole = definition.whole_words and pre_token.encode() in ids_by_token
-        return _explain_pre_token(pre_token, ranks, ids_by_token, whole)
+        data = pre_token.encode()
+        start = split_into_bytes(data)
+        if definition.whole_words and data in ids_by_token:
+            ids = (ids_by_token[data],)
+            return PreToken(pre_token, start, (), (data,), ids, is_whole_word=True)
+        merges = merge_steps(data, ranks.get)
+        steps = tuple(MergeStep(rank, *pair, symbols) for rank, pair, symbols in merges)
+        symbols = steps[-1].symbols if steps else start
+        ids = tuple(ids_by_token[symbol] for symbol in symbols)
+        return PreToken(pre_token, start, steps, symbols, ids)
 
     return follow
 
@@ -193,26 +201,3 @@ def estimate_large_corpus_seconds(bytes_per_second: float) -> float:
 def find_longest_tokens(tokens: Iterable[bytes], count: int = 10) -> tuple[bytes, ...]:
     """The longest tokens, the longest first and equal ones in the order of their bytes."""
     return tuple(sorted(tokens, key=lambda token: (-len(token), token))[:count])
-
-
-def _explain_pre_token(
-    text: str, ranks: Mapping[Pair, int], ids_by_token: Mapping[bytes, int], is_whole_word: bool
-) -> PreToken:
-    data = text.encode()
-    start = split_into_bytes(data)
-    if is_whole_word:
-        return PreToken(text, start, (), (data,), (ids_by_token[data],), is_whole_word=True)
-    symbols = list(start)
-    steps: list[MergeStep] = []
-    while True:
-        places = [
-            (ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks
-        ]
-        if not places:
-            break
-        rank, place = min(places)
-        left, right = symbols[place : place + 2]
-        symbols[place : place + 2] = [left + right]
-        steps.append(MergeStep(rank, left, right, tuple(symbols)))
-    ids = tuple(ids_by_token[symbol] for symbol in symbols)
-    return PreToken(text, start, tuple(steps), tuple(symbols), ids)

@@ -41,7 +41,7 @@ GPT2 = Pattern(
     "gpt2",
     (r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",),
 )
-R50K = P50K = GPT2
+
 
 # White space that ends the text stays in one piece here, newlines or not; LLAMA3, the older form of
 # the same pattern, cuts it after its last newline.

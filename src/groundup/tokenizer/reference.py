@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from groundup.errors import TokenizerError
-from groundup.tokenizer.definition import TokenizerDefinition, check_special_token_texts
+from groundup.tokenizer.definition import (
+    TokenizerDefinition,
+    check_special_token_texts,
+    count_merges,
+)
 from groundup.tokenizer.patterns import GPT2, Pattern
 
 Pair = tuple[bytes, bytes]
@@ -29,12 +33,7 @@ def train_bpe_reference(
     Ids: the 256 bytes, then one token for each merge, then the special tokens.
     """
     special_tokens = check_special_token_texts(special_tokens)
-    num_merges = vocab_size - 256 - len(special_tokens)
-    if num_merges < 0:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the 256 bytes and {len(special_tokens)} "
-            f"special tokens; ask for at least {256 + len(special_tokens)}"
-        )
+    num_merges = count_merges(vocab_size, len(special_tokens))
     documents = [text_or_documents] if isinstance(text_or_documents, str) else text_or_documents
     words = count_words(documents, special_tokens, pattern)
 
@@ -81,14 +80,14 @@ def split_into_bytes(data: bytes) -> tuple[bytes, ...]:
 def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
     """Join each occurrence of the pair, from left to right."""
     merged: list[bytes] = []
-    place = 0
-    while place < len(symbols):
-        if symbols[place : place + 2] == pair:
+    index = 0
+    while index < len(symbols):
+        if symbols[index : index + 2] == pair:
             merged.append(pair[0] + pair[1])
-            place += 2
+            index += 2
         else:
-            merged.append(symbols[place])
-            place += 1
+            merged.append(symbols[index])
+            index += 1
     return tuple(merged)
 
 
@@ -97,10 +96,10 @@ def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple
     longest_first = sorted(special_tokens, key=len, reverse=True)
     if not longest_first:
         return [(text, False)] if text else []
-    # A capturing group makes `split` return the separators too, at the odd places.
+    # A capturing group makes `split` return the separators too, at the odd indices.
     separator = "(" + "|".join(map(re.escape, longest_first)) + ")"
     pieces = re.split(separator, text)
-    return [(piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece]
+    return [(piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece]
 
 
 def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
@@ -117,21 +116,34 @@ def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
             if definition.whole_words and data in ids_by_token:
                 ids.append(ids_by_token[data])
             else:
-                ids.extend(ids_by_token[symbol] for symbol in apply_merges(data, ranks))
+                steps = [symbols for _, _, symbols in merge_steps(data, ranks.get)]
+                symbols = steps[-1] if steps else split_into_bytes(data)
+                ids.extend(ids_by_token[symbol] for symbol in symbols)
     return ids
 
 
-def apply_merges(data: bytes, ranks: dict[Pair, int]) -> tuple[bytes, ...]:
-    """Merge the bytes of one pre-token: the earliest merge first, its leftmost place first."""
+def merge_steps(
+    data: bytes, rank_of: Callable[[Pair], int | None]
+) -> Iterator[tuple[int, Pair, tuple[bytes, ...]]]:
+    """Merge the bytes of one pre-token: the lowest rank first, its leftmost occurrence first.
+
+    Args:
+        data: The bytes of the pre-token.
+        rank_of: The rank of a pair of neighbours, None for one that does not merge.
+
+    Yields:
+        The rank of each merge, its pair, and the symbols after it.
+    """
     symbols = list(split_into_bytes(data))
     while True:
-        places = [
-            (ranks[pair], place) for place, pair in enumerate(pairwise(symbols)) if pair in ranks
-        ]
-        if not places:
-            return tuple(symbols)
-        _, place = min(places)
-        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+        found = [(rank_of(pair), index) for index, pair in enumerate(pairwise(symbols))]
+        ranked = [(rank, index) for rank, index in found if rank is not None]
+        if not ranked:
+            return
+        rank, index = min(ranked)
+        left, right = symbols[index : index + 2]
+        symbols[index : index + 2] = [left + right]
+        yield rank, (left, right), tuple(symbols)
 
 
 def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str:
@@ -140,7 +152,7 @@ def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str
     for id in ids:
         if id not in definition.vocab:
             raise TokenizerError(
-                f"id {id} at place {len(tokens)} is not in the vocabulary of "
+                f"id {id} at position {len(tokens)} is not in the vocabulary of "
                 f"{definition.vocab_size}; were these ids made by another tokenizer?"
             )
         tokens.append(definition.vocab[id])
@@ -158,22 +170,10 @@ def recover_merges_reference(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
     rank_of = {token: rank for rank, token in enumerate(tokens)}
     pairs: list[tuple[int, int]] = []
     for token in tokens:
-        parts = split_by_ranks(token, rank_of)
-        pairs.append((rank_of[parts[0]], rank_of[parts[1]]) if len(parts) == 2 else (-1, -1))
+        symbols = split_into_bytes(token)
+        for _, _, merged in merge_steps(token, lambda pair: rank_of.get(pair[0] + pair[1])):
+            if len(symbols) == 2:
+                break
+            symbols = merged
+        pairs.append((rank_of[symbols[0]], rank_of[symbols[1]]) if len(symbols) == 2 else (-1, -1))
     return pairs
-
-
-def split_by_ranks(token: bytes, rank_of: dict[bytes, int]) -> list[bytes]:
-    """Merge the bytes of a token by ranks until two parts are left, or nothing merges any more."""
-    symbols = list(split_into_bytes(token))
-    while len(symbols) > 2:
-        places = []
-        for place in range(len(symbols) - 1):
-            rank = rank_of.get(symbols[place] + symbols[place + 1])
-            if rank is not None:
-                places.append((rank, place))
-        if not places:
-            break
-        _, place = min(places)
-        symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
-    return symbols

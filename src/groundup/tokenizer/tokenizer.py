@@ -6,10 +6,10 @@ reading and writing files is `formats`.
 
 from __future__ import annotations
 
-import codecs
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,11 @@ from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_d
 from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import split_special_tokens
+from groundup.tokenizer.streaming import (
+    StreamingDecoder,
+    encode_pieces,
+    without_lone_surrogates,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -79,19 +84,6 @@ class Tokenizer:
             read_definition(path, pattern=pattern, special_tokens=special_tokens)
         )
 
-    @classmethod
-    def train(
-        cls,
-        input_path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-        vocab_size: int,
-        special_tokens: Sequence[str] = ("<|endoftext|>",),
-        **options: Any,
-    ) -> Tokenizer:
-        """Learn a vocabulary from text files; the options are those of `train_bpe`."""
-        from groundup.tokenizer.training import train_from_files
-
-        return train_from_files(input_path, vocab_size, special_tokens, **options)[0]
-
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
         """Write the tokenizer, as our one JSON file unless another format is named."""
         write_definition(self.definition, path, format)
@@ -99,53 +91,30 @@ class Tokenizer:
     def _set_up(self, definition: TokenizerDefinition) -> None:
         definition.validate()
         self.definition = definition
-        self._vocab_size = definition.vocab_size
-        tokens = list(map(definition.vocab.get, range(self._vocab_size)))
+        self.vocab, self.merges = definition.vocab, definition.merges
+        self.special_tokens, self.pattern = definition.special_tokens, definition.pattern
+        self.vocab_size = definition.vocab_size
+        """One more than the greatest id."""
+        tokens = list(map(definition.vocab.get, range(self.vocab_size)))
         special = [(text.encode(), id) for text, id in definition.special_tokens.items()]
-        pattern = definition.pattern
-        self._is_native = pattern.native
+        self._is_native = self.pattern.native
         try:
             self._encoder = Encoder(
                 tokens,
                 definition.merges,
                 special,
-                pattern.name if pattern.native else None,
+                self.pattern.name if self._is_native else None,
                 definition.whole_words,
             )
         except ValueError as error:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
-        self._id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
-
-    @property
-    def vocab(self) -> dict[int, bytes]:
-        return self.definition.vocab
-
-    @property
-    def merges(self) -> list[tuple[bytes, bytes]]:
-        return self.definition.merges
-
-    @property
-    def special_tokens(self) -> dict[str, int]:
-        return self.definition.special_tokens
-
-    @property
-    def pattern(self) -> Pattern:
-        return self.definition.pattern
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the greatest id."""
-        return self._vocab_size
+        self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
+        """uint16 where the vocabulary allows, else uint32."""
 
     @property
     def id(self) -> str:
         """The content id: equal for tokenizers that give every text the same ids."""
         return self.definition.content_id()
-
-    @property
-    def id_type(self) -> np.dtype[Any]:
-        """uint16 where the vocabulary allows, else uint32."""
-        return self._id_type
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -155,7 +124,7 @@ class Tokenizer:
         try:
             return self._encoder.encode(text)
         except UnicodeEncodeError:
-            return self._encoder.encode(_without_lone_surrogates(text))
+            return self._encoder.encode(without_lone_surrogates(text))
 
     def encode_to_numpy(self, text: str) -> npt.NDArray[Any]:
         """The ids of a text as an array of uint16 or uint32."""
@@ -164,8 +133,8 @@ class Tokenizer:
         try:
             ids = self._encoder.encode_array(text)
         except UnicodeEncodeError:
-            ids = self._encoder.encode_array(_without_lone_surrogates(text))
-        return as_array(ids, self._id_type)
+            ids = self._encoder.encode_array(without_lone_surrogates(text))
+        return as_array(ids, self.id_type)
 
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
@@ -179,10 +148,10 @@ class Tokenizer:
             ids, offsets = self._encoder.encode_batch(texts, threads, -1)
         except UnicodeEncodeError:
             cleaned = [
-                _without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
+                without_lone_surrogates(text) if isinstance(text, str) else text for text in texts
             ]
             ids, offsets = self._encoder.encode_batch(cleaned, threads, -1)
-        return as_array(ids, self._id_type), as_array(offsets, np.int64)
+        return as_array(ids, self.id_type), as_array(offsets, np.int64)
 
     def encode_documents(
         self,
@@ -203,7 +172,7 @@ class Tokenizer:
         bounds = np.ascontiguousarray(bounds, dtype=np.int64)
         if not self._is_native:
             view = memoryview(data)
-            tail = np.array([] if end_id is None else [end_id], dtype=self._id_type)
+            tail = np.array([] if end_id is None else [end_id], dtype=self.id_type)
             parts = [
                 np.concatenate([self._encode_by_regex(str(view[begin:stop], "utf-8")), tail])
                 for begin, stop in bounds.tolist()
@@ -212,7 +181,7 @@ class Tokenizer:
         total = int((bounds[:, 1] - bounds[:, 0]).sum()) if len(bounds) else 0
         threads = self._num_threads(num_threads, total)
         ids, offsets = self._encoder.encode_documents(data, bounds, threads, end)
-        return as_array(ids, self._id_type), as_array(offsets, np.int64)
+        return as_array(ids, self.id_type), as_array(offsets, np.int64)
 
     def encode_iterable(self, iterable: Iterable[str]) -> Iterator[int]:
         """The ids of a text that comes in pieces, lazily, in memory that does not grow with it.
@@ -220,26 +189,9 @@ class Tokenizer:
         They are the ids of the joined text: what a later piece could still change is held back. (A
         pattern without a native scanner is the exception: there each piece is encoded by itself.)
         """
-        if not self._is_native:
-            for piece in iterable:
-                yield from self.encode(piece)
-            return
-        pending = b""
-        half = ""
-        searched = 0
-        for piece in iterable:
-            piece = half + piece
-            # The first half of a surrogate pair waits for the second.
-            half = piece[-1:] if "\ud800" <= piece[-1:] <= "\udbff" else ""
-            pending += _to_utf8(piece[:-1] if half else piece)
-            # Where no cut was found, look again only when the text has doubled.
-            if len(pending) < 2 * searched:
-                continue
-            ids, used = self._encoder.encode_stream(pending)
-            yield from ids
-            searched = 0 if used else len(pending)
-            pending = pending[used:]
-        yield from self._encoder.encode(pending + _to_utf8(half))
+        if self._is_native:
+            return encode_pieces(self._encoder, iterable)
+        return chain.from_iterable(map(self.encode, iterable))
 
     def encode_beginning(self, data: Buffer) -> tuple[npt.NDArray[Any], int]:
         """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
@@ -247,12 +199,12 @@ class Tokenizer:
         It is empty where the text is too short to say. A long pre-token may be cut inside.
         """
         if not self._is_native:
-            return np.empty(0, self._id_type), 0
+            return np.empty(0, self.id_type), 0
         try:
             ids, used = self._encoder.encode_part(data)
         except ValueError as error:
             raise TokenizerError(str(error)) from None
-        return as_array(ids, self._id_type), used
+        return as_array(ids, self.id_type), used
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
         """The ids, and for each the characters it stands for: an array of (begin, end).
@@ -263,7 +215,7 @@ class Tokenizer:
         sizes = self._token_sizes[ids]
         ends = np.cumsum(sizes)
         begins = ends - sizes
-        data = np.frombuffer(_without_lone_surrogates(text).encode(), np.uint8)
+        data = np.frombuffer(without_lone_surrogates(text).encode(), np.uint8)
         # characters[i]: the character that byte i belongs to.
         characters = np.cumsum((data & 0xC0) != 0x80) - 1
         offsets = np.empty((len(ids), 2), dtype=np.int64)
@@ -273,7 +225,7 @@ class Tokenizer:
         return ids.tolist(), offsets
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids; bytes that are no UTF-8 become U+FFFD."""
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
         try:
             return self._encoder.decode(_as_sequence(ids))
         except (KeyError, TypeError) as error:
@@ -288,7 +240,7 @@ class Tokenizer:
 
     def decode_stream(self) -> StreamingDecoder:
         """A decoder that takes one id at a time and never gives out half a character."""
-        return StreamingDecoder(self)
+        return StreamingDecoder(self.decode_bytes)
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -304,29 +256,29 @@ class Tokenizer:
 
     @cached_property
     def _token_sizes(self) -> npt.NDArray[np.int64]:
-        sizes = np.zeros(self._vocab_size, dtype=np.int64)
+        sizes = np.zeros(self.vocab_size, dtype=np.int64)
         sizes[list(self.vocab)] = list(map(len, self.vocab.values()))
         return sizes
 
     def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
         parts: list[npt.NDArray[Any]] = []
-        text = _without_lone_surrogates(text)
+        text = without_lone_surrogates(text)
         for piece, is_special in split_special_tokens(text, self.special_tokens):
             if is_special:
-                parts.append(np.array([self.special_tokens[piece]], dtype=self._id_type))
+                parts.append(np.array([self.special_tokens[piece]], dtype=self.id_type))
                 continue
             data = [word.encode() for word in self.pattern.split(piece)]
             ends = np.cumsum([len(word) for word in data], dtype=np.uint64)
             ids = self._encoder.encode_pieces(piece, ends)
-            parts.append(as_array(ids, self._id_type))
-        return np.concatenate(parts) if parts else np.empty(0, self._id_type)
+            parts.append(as_array(ids, self.id_type))
+        return np.concatenate(parts) if parts else np.empty(0, self.id_type)
 
     def _join(
         self, parts: list[npt.NDArray[Any]]
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         offsets = np.zeros(len(parts) + 1, dtype=np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
-        ids = np.concatenate(parts) if parts else np.empty(0, self._id_type)
+        ids = np.concatenate(parts) if parts else np.empty(0, self.id_type)
         return ids, offsets
 
     def _num_threads(self, wanted: int | None, num_bytes: int) -> int:
@@ -344,22 +296,6 @@ class Tokenizer:
         )
 
 
-class StreamingDecoder:
-    """Turns ids into text as they come; a character appears once its last byte is there."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, *ids: int) -> str:
-        """Take some ids, give the text that is complete now (often less than they stand for)."""
-        return self._decoder.decode(self._tokenizer.decode_bytes(ids))
-
-    def finish(self) -> str:
-        """Give what is left: U+FFFD for a character that never became complete."""
-        return self._decoder.decode(b"", final=True)
-
-
 def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
     if isinstance(ids, list | tuple):
         return ids
@@ -372,19 +308,3 @@ def _as_sequence(ids: Iterable[int]) -> Sequence[int] | npt.NDArray[Any]:
             )
         return np.ascontiguousarray(array)
     return list(ids)
-
-
-def _without_lone_surrogates(text: str) -> str:
-    """Whole surrogate pairs become characters; lone halves, which UTF-8 cannot hold, U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-def _to_utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _without_lone_surrogates(text).encode()

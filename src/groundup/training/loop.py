@@ -20,7 +20,7 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
-from groundup.runtime import Progress, show_duration
+from groundup.runtime import Progress, format_duration
 from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
 from groundup.training.execution import autocast, resolve, switches
 from groundup.training.failures import describe_divergence, memory_advice
@@ -57,7 +57,7 @@ class TrainSummary:
 
     def describe(self) -> str:
         """One line that says how the run ended and how to go on."""
-        took = show_duration(self.wall_seconds)
+        took = format_duration(self.wall_seconds)
         if self.is_finished:
             return f"done: {self.steps:,} steps in {took}; the run is in {self.run_folder}"
         return (

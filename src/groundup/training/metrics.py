@@ -18,7 +18,7 @@ from groundup.files import append_json_line
 from groundup.optim.schedules import learning_rate_at
 from groundup.planner.flops import training_flops_per_token
 from groundup.runs.config import RunConfig
-from groundup.runtime import peak_memory_bytes, show_duration
+from groundup.runtime import format_duration, peak_memory_bytes
 from groundup.training.execution import find_peak
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker
@@ -170,7 +170,7 @@ def show_record(record: dict[str, Any], num_steps: int, seconds_left: float | No
     if record.get("mfu") is not None:
         parts.append(f"MFU {100 * record['mfu']:.1f}%")
     if seconds_left is not None:
-        parts.append(f"{show_duration(seconds_left)} left")
+        parts.append(f"{format_duration(seconds_left)} left")
     return "  ".join(parts)
 
 

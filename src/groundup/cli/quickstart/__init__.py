@@ -1,4 +1,4 @@
-"""`groundup quickstart`: from nothing to a model that writes little stories, explaining each step.
+"""`groundup quickstart`: from nothing to a model of little stories, explaining each step.
 
 Every step is one that a person could type; finished ones are kept when it runs again, and a
 training that was interrupted goes on.
@@ -12,10 +12,10 @@ from groundup.errors import ConfigError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Walk from a built-in corpus to a model that writes little stories, explaining each step."""
+    """Walk from a built-in corpus to a model of little stories, explaining each step."""
 
     folder: Path = Path("quickstart")
-    """Where everything goes; delete it to begin anew."""
+    """Where everything goes; delete it to start over."""
 
     megabytes: float = 20.0
     """How much text to write, in millions of bytes."""
@@ -24,45 +24,50 @@ class Arguments:
     """Tokens in the vocabulary."""
 
     num_steps: int = 800
-    """The most steps to train the model for; more of them, better stories."""
+    """The most steps to train; more steps, better stories."""
 
     minutes: float = 4.5
-    """The most minutes to train the model for: steps are timed, and fewer taken if need be."""
+    """The most minutes to train: steps are timed, and fewer are taken if need be."""
 
     max_tokens: int = 320
-    """The most tokens that a story of the model may have."""
+    """The most tokens of a generated story."""
 
     seed: int = 0
-    """Which stories to write, and the first weights of the model."""
+    """Seed of the corpus, of the initial weights and of the data order."""
 
 
 def run(arguments: Arguments) -> int:
     """Take the steps and print the page; a signal that stopped the training decides the status."""
-    from groundup.cli.quickstart.journal import Journal
-    from groundup.cli.quickstart.model_steps import ModelSteps
-    from groundup.cli.quickstart.page import Page
-    from groundup.cli.quickstart.text_steps import TextSteps
-
     for flag, amount in (("megabytes", arguments.megabytes), ("minutes", arguments.minutes)):
         if not 0 < amount < float("inf"):
-            raise ConfigError(f"--{flag} {amount:g} must be more than 0")
+            raise ConfigError(f"--{flag} must be more than 0, got {amount:g}")
     for flag, value in (("num-steps", arguments.num_steps), ("max-tokens", arguments.max_tokens)):
         if value < 1:
-            raise ConfigError(f"--{flag} {value} must be 1 or more")
+            raise ConfigError(f"--{flag} must be at least 1, got {value}")
     if arguments.folder.exists() and not arguments.folder.is_dir():
         raise ConfigError(f"--folder {arguments.folder} is a file; name a folder")
-    page, journal = Page(), Journal(arguments.folder)
-    text = TextSteps(arguments, page, journal)
-    text.write_corpus()
-    text.train_tokenizer()
-    text.prepare_shards()
-    text.verify_shards()
-    text.show_sentence()
-    model = ModelSteps(arguments, page, journal, vocab_size=text.tokenizer.vocab_size)
-    status = model.train()
+    from groundup.cli.quickstart import model_steps, text_steps
+    from groundup.cli.quickstart.folder import QuickstartFolder
+    from groundup.cli.quickstart.page import Page
+    from groundup.cli.quickstart.recipe import run_config
+
+    page, folder = Page(), QuickstartFolder(arguments.folder)
+    text_steps.write_corpus(arguments, folder, page)
+    tokenizer = text_steps.train_tokenizer(arguments, folder, page)
+    text_steps.prepare_shards(folder, page, tokenizer)
+    text_steps.verify_shards(folder, page, tokenizer)
+    text_steps.show_sentence(folder, page, tokenizer)
+    config = run_config(
+        arguments.folder,
+        tokenizer.vocab_size,
+        num_steps=arguments.num_steps,
+        sample_tokens=min(48, arguments.max_tokens),
+        seed=arguments.seed,
+    )
+    status = model_steps.train(config, folder, page, arguments.minutes)
     if status:
         return status
-    model.evaluate()
-    model.write_stories()
-    model.show_what_is_next()
+    model_steps.evaluate(config, page)
+    model_steps.generate_stories(config, page, arguments.max_tokens)
+    model_steps.show_what_is_next(config, folder, page, arguments.max_tokens)
     return 0

@@ -11,8 +11,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-_COLOURS = ("black on cyan", "black on yellow", "black on green", "black on magenta")
-
 
 class Page:
     """Prints to standard output; off a terminal in plain lines that are never wrapped."""
@@ -35,15 +33,6 @@ class Page:
             self._console.print(Padding(shown, (0, 0, 0, 3)))
         else:
             self._console.print(Text("   ").append_text(shown), soft_wrap=True)
-
-    def say_tokens(self, tokens: list[bytes]) -> None:
-        """Neighbouring tokens in neighbouring colours; bars between them where there are none."""
-        line = Text()
-        for place, token in enumerate(tokens):
-            if place and not self._is_terminal:
-                line.append("|")
-            line.append(token.decode(errors="replace"), style=_COLOURS[place % len(_COLOURS)])
-        self.say(line)
 
     @contextlib.contextmanager
     def take_log(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The settings of the quickstart's run: small enough for two CPU cores and a few minutes.
 
 In so short a time many small steps count most: a narrow model, small batches and Muon at a high
-rate that falls to nothing. `configs/train/quickstart.yaml` has the same, for people to change.
+learning rate that decays to zero. `configs/train/quickstart.yaml` has the same settings to change.
 """
 
 from pathlib import Path

@@ -22,8 +22,8 @@ from groundup.data.prepare.journal import Journal, ShardIdentity
 from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_sources, stamp
 from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
 from groundup.errors import ConfigError, DataError, TokenizerError
-from groundup.runtime import num_cores
-from groundup.text_files import END_OF_TEXT, OnError, Progress, Source, expand_inputs
+from groundup.runtime import Progress, num_cores
+from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
 from groundup.text_files.documents import Errors, check_error_handling
 from groundup.text_files.opening import release_pages
 

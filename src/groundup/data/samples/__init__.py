@@ -15,7 +15,7 @@ from groundup.errors import DataError
 from groundup.files import atomic_path
 
 if TYPE_CHECKING:
-    from groundup.text_files import Progress
+    from groundup.runtime import Progress
 
 STORIES = Path(__file__).with_name("stories")
 SEPARATOR = "<|endoftext|>"

@@ -29,7 +29,7 @@ from groundup.data.shards.reading import (
 )
 from groundup.errors import ConfigError, DataError
 from groundup.files import hash_bytes
-from groundup.text_files import Progress
+from groundup.runtime import Progress
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer

@@ -39,7 +39,7 @@ def read_definition(
 ) -> TokenizerDefinition:
     """Read a tokenizer file of any known format.
 
-    A pattern given here stands in place of the file's. Special tokens given here come on top of the
+    A pattern given here replaces the file's. Special tokens given here come on top of the
     file's own, new ones after the last id; a mapping says the ids too.
     """
     path = Path(path)

@@ -1,6 +1,6 @@
 """Our own tokenizer file: one readable JSON object that holds all of a definition.
 
-Tokens are in GPT-2's byte spelling, one a line: the place of one in `vocabulary` is its id. The
+Tokens are in GPT-2's byte spelling, one a line: the index of one in `vocabulary` is its id. The
 last line is a hash of all text before it, so a whole file is known at once and needs no second look
 at its parts.
 """

@@ -153,9 +153,9 @@ def _read_pattern(pre_tokenizer: dict[str, Any] | None, path: Path) -> Pattern:
     if pre_tokenizer.get("type") == "Sequence":
         steps = require(pre_tokenizer, "pretokenizers", list, path)
     stages: list[str] = []
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         kind = step.get("type")
-        if kind == "ByteLevel" and place == len(steps) - 1:
+        if kind == "ByteLevel" and index == len(steps) - 1:
             if step.get("add_prefix_space", True):
                 raise _refuse("add_prefix_space in its ByteLevel pre-tokenizer", path)
             if step.get("use_regex", True):
@@ -165,7 +165,7 @@ def _read_pattern(pre_tokenizer: dict[str, Any] | None, path: Path) -> Pattern:
         elif kind == "Digits":
             stages.append(r"\p{N}" if step.get("individual_digits") else r"\p{N}+")
         else:
-            raise _refuse(f"the pre-tokenizer {kind} at place {place + 1} of {len(steps)}", path)
+            raise _refuse(f"the pre-tokenizer {kind} at position {index + 1} of {len(steps)}", path)
     if not steps or steps[-1].get("type") != "ByteLevel":
         raise _refuse("no ByteLevel pre-tokenizer at the end", path)
     if not stages:

@@ -23,7 +23,7 @@ def read_file(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise TokenizerError(f"there is no tokenizer file {path}; check the path") from None
+        raise TokenizerError(f"the tokenizer file {path} does not exist; check the path") from None
     except OSError as error:
         raise TokenizerError(
             f"the tokenizer file {path} cannot be read: {error.strerror}; check its permissions"
@@ -84,7 +84,7 @@ _JSON_NAMES = {
     dict: "object",
     list: "array",
     str: "string",
-    int: "whole number",
+    int: "integer",
     bool: "true or false",
 }
 

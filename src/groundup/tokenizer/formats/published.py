@@ -25,7 +25,7 @@ def find_published(data: bytes) -> PublishedRanks | None:
 
 
 def _number_from(first_id: int, texts: list[str]) -> dict[str, int]:
-    return {text: first_id + place for place, text in enumerate(texts)}
+    return {text: first_id + index for index, text in enumerate(texts)}
 
 
 _LLAMA3_SPECIAL_TOKENS = [

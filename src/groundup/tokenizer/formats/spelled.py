@@ -32,7 +32,7 @@ def read_spelled_vocab(
         spelling = next(spelling for spelling, id in spelled.items() if type(id) is not int)
         raise TokenizerError(
             f"the token {spelling!r} in {path} has the id {excerpt(spelled[spelling])}; "
-            f"ids are whole numbers"
+            f"ids are integers"
         )
     vocab = dict(zip(spelled.values(), map(token_of.__getitem__, spelled), strict=True))
     if len(vocab) != len(spelled):
@@ -43,7 +43,7 @@ def read_spelled_vocab(
 def read_spelled_list(
     spellings: list[Any], path: Path
 ) -> tuple[dict[int, bytes], dict[str, bytes]]:
-    """Read spelled tokens whose places are their ids (null: no token); gives the same."""
+    """Read spelled tokens whose indices are their ids (null: no token); gives the same."""
     ids: Sequence[int] = range(len(spellings))
     if set(map(type, spellings)) != {str}:
         ids = [id for id, spelling in enumerate(spellings) if spelling is not None]
@@ -62,13 +62,13 @@ def read_spelled_merges(
     merges: Sequence[Any], token_of: Mapping[str, bytes], path: Path, first_line: int | None = None
 ) -> list[tuple[bytes, bytes]]:
     """Read merges written as "left right" or [left, right], spelled as in the vocabulary."""
-    # All at once where all is well, one by one to name the place where it is not.
+    # All at once where all is well, one by one to name the one where it is not.
     with contextlib.suppress(KeyError, ValueError, TypeError):
         parts = _split_merges(merges)
         tokens = map(token_of.__getitem__, parts)
         return list(zip(tokens, tokens, strict=True))
     for number, merge in enumerate(merges):
-        place = f"merge {number + 1}" if first_line is None else f"line {first_line + number}"
+        where = f"merge {number + 1}" if first_line is None else f"line {first_line + number}"
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not (
             isinstance(parts, list)
@@ -76,13 +76,13 @@ def read_spelled_merges(
             and all(isinstance(part, str) for part in parts)
         ):
             raise TokenizerError(
-                f"{place} of {path} is {excerpt(merge)}; a merge is two tokens with one space "
+                f"{where} of {path} is {excerpt(merge)}; a merge is two tokens with one space "
                 f"between"
             )
         for part in parts:
             if part not in token_of:
                 raise TokenizerError(
-                    f"{place} of {path} ({parts[0]} + {parts[1]}) names the token {part!r}, which "
+                    f"{where} of {path} ({parts[0]} + {parts[1]}) names the token {part!r}, which "
                     f"is not in the vocabulary; vocabulary and merges do not belong together"
                 )
     raise AssertionError("a merge failed to read and then did not")

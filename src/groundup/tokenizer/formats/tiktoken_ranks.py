@@ -135,15 +135,15 @@ def _check_ranks_suffice(definition: TokenizerDefinition, ranks: Mapping[int, by
     rank_of = {token: rank for rank, token in ranks.items()}
     last = -1
     for left, right in definition.merges:
-        product = rank_of.get(left + right)
-        if product is None or left not in rank_of or right not in rank_of:
+        merged = rank_of.get(left + right)
+        if merged is None or left not in rank_of or right not in rank_of:
             raise _refuse(f"the merge {left!r} + {right!r} uses a special token")
-        if product < last:
+        if merged < last:
             raise _refuse(
-                f"its ids do not follow its merges ({left + right!r} has id {product} and is "
+                f"its ids do not follow its merges ({left + right!r} has id {merged} and is "
                 f"merged after id {last})"
             )
-        last = product
+        last = merged
     merges = set(definition.merges)
     for token, (left_rank, right_rank) in zip(tokens, recover_merges(tokens), strict=True):
         if left_rank >= 0 and (tokens[left_rank], tokens[right_rank]) not in merges:

@@ -1,0 +1,329 @@
+// groundup._native.Encoder: text to ids and back.
+#include <algorithm>
+
+#include "batch.h"
+#include "parallel.h"
+#include "python_ids.h"
+#include "python_support.h"
+
+namespace groundup::python {
+
+namespace {
+
+struct EncoderObject {
+    PyObject_HEAD
+    Encoder* encoder;
+    std::vector<PyObject*>* ints;  // one ready int an id, shared by all lists we make
+};
+
+PyObject* encoder_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *tokens, *merges, *special_tokens, *pattern_name;
+    int whole_words;
+    if (!PyArg_ParseTuple(args, "OOOOp", &tokens, &merges, &special_tokens, &pattern_name, &whole_words))
+        return nullptr;
+    return guarded([&] {
+        Vocabulary vocabulary;
+        vocabulary.whole_words = whole_words != 0;
+        each_item(tokens, [&](PyObject* item) {
+            vocabulary.present.push_back(item != Py_None);
+            vocabulary.tokens.push_back(item == Py_None ? std::string() : bytes_of(item, "a token"));
+        });
+        each_item(merges, [&](PyObject* item) {
+            const Owned left(PySequence_GetItem(item, 0)), right(PySequence_GetItem(item, 1));
+            vocabulary.merges.emplace_back(bytes_of(left.get(), "a merge"), bytes_of(right.get(), "a merge"));
+        });
+        each_item(special_tokens, [&](PyObject* item) {
+            const Owned token(PySequence_GetItem(item, 0)), id(PySequence_GetItem(item, 1));
+            const unsigned long number = PyLong_AsUnsignedLong(id.get());
+            if (PyErr_Occurred()) throw PythonError();
+            vocabulary.special_tokens.emplace_back(bytes_of(token.get(), "a special token"),
+                                                   static_cast<uint32_t>(number));
+        });
+        const std::unique_ptr<Pattern> pattern = pattern_of(pattern_name);
+        std::unique_ptr<Encoder> encoder;
+        {
+            const GilReleased released;
+            encoder = std::make_unique<Encoder>(std::move(vocabulary), pattern.get());
+        }
+        auto ints = std::make_unique<std::vector<PyObject*>>();
+        for (size_t id = 0; id < encoder->vocab_size(); id++)
+            ints->push_back(checked(PyLong_FromSize_t(id)));
+        EncoderObject* self = new_object<EncoderObject>(type);
+        self->encoder = encoder.release();
+        self->ints = ints.release();
+        return reinterpret_cast<PyObject*>(self);
+    });
+}
+
+void encoder_dealloc(EncoderObject* self) {
+    if (self->ints) {
+        for (PyObject* number : *self->ints) Py_DECREF(number);
+    }
+    delete self->ints;
+    delete self->encoder;
+    free_object(self);
+}
+
+template <class Id>
+PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
+    PyObject* list = checked(PyList_New(static_cast<Py_ssize_t>(ids.count)));
+    const Id* values = reinterpret_cast<const Id*>(ids.data());
+    PyObject* const* ints = self->ints->data();
+    for (size_t i = 0; i < ids.count; i++) {
+        PyObject* number = ints[values[i]];
+        Py_INCREF(number);
+        PyList_SetItem(list, static_cast<Py_ssize_t>(i), number);
+    }
+    return list;
+}
+
+PyObject* list_of(const EncoderObject* self, const IdBuffer& ids) {
+    return ids.id_bytes() == 2 ? list_of<uint16_t>(self, ids) : list_of<uint32_t>(self, ids);
+}
+
+// The encoder for work that needs a native scanner.
+const Encoder& scanning(const EncoderObject* self) {
+    if (!self->encoder->has_scanner()) throw InputError("this encoder has no native pattern");
+    return *self->encoder;
+}
+
+// Letting go of the interpreter costs more than encoding a few words does.
+constexpr size_t kFewBytes = 256;
+
+template <class Work>
+void work_on(size_t num_bytes, Work work) {
+    if (num_bytes < kFewBytes) return work();
+    const GilReleased released;
+    work();
+}
+
+IdBuffer encode_text(const Encoder& encoder, Span text) {
+    IdBuffer ids(encoder.id_bytes());
+    work_on(text.size, [&] {
+        ids.reserve(text.size / 4 + 32);
+        encoder.encode(text, ids);
+    });
+    return ids;
+}
+
+PyObject* encoder_encode(EncoderObject* self, PyObject* text) {
+    return guarded([&] {
+        const Text input(text);
+        return list_of(self, encode_text(scanning(self), input.span()));
+    });
+}
+
+PyObject* encoder_encode_array(EncoderObject* self, PyObject* text) {
+    return guarded([&] {
+        const Text input(text);
+        IdBuffer ids = encode_text(scanning(self), input.span());
+        return to_buffer(ids);
+    });
+}
+
+// The ids of a text's beginning that what follows it cannot change.
+IdBuffer encode_beginning(const Encoder& encoder, PyObject* text, size_t& used) {
+    const Text input(text);
+    IdBuffer ids(encoder.id_bytes());
+    work_on(input.span().size, [&] { used = encoder.encode_stream(input.span(), ids); });
+    return ids;
+}
+
+PyObject* encoder_encode_stream(EncoderObject* self, PyObject* text) {
+    return guarded([&] {
+        size_t used;
+        const IdBuffer ids = encode_beginning(scanning(self), text, used);
+        const Owned list(list_of(self, ids));
+        return checked(Py_BuildValue("On", list.get(), static_cast<Py_ssize_t>(used)));
+    });
+}
+
+PyObject* encoder_encode_part(EncoderObject* self, PyObject* text) {
+    return guarded([&] {
+        size_t used;
+        IdBuffer ids = encode_beginning(scanning(self), text, used);
+        const Owned buffer(to_buffer(ids));
+        return checked(Py_BuildValue("On", buffer.get(), static_cast<Py_ssize_t>(used)));
+    });
+}
+
+PyObject* encoder_encode_pieces(EncoderObject* self, PyObject* args) {
+    PyObject *text, *ends;
+    if (!PyArg_ParseTuple(args, "OO", &text, &ends)) return nullptr;
+    return guarded([&] {
+        const Text input(text), cuts(ends);
+        const uint64_t* values = reinterpret_cast<const uint64_t*>(cuts.span().data);
+        const size_t count = cuts.span().size / 8;
+        for (size_t i = 0; i < count; i++) {
+            if (values[i] <= (i ? values[i - 1] : 0) || values[i] > input.span().size)
+                throw InputError("the ends of the pre-tokens do not rise, or leave the text");
+        }
+        IdBuffer ids(self->encoder->id_bytes());
+        {
+            const GilReleased released;
+            self->encoder->encode_pieces(input.span(), values, count, ids);
+        }
+        return to_buffer(ids);
+    });
+}
+
+PyObject* batch_result(EncodeBatch& batch, const Encoder& encoder, size_t num_threads) {
+    IdBuffer ids(encoder.id_bytes());
+    std::vector<int64_t> offsets;
+    {
+        const GilReleased released;
+        batch.collect(num_threads, ids, offsets);
+    }
+    const Owned id_buffer(to_buffer(ids)), offset_buffer(to_buffer(offsets));
+    return checked(Py_BuildValue("OO", id_buffer.get(), offset_buffer.get()));
+}
+
+PyObject* encoder_encode_batch(EncoderObject* self, PyObject* args) {
+    PyObject* texts;
+    Py_ssize_t num_threads;
+    long long end_id;
+    if (!PyArg_ParseTuple(args, "OnL", &texts, &num_threads, &end_id)) return nullptr;
+    return guarded([&] {
+        const Py_ssize_t size = PySequence_Size(texts);
+        if (size < 0) throw PythonError();
+        const size_t count = static_cast<size_t>(size);
+        size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
+        EncodeBatch batch(scanning(self), count, threads, end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
+        // This thread turns strings into UTF-8, holding the interpreter, while the others encode;
+        // then it lets go and joins them.
+        std::vector<PyObject*> items;
+        std::vector<std::unique_ptr<Text>> inputs;
+        items.reserve(count);
+        inputs.reserve(count);
+        bool failed = false;
+        PyThreadState* state = nullptr;
+        std::exception_ptr failure;
+        try {
+            run_threads(threads, [&](size_t thread) {
+                if (thread == 0) {
+                    for (size_t i = 0; i < count && !failed; i++) {
+                        PyObject* item = PySequence_GetItem(texts, static_cast<Py_ssize_t>(i));
+                        try {
+                            items.push_back(checked(item));
+                            inputs.push_back(std::make_unique<Text>(item));
+                            batch.feed(inputs.back()->span());
+                        } catch (const PythonError&) {
+                            failed = true;
+                        } catch (...) {
+                            batch.finish_feeding(true);
+                            throw;
+                        }
+                    }
+                    batch.finish_feeding(failed);
+                    state = PyEval_SaveThread();
+                }
+                batch.work(thread);
+            });
+        } catch (...) {
+            failure = std::current_exception();
+        }
+        if (state) PyEval_RestoreThread(state);
+        PyObject* result = nullptr;
+        if (!failed && !failure) {
+            result = guarded([&] { return batch_result(batch, *self->encoder, threads); });
+            failed = result == nullptr;
+        }
+        inputs.clear();
+        for (PyObject* item : items) Py_DECREF(item);
+        if (failure) std::rethrow_exception(failure);
+        if (failed) throw PythonError();
+        return result;
+    });
+}
+
+PyObject* encoder_encode_documents(EncoderObject* self, PyObject* args) {
+    PyObject *data, *bounds_buffer;
+    Py_ssize_t num_threads;
+    long long end_id;
+    if (!PyArg_ParseTuple(args, "OOnL", &data, &bounds_buffer, &num_threads, &end_id)) return nullptr;
+    return guarded([&] {
+        const Text text(data), packed(bounds_buffer);
+        const CheckedBounds bounds = bounds_of(packed, text.span());
+        const size_t threads = static_cast<size_t>(std::max<Py_ssize_t>(num_threads, 1));
+        EncodeBatch batch(scanning(self), bounds.count, threads,
+                          end_id < 0 ? kNone : static_cast<uint32_t>(end_id));
+        {
+            const GilReleased released;
+            for (size_t i = 0; i < bounds.count; i++) {
+                const Bounds b = bounds.data[i];
+                batch.feed({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
+            }
+            batch.finish_feeding();
+            run_threads(threads, [&](size_t thread) { batch.work(thread); });
+        }
+        return batch_result(batch, *self->encoder, threads);
+    });
+}
+
+template <class Make>
+PyObject* decode_with(EncoderObject* self, PyObject* object, Make make) {
+    return guarded([&] {
+        const Ids ids(*self->encoder, object);
+        GrowingBlock out;
+        size_t size;
+        {
+            const GilReleased released;
+            size = self->encoder->decoded_size(ids.values.data(), ids.values.size());
+            out.resize(size + 16);
+            self->encoder->decode(ids.values.data(), ids.values.size(), out.data());
+        }
+        return checked(make(reinterpret_cast<const char*>(out.data()), static_cast<Py_ssize_t>(size)));
+    });
+}
+
+PyObject* encoder_decode(EncoderObject* self, PyObject* ids) {
+    return decode_with(self, ids, [](const char* data, Py_ssize_t size) {
+        return PyUnicode_DecodeUTF8(data, size, "replace");
+    });
+}
+
+PyObject* encoder_decode_bytes(EncoderObject* self, PyObject* ids) {
+    return decode_with(self, ids, [](const char* data, Py_ssize_t size) {
+        return PyBytes_FromStringAndSize(data, size);
+    });
+}
+
+PyObject* encoder_id_bytes(EncoderObject* self, void*) {
+    return PyLong_FromSize_t(self->encoder->id_bytes());
+}
+
+PyMethodDef encoder_methods[] = {
+    {"encode", reinterpret_cast<PyCFunction>(encoder_encode), METH_O, "text -> list of ids"},
+    {"encode_array", reinterpret_cast<PyCFunction>(encoder_encode_array), METH_O, "text -> Buffer of ids"},
+    {"encode_stream", reinterpret_cast<PyCFunction>(encoder_encode_stream), METH_O,
+     "UTF-8 so far -> (ids that later text cannot change, bytes they stand for)"},
+    {"encode_part", reinterpret_cast<PyCFunction>(encoder_encode_part), METH_O,
+     "the same, ids as a Buffer"},
+    {"encode_pieces", reinterpret_cast<PyCFunction>(encoder_encode_pieces), METH_VARARGS,
+     "(text, uint64 ends of pre-tokens) -> Buffer of ids"},
+    {"encode_batch", reinterpret_cast<PyCFunction>(encoder_encode_batch), METH_VARARGS,
+     "(texts, num_threads, end_id) -> (Buffer of ids, Buffer of int64 offsets)"},
+    {"encode_documents", reinterpret_cast<PyCFunction>(encoder_encode_documents), METH_VARARGS,
+     "(data, int64 bounds, num_threads, end_id) -> (Buffer of ids, Buffer of int64 offsets)"},
+    {"decode", reinterpret_cast<PyCFunction>(encoder_decode), METH_O, "ids -> text"},
+    {"decode_bytes", reinterpret_cast<PyCFunction>(encoder_decode_bytes), METH_O, "ids -> bytes"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef encoder_getters[] = {
+    {"id_bytes", reinterpret_cast<getter>(encoder_id_bytes), nullptr, "2 or 4", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot encoder_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(encoder_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(encoder_dealloc)},
+    {Py_tp_methods, encoder_methods},
+    {Py_tp_getset, encoder_getters},
+    {Py_tp_doc, const_cast<char*>("Encoder(tokens, merges, special_tokens, pattern, whole_words)")},
+    {0, nullptr},
+};
+}  // namespace
+
+PyType_Spec encoder_spec = {"groundup._native.Encoder", sizeof(EncoderObject), 0, Py_TPFLAGS_DEFAULT,
+                            encoder_slots};
+
+}  // namespace groundup::python

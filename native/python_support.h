@@ -1,0 +1,255 @@
+// Between the two worlds: what the files that know Python share. No other header includes Python.h.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "documents.h"
+#include "encoder.h"
+#include "memory.h"
+#include "special_tokens.h"
+#include "types.h"
+
+namespace groundup::python {
+
+// What each file adds to the module.
+extern PyType_Spec buffer_spec, encoder_spec, word_counter_spec;
+extern PyTypeObject* buffer_type;
+extern PyMethodDef float_functions[], text_functions[];
+
+// Thrown when the Python error is set already.
+struct PythonError {};
+
+// Runs `body` and turns C++ exceptions into Python's. Returns null after one.
+template <class Body>
+PyObject* guarded(Body body) {
+    try {
+        return body();
+    } catch (const PythonError&) {
+    } catch (const InputError& error) {
+        PyErr_SetString(PyExc_ValueError, error.what());
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+}
+
+// Lets other Python threads run while it lives.
+class GilReleased {
+public:
+    GilReleased() : state_(PyEval_SaveThread()) {}
+    ~GilReleased() { PyEval_RestoreThread(state_); }
+    GilReleased(const GilReleased&) = delete;
+    GilReleased& operator=(const GilReleased&) = delete;
+
+private:
+    PyThreadState* state_;
+};
+
+inline PyObject* checked(PyObject* object) {
+    if (!object) throw PythonError();
+    return object;
+}
+
+// An owned reference.
+class Owned {
+public:
+    explicit Owned(PyObject* object) : object_(checked(object)) {}
+    ~Owned() { Py_XDECREF(object_); }
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+    PyObject* get() const { return object_; }
+    PyObject* give() {
+        PyObject* object = object_;
+        object_ = nullptr;
+        return object;
+    }
+
+private:
+    PyObject* object_;
+};
+
+// A view of bytes-like input or of a string's UTF-8, valid while it lives.
+//
+// Python keeps the UTF-8 form of a string for good once it is asked for it, at the price of a second
+// copy. A long string is given that form only when it comes twice in a row; the first time it is
+// encoded into a bytes object of our own, which is faster and goes away again.
+class Text {
+public:
+    explicit Text(PyObject* object) {
+        if (!PyUnicode_Check(object)) {
+            if (PyObject_GetBuffer(object, &view_, PyBUF_SIMPLE) != 0) throw PythonError();
+            held_ = true;
+            span_ = {static_cast<const Byte*>(view_.buf), static_cast<size_t>(view_.len)};
+            return;
+        }
+        Py_ssize_t size;
+        const char* data;
+        if (is_worth_a_copy(object)) {
+            bytes_ = checked(PyUnicode_AsUTF8String(object));
+            char* writable;
+            if (PyBytes_AsStringAndSize(bytes_, &writable, &size) != 0) throw PythonError();
+            data = writable;
+        } else {
+            data = PyUnicode_AsUTF8AndSize(object, &size);
+            if (!data) throw PythonError();
+        }
+        span_ = {reinterpret_cast<const Byte*>(data), static_cast<size_t>(size)};
+    }
+    ~Text() {
+        if (held_) PyBuffer_Release(&view_);
+        Py_XDECREF(bytes_);
+    }
+    Text(const Text&) = delete;
+    Text& operator=(const Text&) = delete;
+    Span span() const { return span_; }
+
+private:
+    static constexpr Py_ssize_t kLong = 1 << 18;
+
+    static bool is_worth_a_copy(PyObject* text) {
+        static PyObject* last = nullptr;  // only ever compared
+        if (PyUnicode_GetLength(text) < kLong) return false;
+        PyObject* ascii = PyObject_CallMethod(text, "isascii", nullptr);
+        const bool is_ascii = checked(ascii) == Py_True;
+        Py_DECREF(ascii);
+        if (is_ascii) return false;  // its UTF-8 form is the string itself
+        const bool again = last == text;
+        last = text;
+        return !again;
+    }
+
+    Py_buffer view_;
+    bool held_ = false;
+    PyObject* bytes_ = nullptr;
+    Span span_;
+};
+
+inline std::string bytes_of(PyObject* object, const char* what) {
+    char* data;
+    Py_ssize_t size;
+    if (!PyBytes_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s must be bytes", what);
+        throw PythonError();
+    }
+    if (PyBytes_AsStringAndSize(object, &data, &size) != 0) throw PythonError();
+    return std::string(data, static_cast<size_t>(size));
+}
+
+// Calls visit(item) for every item of a list or tuple.
+template <class Visit>
+void each_item(PyObject* sequence, Visit visit) {
+    const Py_ssize_t size = PySequence_Size(sequence);
+    if (size < 0) throw PythonError();
+    for (Py_ssize_t i = 0; i < size; i++) {
+        const Owned item(PySequence_GetItem(sequence, i));
+        visit(item.get());
+    }
+}
+
+inline SpecialTokens special_tokens_from(PyObject* list) {
+    std::vector<std::pair<std::string, uint32_t>> tokens;
+    each_item(list, [&](PyObject* item) {
+        tokens.emplace_back(bytes_of(item, "a special token"), static_cast<uint32_t>(tokens.size()));
+    });
+    return SpecialTokens(tokens);
+}
+
+inline PyTypeObject* make_type(PyObject* module, PyType_Spec* spec) {
+    return reinterpret_cast<PyTypeObject*>(checked(PyType_FromModuleAndSpec(module, spec, nullptr)));
+}
+
+template <class Object>
+void free_object(Object* self) {
+    PyTypeObject* type = Py_TYPE(reinterpret_cast<PyObject*>(self));
+    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+template <class Object>
+Object* new_object(PyTypeObject* type) {
+    const auto alloc = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+    return reinterpret_cast<Object*>(checked(alloc(type, 0)));
+}
+
+// The pattern that a name stands for, or null for None: a pattern without a native scanner.
+inline std::unique_ptr<Pattern> pattern_of(PyObject* name) {
+    if (name == Py_None) return nullptr;
+    const char* text = PyUnicode_AsUTF8AndSize(name, nullptr);
+    if (!text) throw PythonError();
+    return std::make_unique<Pattern>(pattern_from_name(text));
+}
+
+// Documents in one text: begin and end of each.
+struct CheckedBounds {
+    const Bounds* data;
+    size_t count;
+};
+
+inline CheckedBounds bounds_of(const Text& buffer, Span text) {
+    const CheckedBounds bounds{reinterpret_cast<const Bounds*>(buffer.span().data),
+                               buffer.span().size / sizeof(Bounds)};
+    for (size_t i = 0; i < bounds.count; i++) {
+        const Bounds b = bounds.data[i];
+        if (b.begin < 0 || b.end < b.begin || static_cast<size_t>(b.end) > text.size)
+            throw InputError("a document's bounds lie outside the text");
+    }
+    return bounds;
+}
+
+// How many values an array of these dimensions has; what cannot be is no overflow but an error.
+inline size_t product(std::initializer_list<Py_ssize_t> dimensions) {
+    Py_ssize_t size = 1;
+    for (const Py_ssize_t dimension : dimensions)
+        if (dimension < 0 || dimension > INT32_MAX || __builtin_mul_overflow(size, dimension, &size))
+            throw InputError("no array has these dimensions");
+    return static_cast<size_t>(size);
+}
+
+// A contiguous array of an exact number of values, valid while it lives; None is no array.
+template <class Value>
+class Array {
+public:
+    Array(PyObject* object, size_t size, bool writable = false, bool optional = false) {
+        if (optional && object == Py_None) return;
+        if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
+        held_ = true;
+        if (view_.len % sizeof(Value) || static_cast<size_t>(view_.len) / sizeof(Value) != size)
+            throw InputError("an array has " + std::to_string(view_.len) + " bytes, not " + std::to_string(size) +
+                             " values of " + std::to_string(sizeof(Value)));
+    }
+    ~Array() {
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+    Value* data() const { return held_ ? static_cast<Value*>(view_.buf) : nullptr; }
+
+private:
+    Py_buffer view_;
+    bool held_ = false;
+};
+
+// Memory of ours that Python can see.
+PyObject* to_buffer(GrowingBlock block, size_t size);
+PyObject* to_buffer(IdBuffer& ids);
+
+template <class Value>
+PyObject* to_buffer(const std::vector<Value>& values) {
+    GrowingBlock block;
+    block.resize(values.size() * sizeof(Value));
+    if (!values.empty()) std::memcpy(block.data(), values.data(), values.size() * sizeof(Value));
+    return to_buffer(std::move(block), values.size() * sizeof(Value));
+}
+
+}  // namespace groundup::python

@@ -1,0 +1,180 @@
+// Functions of groundup._native on text and files: documents, hashes, pre-tokens, ranges of a file.
+#include <cerrno>
+
+#include "files.h"
+#include "python_support.h"
+#include "unicode.h"
+#include "vectors.h"
+
+namespace groundup::python {
+
+namespace {
+
+PyObject* py_find_invalid_utf8(PyObject*, PyObject* data) {
+    return guarded([&] {
+        const Text text(data);
+        int64_t at;
+        {
+            const GilReleased released;
+            at = find_invalid_utf8(text.span());
+        }
+        return checked(PyLong_FromLongLong(at));
+    });
+}
+
+PyObject* py_find_documents(PyObject*, PyObject* args) {
+    PyObject *data, *separators;
+    if (!PyArg_ParseTuple(args, "OO", &data, &separators)) return nullptr;
+    return guarded([&] {
+        const Text text(data);
+        const SpecialTokens tokens = special_tokens_from(separators);
+        std::vector<Bounds> bounds;
+        {
+            const GilReleased released;
+            bounds = find_documents(text.span(), tokens);
+        }
+        return to_buffer(bounds);
+    });
+}
+
+PyObject* py_hash_documents(PyObject*, PyObject* args) {
+    PyObject *data, *bounds_buffer;
+    if (!PyArg_ParseTuple(args, "OO", &data, &bounds_buffer)) return nullptr;
+    return guarded([&] {
+        const Text text(data), packed(bounds_buffer);
+        const CheckedBounds bounds = bounds_of(packed, text.span());
+        std::vector<uint64_t> hashes(bounds.count);
+        {
+            const GilReleased released;
+            for (size_t i = 0; i < bounds.count; i++) {
+                const Bounds b = bounds.data[i];
+                hashes[i] = hash_document({text.span().data + b.begin, static_cast<size_t>(b.end - b.begin)});
+            }
+        }
+        return to_buffer(hashes);
+    });
+}
+
+PyObject* py_hash_parts(PyObject*, PyObject* args) {
+    PyObject* parts;
+    unsigned long long size;
+    if (!PyArg_ParseTuple(args, "OK", &parts, &size)) return nullptr;
+    return guarded([&] {
+        DocumentHash hash(size);
+        const Owned iterator(PyObject_GetIter(parts));
+        while (PyObject* item = PyIter_Next(iterator.get())) {
+            const Owned part(item);
+            const Text text(item);
+            const GilReleased released;
+            hash.add(text.span());
+        }
+        if (PyErr_Occurred()) throw PythonError();
+        return checked(PyLong_FromUnsignedLongLong(hash.value()));
+    });
+}
+
+PyObject* py_split(PyObject*, PyObject* args) {
+    PyObject* data;
+    const char* name;
+    const char* asked = "";
+    if (!PyArg_ParseTuple(args, "Os|s", &data, &name, &asked)) return nullptr;
+    return guarded([&] {
+        const Text text(data);
+        const Vectors vectors = *asked ? vectors_from_name(asked) : vectors_in_use();
+        const ScanFunction scan = scanner_for(pattern_from_name(name), vectors);
+        std::vector<uint64_t> result;
+        {
+            const GilReleased released;
+            std::vector<uint32_t> ends(kMaxEnds);
+            for (size_t at = 0; at < text.span().size;) {
+                const size_t count = scan({text.span().data + at, text.span().size - at}, ends.data());
+                for (size_t i = 0; i < count; i++) result.push_back(at + ends[i]);
+                at += ends[count - 1];
+            }
+        }
+        return to_buffer(result);
+    });
+}
+
+PyObject* py_vectors(PyObject*, PyObject*) {
+    return guarded([&] {
+        const Owned names(PyList_New(0));
+        for (const Vectors vectors : available_vectors()) {
+            const Owned name(PyUnicode_FromString(name_of(vectors)));
+            if (PyList_Append(names.get(), name.get()) != 0) throw PythonError();
+        }
+        return checked(Py_BuildValue("sO", name_of(vectors_in_use()), names.get()));
+    });
+}
+
+PyObject* py_recover_merges(PyObject*, PyObject* list) {
+    return guarded([&] {
+        std::vector<std::string> tokens;
+        each_item(list, [&](PyObject* item) { tokens.push_back(bytes_of(item, "a token")); });
+        std::vector<std::pair<uint32_t, uint32_t>> pairs;
+        {
+            const GilReleased released;
+            pairs = recover_merges(tokens);
+        }
+        return to_buffer(pairs);
+    });
+}
+
+PyObject* py_class_of(PyObject*, PyObject* code_point) {
+    const unsigned long value = PyLong_AsUnsignedLong(code_point);
+    if (PyErr_Occurred()) return nullptr;
+    return PyLong_FromLong(value < 0x110000 ? class_of_code_point(static_cast<uint32_t>(value)) : 0);
+}
+
+PyObject* py_read_ranges(PyObject*, PyObject* args) {
+    int file;
+    PyObject *offsets, *out;
+    Py_ssize_t count, size;
+    if (!PyArg_ParseTuple(args, "iOnnO", &file, &offsets, &count, &size, &out)) return nullptr;
+    return guarded([&] {
+        const Array<int64_t> begins(offsets, product({count}));
+        const Array<Byte> target(out, product({count, size}), true);
+        RangesRead read;
+        {
+            const GilReleased released;
+            read = read_ranges(file, begins.data(), static_cast<size_t>(count), static_cast<size_t>(size),
+                               target.data());
+        }
+        if (read.error) {
+            errno = read.error;
+            checked(PyErr_SetFromErrno(PyExc_OSError));
+        }
+        return checked(PyLong_FromSize_t(read.count));
+    });
+}
+
+PyObject* py_watch_mapping(PyObject*, PyObject* args) {
+    PyObject *mapping, *message;
+    if (!PyArg_ParseTuple(args, "OO", &mapping, &message)) return nullptr;
+    return guarded([&] {
+        const Text mapped(mapping);
+        watch_mapping(mapped.span(), bytes_of(message, "a message"));
+        Py_RETURN_NONE;
+    });
+}
+
+}  // namespace
+
+PyMethodDef text_functions[] = {
+    {"find_invalid_utf8", py_find_invalid_utf8, METH_O, "offset of the first bad byte, or -1"},
+    {"find_documents", py_find_documents, METH_VARARGS, "(data, separators) -> Buffer of int64 bounds"},
+    {"hash_documents", py_hash_documents, METH_VARARGS, "(data, bounds) -> Buffer of uint64"},
+    {"read_ranges", py_read_ranges, METH_VARARGS,
+     "(file, int64 offsets, count, size, out) -> how many ranges the file had in full"},
+    {"watch_mapping", py_watch_mapping, METH_VARARGS,
+     "(mapping, message): a bus error there prints the message and ends the process"},
+    {"hash_parts", py_hash_parts, METH_VARARGS,
+     "(parts of a document, all but the last multiples of 32 bytes, its size) -> its hash"},
+    {"split", py_split, METH_VARARGS, "(text, pattern, vectors in use) -> Buffer of uint64 ends"},
+    {"vectors", py_vectors, METH_NOARGS, "the vector instructions in use, and all that there are here"},
+    {"recover_merges", py_recover_merges, METH_O, "tokens by rank -> Buffer of int32 pairs, -1 for none"},
+    {"class_of", py_class_of, METH_O, "class of a code point, as native/unicode.h numbers them"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace groundup::python

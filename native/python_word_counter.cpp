@@ -1,0 +1,219 @@
+// groundup._native.WordCounter: counting the pre-tokens of a text, and learning merges from them.
+#include <algorithm>
+
+#include "python_support.h"
+#include "stream_cut.h"
+#include "trainer.h"
+
+namespace groundup::python {
+
+namespace {
+
+struct WordCounterObject {
+    PyObject_HEAD
+    ScanFunction scan;  // null without a native pattern
+    SpecialTokens* special_tokens;
+    std::vector<WordCounts>* tables;
+};
+
+PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
+    PyObject *pattern_name, *special_tokens;
+    Py_ssize_t num_threads, longest = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "OOn|n", &pattern_name, &special_tokens, &num_threads, &longest)) return nullptr;
+    return guarded([&] {
+        const std::unique_ptr<Pattern> pattern = pattern_of(pattern_name);
+        auto specials = std::make_unique<SpecialTokens>(special_tokens_from(special_tokens));
+        auto tables = std::make_unique<std::vector<WordCounts>>();
+        for (Py_ssize_t i = 0; i < std::max<Py_ssize_t>(num_threads, 1); i++)
+            tables->emplace_back(static_cast<size_t>(std::max<Py_ssize_t>(longest, 1)));
+        WordCounterObject* self = new_object<WordCounterObject>(type);
+        self->scan = pattern ? scanner_for(*pattern) : nullptr;
+        self->special_tokens = specials.release();
+        self->tables = tables.release();
+        return reinterpret_cast<PyObject*>(self);
+    });
+}
+
+void counter_dealloc(WordCounterObject* self) {
+    delete self->special_tokens;
+    delete self->tables;
+    free_object(self);
+}
+
+PyObject* counter_add_text(WordCounterObject* self, PyObject* data) {
+    return guarded([&] {
+        if (!self->scan) throw InputError("this counter has no native pattern");
+        const Text text(data);
+        {
+            const GilReleased released;
+            count_words(text.span(), self->scan, *self->special_tokens, *self->tables);
+        }
+        Py_RETURN_NONE;
+    });
+}
+
+PyObject* counter_add_words(WordCounterObject* self, PyObject* args) {
+    PyObject *words, *counts;
+    if (!PyArg_ParseTuple(args, "OO", &words, &counts)) return nullptr;
+    return guarded([&] {
+        Py_ssize_t i = 0;
+        each_item(words, [&](PyObject* item) {
+            const Owned number(PySequence_GetItem(counts, i++));
+            const unsigned long long count = PyLong_AsUnsignedLongLong(number.get());
+            if (PyErr_Occurred()) throw PythonError();
+            const std::string word = bytes_of(item, "a word");
+            const Byte* bytes = reinterpret_cast<const Byte*>(word.data());
+            (*self->tables)[0].add(bytes, word.size(), count, bytes + word.size());
+        });
+        Py_RETURN_NONE;
+    });
+}
+
+// Where `data` may be cut at or after `from` without changing the words.
+PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
+    PyObject* data;
+    Py_ssize_t from;
+    if (!PyArg_ParseTuple(args, "On", &data, &from)) return nullptr;
+    return guarded([&] {
+        const Text text(data);
+        size_t cut = find_safe_cut(text.span(), static_cast<size_t>(std::max<Py_ssize_t>(from, 0)));
+        while (cut < text.span().size && self->special_tokens->crosses(text.span(), cut))
+            cut = find_safe_cut(text.span(), cut + 1);
+        return checked(PyLong_FromSize_t(cut));
+    });
+}
+
+// The last place found where text that goes on may be cut; 0 when there is none yet.
+PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
+    return guarded([&] {
+        if (!self->scan) throw InputError("this counter has no native pattern");
+        const Text text(data);
+        size_t cut;
+        {
+            const GilReleased released;
+            Bounds last;
+            cut = find_stream_cut(text.span(), self->scan, *self->special_tokens, last);
+        }
+        return checked(PyLong_FromSize_t(cut));
+    });
+}
+
+PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
+    return guarded([&] {
+        const char* name = PyUnicode_AsUTF8AndSize(prefix, nullptr);
+        if (!name) throw PythonError();
+        const std::string path = name;
+        const Owned paths(PyList_New(0));
+        for (size_t i = 0; i < self->tables->size(); i++) {
+            const std::string run = path + "." + std::to_string(i);
+            {
+                const GilReleased released;
+                (*self->tables)[i].spill(run);
+            }
+            const Owned text(PyUnicode_FromStringAndSize(run.data(), static_cast<Py_ssize_t>(run.size())));
+            if (PyList_Append(paths.get(), text.get()) != 0) throw PythonError();
+        }
+        Py_INCREF(paths.get());
+        return paths.get();
+    });
+}
+
+PyObject* counter_items(WordCounterObject* self, PyObject*) {
+    return guarded([&] {
+        join(*self->tables);
+        const Owned dict(PyDict_New());
+        self->tables->front().for_each([&](const Byte* word, size_t size, uint64_t number) {
+            const Owned key(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(word), static_cast<Py_ssize_t>(size)));
+            const Owned count(PyLong_FromUnsignedLongLong(number));
+            if (PyDict_SetItem(dict.get(), key.get(), count.get()) != 0) throw PythonError();
+        });
+        Py_INCREF(dict.get());
+        return dict.get();
+    });
+}
+
+// (num_merges, spilled runs, bytes of memory that may be taken or 0 for any, bytes held besides)
+// -> (Buffer of uint32 pairs, bytes of text, symbols left, words).
+// The counter is empty afterwards.
+PyObject* counter_train(WordCounterObject* self, PyObject* args) {
+    Py_ssize_t num_merges;
+    PyObject* run_list;
+    unsigned long long max_memory, held = 0;
+    if (!PyArg_ParseTuple(args, "nOK|K", &num_merges, &run_list, &max_memory, &held)) return nullptr;
+    return guarded([&] {
+        std::vector<std::string> runs;
+        each_item(run_list, [&](PyObject* item) {
+            const char* path = PyUnicode_AsUTF8AndSize(item, nullptr);
+            if (!path) throw PythonError();
+            runs.emplace_back(path);
+        });
+        const auto check_signals = [] {
+            const PyGILState_STATE state = PyGILState_Ensure();
+            const bool ok = PyErr_CheckSignals() == 0;
+            PyGILState_Release(state);
+            if (!ok) throw PythonError();
+        };
+        Training training;
+        {
+            const GilReleased released;
+            std::vector<WordCounts>& tables = *self->tables;
+            WordSource words;
+            words.forget = [&] {
+                for (WordCounts& table : tables) table.clear();
+            };
+            if (runs.empty()) {
+                join(tables);
+                words.visit = [&](const VisitWord& visit) { tables[0].for_each(visit); };
+            } else {
+                words.forget();
+                runs = merge_runs(runs);
+                words.visit = [&](const VisitWord& visit) { visit_runs(runs, visit); };
+            }
+            MemoryLimit limit;
+            if (max_memory) limit = {max_memory, held};
+            training = train(words, static_cast<size_t>(std::max<Py_ssize_t>(num_merges, 0)), limit, check_signals);
+        }
+        const Owned merges(to_buffer(training.merges));
+        return checked(Py_BuildValue("OKKn", merges.get(), static_cast<unsigned long long>(training.num_bytes),
+                                     static_cast<unsigned long long>(training.num_symbols),
+                                     static_cast<Py_ssize_t>(training.num_words)));
+    });
+}
+
+PyObject* counter_memory_bytes(WordCounterObject* self, void*) {
+    size_t bytes = 0;
+    for (const WordCounts& table : *self->tables) bytes += table.memory_bytes();
+    return PyLong_FromSize_t(bytes);
+}
+
+PyMethodDef counter_methods[] = {
+    {"add_text", reinterpret_cast<PyCFunction>(counter_add_text), METH_O, "count the pre-tokens of UTF-8"},
+    {"add_words", reinterpret_cast<PyCFunction>(counter_add_words), METH_VARARGS, "(words, counts)"},
+    {"find_cut", reinterpret_cast<PyCFunction>(counter_find_cut), METH_VARARGS,
+     "(data, from) -> where data may be cut without changing its pre-tokens"},
+    {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
+     "text so far -> the last place found where it may be cut, 0 for none yet"},
+    {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
+    {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
+    {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,
+     "(num_merges, runs, max_memory, held) -> (Buffer of uint32 pairs, bytes of text, symbols left, words)"},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef counter_getters[] = {
+    {"memory_bytes", reinterpret_cast<getter>(counter_memory_bytes), nullptr, "of the tables", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot counter_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(counter_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(counter_dealloc)},
+    {Py_tp_methods, counter_methods},
+    {Py_tp_getset, counter_getters},
+    {Py_tp_doc, const_cast<char*>("WordCounter(pattern, special_tokens, num_threads)")},
+    {0, nullptr},
+};
+}  // namespace
+
+PyType_Spec word_counter_spec = {"groundup._native.WordCounter", sizeof(WordCounterObject), 0,
+                            Py_TPFLAGS_DEFAULT, counter_slots};
+
+}  // namespace groundup::python

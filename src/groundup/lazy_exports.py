@@ -1,0 +1,29 @@
+"""Names of a package that are resolved on first use (PEP 562), so that importing it is cheap."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(
+    package: str, names_of: dict[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package whose names live in its modules.
+
+    Args:
+        package: The package, its own `__name__`.
+        names_of: For each module of it, or one of groundup by its whole name, the names it gives.
+    """
+    home_of = {name: home for home, names in names_of.items() for name in names.split()}
+
+    def resolve(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = home_of[name]
+        module = home if home.startswith("groundup.") else f"{package}.{home}"
+        value = getattr(import_module(module), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return resolve, lambda: sorted(sys.modules[package].__all__)

@@ -1,0 +1,177 @@
+"""Counting the pre-tokens of a text within a bound on memory, the first half of training.
+
+The native counter does the work; its tables go to sorted runs on disk when they outgrow the bound.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from groundup.errors import TokenizerError
+from groundup.runtime import Progress, memory_bytes, peak_memory_bytes
+from groundup.tokenizer.definition import encode_special_token
+from groundup.tokenizer.native import WordCounter
+from groundup.tokenizer.patterns import Pattern
+from groundup.tokenizer.reference import split_special_tokens
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# How much text is counted between two looks at the memory, the clock and the keyboard.
+_STEP_BYTES = 64 << 20
+
+_SMALLEST_RUN_BYTES = 1 << 20
+# The tables of one thread while they are all but empty, and what stands around them.
+_LEAST_THREAD_BYTES = 4 << 20
+# Modules that are still to be loaded, and the vocabulary itself.
+_PROGRAM_BYTES = 8 << 20
+# A byte of a pre-token that is one letter again and again takes this much in the end.
+_MERGING_BYTES = 24
+# A longer pre-token is no text; who wants it nevertheless says how much memory it may take.
+_LONGEST_WORD_BYTES = 64 << 20
+
+
+class MemoryBound:
+    """How much memory training may take, and what for."""
+
+    def __init__(self, max_memory_bytes: int | None) -> None:
+        self.is_bounded = max_memory_bytes is not None
+        self.held_bytes = peak_memory_bytes()
+        # Without a bound, what the machine has is one.
+        machine = max(memory_bytes() - self.held_bytes, _LEAST_THREAD_BYTES)
+        self.num_bytes = machine
+        if max_memory_bytes is not None:
+            self.held_bytes += _PROGRAM_BYTES
+            self.num_bytes = max_memory_bytes - _PROGRAM_BYTES
+        if self.num_bytes < _LEAST_THREAD_BYTES:
+            allowed = (self.held_bytes + self.num_bytes) // 1_000_000
+            least = (self.held_bytes + _LEAST_THREAD_BYTES) // 1_000_000 + 1
+            raise TokenizerError(
+                f"{allowed} MB are not enough: before any text is read, training takes {least} MB; "
+                f"raise --max-memory"
+            )
+
+    @property
+    def block_bytes(self) -> int:
+        """Text that is read at once."""
+        return min(max(self.num_bytes // 16, 1 << 18), 64 << 20)
+
+    @property
+    def step_bytes(self) -> int:
+        """Text that is counted between two looks at the tables."""
+        return min(max(self.num_bytes // 64, 1 << 16), 4 << 20) if self.is_bounded else _STEP_BYTES
+
+    @property
+    def most_threads(self) -> int:
+        return max(1, self.num_bytes // (2 * _LEAST_THREAD_BYTES))
+
+    @property
+    def table_bytes(self) -> int:
+        """What the tables may have: each stands beside a larger one while it grows."""
+        return self.num_bytes // 4
+
+    @property
+    def longest_word(self) -> int:
+        longest = self.num_bytes // _MERGING_BYTES
+        return longest if self.is_bounded else min(longest, _LONGEST_WORD_BYTES)
+
+
+class WordCounting:
+    """Feeds the native counter and keeps it within its memory."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        special_tokens: list[str],
+        threads: int,
+        memory: MemoryBound,
+        folder: Path,
+    ) -> None:
+        self._pattern = pattern
+        self._special_tokens = special_tokens
+        self._memory = memory
+        self._folder = folder
+        self._runs: list[str] = []
+        self.num_bytes = 0
+        self.counter = make_counter(pattern, special_tokens, threads, memory.longest_word)
+        self._empty_bytes = self.counter.memory_bytes
+
+    def add(self, block: Buffer, progress: Progress | None) -> None:
+        view = memoryview(block).cast("B")
+        step = self._memory.step_bytes
+        begin = 0
+        while begin < len(view):
+            rest = view[begin:]
+            # Where any pattern but the native ones may be cut, nobody knows.
+            may_cut = self._pattern.native and len(rest) > 2 * step
+            cut = self.counter.find_cut(rest, step) if may_cut else len(rest)
+            self._count(rest[:cut])
+            begin += cut
+            self.num_bytes += cut
+            self._spill_if_large()
+            if progress:
+                progress(self.num_bytes, None)
+
+    def finish(self) -> list[str]:
+        if self._runs:
+            self._spill()
+        return self._runs
+
+    def _count(self, text: memoryview) -> None:
+        if self._pattern.native:
+            try:
+                self.counter.add_text(text)
+            except ValueError as error:
+                raise TokenizerError(f"{error}; break it up, or raise --max-memory") from None
+            return
+        words: Counter[str] = Counter()
+        for piece, is_special in split_special_tokens(str(text, "utf-8"), self._special_tokens):
+            if not is_special:
+                words.update(self._pattern.split(piece))
+        self.counter.add_words([word.encode() for word in words], list(words.values()))
+
+    def _spill_if_large(self) -> None:
+        # Tables that are all but empty stay, or every small block would become a run.
+        bound = self._memory.table_bytes
+        if self._memory.is_bounded and self._used_bytes > max(bound, _SMALLEST_RUN_BYTES):
+            self._spill()
+
+    @property
+    def _used_bytes(self) -> int:
+        return self.counter.memory_bytes - self._empty_bytes
+
+    def _spill(self) -> None:
+        try:
+            self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+        except ValueError as error:
+            raise TokenizerError(
+                f"{error} Free some space, point TMPDIR to a larger disk, or raise --max-memory"
+            ) from None
+
+
+def find_cut(text: memoryview, counter: WordCounter, pattern: Pattern, memory: MemoryBound) -> int:
+    """The last index found where a document longer than a block may be cut; 0 for none yet.
+
+    Cutting there changes no pre-token. A document or pre-token that is too long is an error.
+    """
+    cut = counter.find_last_cut(text) if pattern.native else 0
+    if not cut and len(text) > max(memory.longest_word, memory.block_bytes):
+        kind = "pre-token" if pattern.native else "document"
+        needed = (memory.held_bytes + _MERGING_BYTES * len(text)) // 1_000_000
+        raise TokenizerError(
+            f"a {kind} has more than {len(text):,} bytes; break it up, leave it out, or allow "
+            f"more than {needed} MB for it with --max-memory"
+        )
+    return cut
+
+
+def make_counter(
+    pattern: Pattern, special_tokens: list[str], num_threads: int, longest_word: int = sys.maxsize
+) -> WordCounter:
+    """A native counter of the pre-tokens between special tokens."""
+    name = pattern.name if pattern.native else None
+    tokens = [encode_special_token(text) for text in special_tokens]
+    return WordCounter(name, tokens, num_threads, longest_word)
