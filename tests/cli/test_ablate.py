@@ -32,8 +32,8 @@ def row(**changes: object) -> AblationRow:
 
 
 @pytest.fixture(autouse=True)
-def with_figures_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(repository / "tests" / "experiments" / "figures_only.py")
+def with_metrics_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = str(repository / "tests" / "experiments" / "metrics_only.py")
 
     def command(config_file: Path, resume: bool) -> list[str]:
         return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]

@@ -45,9 +45,9 @@ def test_what_one_process_compiled_is_there_for_the_next() -> None:
 
 
 @pytest.mark.usefixtures("without_bytecode")
-def test_trials_share_it(make_spec: Any, figures_only: Command, tmp_path: Path) -> None:
+def test_trials_share_it(make_spec: Any, metrics_only: Command, tmp_path: Path) -> None:
     spec = make_spec(grid={"optimizer.learning_rate": [0.001, 0.01]})
-    run_sweep(spec, tmp_path / "small", command=figures_only)
+    run_sweep(spec, tmp_path / "small", command=metrics_only)
     told = {file.read_text() for file in (tmp_path / "small").glob("runs/*/bytecode.txt")}
     (folder,) = told
     assert "groundup-bytecode-" in folder and not Path(folder).exists()

@@ -25,14 +25,14 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_trials_beyond_the_devices_share_them_evenly(
     make_spec: Any,
-    figures_only: Command,
+    metrics_only: Command,
     tmp_path: Path,
     two_devices: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOGETHER", "4")
     spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1, 2, 3])
-    outcome = run_sweep(spec, tmp_path, jobs=4, command=figures_only)
+    outcome = run_sweep(spec, tmp_path, jobs=4, command=metrics_only)
     assert {record.status for record in outcome.records.values()} == {"finished"}
     assert told(tmp_path, "device.txt") == ["0", "0", "5", "5"]
 
@@ -53,13 +53,13 @@ def test_a_trial_is_shown_a_device_by_the_name_it_has_outside(
 
 
 def test_trials_on_one_processor_share_its_cores(
-    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setattr(devices, "num_cores", lambda: 9)
-    run_sweep(make_spec(), tmp_path / "alone", command=figures_only)
+    run_sweep(make_spec(), tmp_path / "alone", command=metrics_only)
     assert told(tmp_path / "alone", "threads.txt") == ["7"]
-    run_sweep(make_spec(seeds=[0, 1]), tmp_path / "two", jobs=2, command=figures_only)
+    run_sweep(make_spec(seeds=[0, 1]), tmp_path / "two", jobs=2, command=metrics_only)
     assert told(tmp_path / "two", "threads.txt") == ["4", "4"]
 
 
@@ -87,7 +87,7 @@ def test_devices_are_counted_once(two_devices: None, jobs: int | None, count: in
 )
 def test_minutes_on_a_shared_device_are_warned_of(
     make_spec: Any,
-    figures_only: Command,
+    metrics_only: Command,
     tmp_path: Path,
     two_devices: None,
     caplog: pytest.LogCaptureFixture,
@@ -95,7 +95,7 @@ def test_minutes_on_a_shared_device_are_warned_of(
     jobs: int | None,
     warning: str | None,
 ) -> None:
-    run_sweep(make_spec(**changes), tmp_path, jobs=jobs, command=figures_only)
+    run_sweep(make_spec(**changes), tmp_path, jobs=jobs, command=metrics_only)
     if warning is None:
         assert "at once share" not in caplog.text
     else:

@@ -122,12 +122,12 @@ def test_only_best_sizes_inside_the_ladder_count_for_a_floor() -> None:
 
 
 def test_a_short_ladder_has_a_power_law_alone(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     base = base_config(make_spec())
     budget = 60 * base.tokens_per_step * training_flops_per_token(base.model)
     spec = scaling_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
-    outcome = run_scaling(spec, tmp_path / "a", check=False, jobs=2, command=figures_only)
+    outcome = run_scaling(spec, tmp_path / "a", check=False, jobs=2, command=metrics_only)
     assert outcome.floor_fit is None and outcome.loss_law is not None
     stored = json.loads((tmp_path / "a" / "scaling.json").read_text())
     assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None

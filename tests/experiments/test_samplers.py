@@ -112,16 +112,16 @@ def test_jobs_at_once_are_given_points_that_lie_apart(
 
 
 def test_a_sweep_keeps_the_journal_of_its_search_in_its_own_folder(
-    make_spec: Any, figures_only: Command, tmp_path: Path, sampler: str
+    make_spec: Any, metrics_only: Command, tmp_path: Path, sampler: str
 ) -> None:
     ranges = {RATE: {"low": 1e-4, "high": 0.4, "scale": "log"}, DECAY: {"low": 0.0, "high": 0.5}}
     spec = make_spec(sampler=sampler, ranges=ranges, num_trials=3)
-    outcome = run_sweep(spec, tmp_path / "small", command=figures_only, jobs=2)
+    outcome = run_sweep(spec, tmp_path / "small", command=metrics_only, jobs=2)
     assert len(outcome.results) == 3
     assert (tmp_path / "small" / "optuna.jsonl").stat().st_size > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small"]
     # Nothing is left to do, and nothing is done again.
-    assert run_sweep(spec, tmp_path / "small", command=figures_only).records == outcome.records
+    assert run_sweep(spec, tmp_path / "small", command=metrics_only).records == outcome.records
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "qmc"])

@@ -95,18 +95,18 @@ def test_a_trial_that_diverged_is_said_to_have_once(
 
 
 def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     pytest.importorskip("optuna")
     path = tmp_path / "small"
     spec = make_spec(**SEARCH, seeds=[0, 1])
     assert plan_trials(spec, path) == []
-    outcome = run_sweep(spec, path, command=figures_only)
+    outcome = run_sweep(spec, path, command=metrics_only)
     assert len(outcome.results) == 3 and len(outcome.records) == 6
     # Nothing is left to do, and a longer search goes on from the three points it knows.
-    assert run_sweep(spec, path, command=figures_only).records == outcome.records
+    assert run_sweep(spec, path, command=metrics_only).records == outcome.records
     longer = make_spec(**{**SEARCH, "num_trials": 4}, seeds=[0, 1])
-    grown = run_sweep(longer, path, command=figures_only)
+    grown = run_sweep(longer, path, command=metrics_only)
     assert len(grown.results) == 4
     assert {result.point for result in outcome.results} < {result.point for result in grown.results}
 
@@ -122,11 +122,11 @@ def test_a_proposal_that_was_interrupted_is_the_next_one(make_spec: Any, tmp_pat
 
 
 def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
-    make_spec: Any, figures_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("optuna")
     search = {"sampler": "tpe", "num_trials": 2, "grid": {"model.num_heads": [3]}}
-    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=figures_only)
+    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=metrics_only)
     assert outcome.results == [] and "trial num_heads=3" in caplog.text
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.report import read_finding
+from groundup.cli.report import check_outputs, print_written, read_finding, write_document
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from groundup.experiments.tokenizer_study.study import TokenizerStudy
+    from groundup.experiments.tokenizer_study import TokenizerStudy
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,14 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Read, learn, measure, print, write."""
     from groundup.cli.temperatures import describe_device
-    from groundup.experiments.report.figure_text import visible
-    from groundup.experiments.tokenizer_study.study import study_tokenizers
+    from groundup.experiments.tokenizer_study import study_tokenizers
     from groundup.tokenizer import Tokenizer
 
     if not arguments.corpora:
         raise ConfigError("groundup tokenizer study needs at least one corpus to measure on")
     if not 0 < arguments.megabytes < float("inf"):
         raise ConfigError(f"--megabytes is {arguments.megabytes:g}: give a number above 0")
-    check_places(arguments)
+    check_outputs(arguments.out, (".json", ".html"), arguments.markdown)
     finding = read_finding(arguments.finding) or ""
     tokenizers = dict(
         zip(
@@ -85,39 +84,24 @@ def run(arguments: Arguments) -> None:
         device=describe_device("cpu") if arguments.out or arguments.markdown else "",
     )
     print_study(study)
-    for path in write_study(study, arguments, finding):
-        print(f"written: {visible(str(path))}")
-
-
-def check_places(arguments: Arguments) -> None:
-    """Refuse places that could not be written to, before there is something to lose."""
-    for path in arguments.out:
-        if path.is_dir():
-            raise ConfigError(f"--out {path} is a folder: name a file")
-        if path.suffix not in (".json", ".html"):
-            raise ConfigError(f"--out {path} ends in neither .json nor .html: choose one of them")
-    if arguments.markdown is not None and arguments.markdown.is_file():
-        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+    print_written(write_study(study, arguments, finding))
 
 
 def write_study(study: "TokenizerStudy", arguments: Arguments, finding: str) -> list[Path]:
     """Every file that was asked for; those a reader would open."""
-    from groundup.experiments.tokenizer_study.page import render_html, render_markdown
-    from groundup.files import write_json_atomic, write_text_atomic
+    from groundup.experiments.report.tokenizer_page import tokenizer_document
+    from groundup.files import write_json_atomic
 
     title, why = arguments.title, arguments.why
+    document = tokenizer_document(study, title, why=why, finding=finding)
+    written = []
     for path in arguments.out:
         if path.suffix == ".json":
             write_json_atomic(path, study.as_json())
+            written.append(path)
         else:
-            write_text_atomic(path, render_html(study, title, why=why, finding=finding))
-    written = list(arguments.out)
-    if arguments.markdown is not None:
-        files = render_markdown(study, title, why=why, finding=finding)
-        for name, text in files.items():
-            write_text_atomic(arguments.markdown / name, text)
-        written.append(arguments.markdown / next(iter(files)))
-    return written
+            written += write_document(document, path, None)
+    return written + write_document(document, None, arguments.markdown)
 
 
 def print_study(study: "TokenizerStudy") -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from groundup.data.shards import Shards, content_id, open_shards
 from groundup.errors import DataError
-from groundup.experiments.temperatures.text_diversity import words_of
+from groundup.experiments.text_diversity import words_of
 from groundup.runs.folder import RunFolder
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
