@@ -177,9 +177,9 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
         ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: nothere"),
         (
             {"variants": {"a": {}, "b": {"data.tokenizer": "gone.json"}}},
-            "data.tokenizer of trial b+seed=0: gone.json is not there; name the tokenizer",
+            "data.tokenizer of trial b+seed=0: gone.json does not exist; name the tokenizer",
         ),
-        ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is no file"),
+        ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is not a file"),
         (
             {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
             "data.shards of the sweep small: folder nothere does not exist; make shards",
@@ -190,7 +190,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
                 "num_trials": 2,
                 "variants": {"a": {"data.tokenizer": "gone.json"}, "b": {}},
             },
-            "data.tokenizer of the sweep small: gone.json is not there",
+            "data.tokenizer of the sweep small: gone.json does not exist",
         ),
     ],
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.bytecode import shared_bytecode
 from groundup.experiments.runner import Command
+from groundup.experiments.slots import shared_bytecode
 from groundup.experiments.sweep import run_sweep
 
 HAS_CACHE = (

@@ -18,8 +18,7 @@ from groundup.experiments.report.curves import (
     thin_to_extremes,
 )
 from groundup.experiments.results.groups import Group
-from groundup.experiments.results.run_result import read_run
-from groundup.experiments.results.run_standing import Standing
+from groundup.experiments.results.run_result import Standing, read_run
 
 LOSSES = st.lists(st.floats(0.1, 20.0), min_size=1, max_size=300)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.experiments import devices
-from groundup.experiments.devices import make_slots, num_devices
+from groundup.experiments import slots
 from groundup.experiments.runner import Command
+from groundup.experiments.slots import make_slots, num_devices
 from groundup.experiments.sweep import run_sweep
 from groundup.runs.config import RunConfig
 
@@ -20,7 +20,7 @@ def told(folder: Path, name: str) -> list[str]:
 
 @pytest.fixture
 def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "5"])
+    monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "5"])
 
 
 def test_trials_beyond_the_devices_share_them_evenly(
@@ -48,15 +48,15 @@ def test_a_trial_is_shown_a_device_by_the_name_it_has_outside(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    slots = make_slots(RunConfig(device="auto"))
-    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots] == (expected or [None])
+    found = make_slots(RunConfig(device="auto"))
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in found] == (expected or [None])
 
 
 def test_trials_on_one_processor_share_its_cores(
     make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setattr(devices, "num_cores", lambda: 9)
+    monkeypatch.setattr(slots, "num_cores", lambda: 9)
     run_sweep(make_spec(), tmp_path / "alone", command=metrics_only)
     assert told(tmp_path / "alone", "threads.txt") == ["7"]
     run_sweep(make_spec(seeds=[0, 1]), tmp_path / "two", jobs=2, command=metrics_only)
@@ -64,9 +64,9 @@ def test_trials_on_one_processor_share_its_cores(
 
 
 def test_every_trial_has_a_core_to_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "num_cores", lambda: 2)
-    slots = make_slots(RunConfig(device="cpu"), jobs=3)
-    assert [slot.environment for slot in slots] == [{"OMP_NUM_THREADS": "1"}] * 3
+    monkeypatch.setattr(slots, "num_cores", lambda: 2)
+    found = make_slots(RunConfig(device="cpu"), jobs=3)
+    assert [slot.environment for slot in found] == [{"OMP_NUM_THREADS": "1"}] * 3
 
 
 @pytest.mark.parametrize(("jobs", "count"), [(None, 2), (1, 1), (2, 2), (5, 2)])

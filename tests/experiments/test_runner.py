@@ -13,9 +13,9 @@ import pytest
 
 from groundup.config import save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments import devices
-from groundup.experiments.devices import make_slots
+from groundup.experiments import slots
 from groundup.experiments.runner import Command, train_command
+from groundup.experiments.slots import make_slots
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
@@ -168,7 +168,7 @@ def test_trials_run_together_on_as_many_slots_as_told(
 def test_each_cuda_device_gets_a_trial_of_its_own(
     make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "5"])
+    monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "5"])
     monkeypatch.setenv("TOGETHER", "2")
     spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1])
     run(spec, tmp_path, metrics_only)
@@ -209,10 +209,10 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
 def test_slots_follow_the_device(
     monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[str | None]
 ) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "1"])
-    slots = make_slots(RunConfig(device=device), jobs)
-    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots] == expected
-    assert len({id(slot) for slot in slots}) == len(expected)
+    monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "1"])
+    found = make_slots(RunConfig(device=device), jobs)
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in found] == expected
+    assert len({id(slot) for slot in found}) == len(expected)
 
 
 def test_a_changed_base_is_refused_and_named(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groundup.errors import MissingExtraError
-from groundup.experiments.results.run_standing import describe_last_figures
+from groundup.experiments.results.run_result import describe_divergence
 from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
 from groundup.experiments.sweep import plan_trials, run_sweep, summarize
@@ -87,7 +87,7 @@ def test_a_trial_that_diverged_is_said_to_have_once(
     metrics = Metrics()
     for step, line in enumerate(lines, start=1):
         metrics.add({"step": step, **line})
-    found = describe_last_figures(metrics)
+    found = describe_divergence(metrics)
     assert found.startswith(reason)
     ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
     assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"

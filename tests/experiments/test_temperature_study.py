@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.reference_text import read_reference
+from groundup.experiments.reference_text import (
+    distinct_fraction,
+    known_fraction,
+    own_fractions,
+    read_reference,
+    repeated_fraction,
+    words_of,
+)
 from groundup.experiments.report.charts import Chart
 from groundup.experiments.report.document import Figure
 from groundup.experiments.report.markdown_page import render_markdown
@@ -29,13 +36,6 @@ from groundup.experiments.temperatures import (
     generate_drafts,
     settings_of,
     study_run,
-)
-from groundup.experiments.text_diversity import (
-    distinct_fraction,
-    known_fraction,
-    own_fractions,
-    repeated_fraction,
-    words_of,
 )
 from groundup.generation import Engine, LanguageModel, Sampler
 from groundup.generation.scoring import log_probabilities

@@ -91,7 +91,7 @@ def test_the_command_prints_tables_and_writes_json(
     run(Arguments(corpora=files, vocab_sizes=(280,), megabytes=0.01, out=(out,)))
     page = capsys.readouterr().out
     assert f"written: {out}" in page
-    assert "bytes per token" in page and "own tokenizer" in page and "MB/s" in page
+    assert "Bytes per token" in page and "Away from home" in page and "MB/s" in page
     stored = json.loads(out.read_text("utf-8"))
     assert stored["corpora"] == ["stories", "code"] and len(stored["cells"]) == 4
     # No more than was asked for is read, and a tenth of that is measured.

@@ -14,7 +14,7 @@ from groundup.cli.runs import RUNS_FOLDER
 from groundup.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from groundup.experiments.report.document import Document
+    from groundup.experiments.report.document import Cell, Document, Table
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,24 @@ def write_document(document: "Document", out: Path | None, markdown: Path | None
         write_text_atomic(out, render_html(document))
         written.append(out)
     return written
+
+
+def print_document_table(table: "Table") -> None:
+    """A table of a page on the screen; marks stand in a last column."""
+    from groundup.cli.tables import print_table
+    from groundup.experiments.report.text import visible
+
+    def text_of(cell: "Cell | str") -> str:
+        return " ".join(visible(cell if isinstance(cell, str) else cell.text).split())
+
+    rows = []
+    for row in table.rows:
+        marks = () if isinstance(row[0], str) else row[0].marks
+        rows.append([*map(text_of, row), "; ".join(mark.text for mark in marks)])
+    if not any(row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]
+    headers = [*map(text_of, table.headers), ""][: len(rows[0]) if rows else None]
+    print_table(visible(table.title), headers, rows)
 
 
 def print_written(paths: Sequence[Path]) -> None:

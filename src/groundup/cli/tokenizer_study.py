@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.report import check_outputs, print_written, read_finding, write_document
+from groundup.cli.report import (
+    check_outputs,
+    print_document_table,
+    print_written,
+    read_finding,
+    write_document,
+)
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -57,6 +63,7 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Read, learn, measure, print, write."""
     from groundup.cli.temperatures import describe_device
+    from groundup.experiments.report.tokenizer_page import find_tables
     from groundup.experiments.tokenizer_study import study_tokenizers
     from groundup.tokenizer import Tokenizer
 
@@ -83,7 +90,8 @@ def run(arguments: Arguments) -> None:
         num_threads=arguments.num_threads,
         device=describe_device("cpu") if arguments.out or arguments.markdown else "",
     )
-    print_study(study)
+    for _, table in find_tables(study):
+        print_document_table(table)
     print_written(write_study(study, arguments, finding))
 
 
@@ -102,39 +110,6 @@ def write_study(study: "TokenizerStudy", arguments: Arguments, finding: str) -> 
         else:
             written += write_document(document, path, None)
     return written + write_document(document, None, arguments.markdown)
-
-
-def print_study(study: "TokenizerStudy") -> None:
-    """Three tables with a row for each tokenizer and a column for each corpus."""
-    from groundup.cli.tables import print_table
-
-    headers = ("tokenizer", *study.corpora)
-    rows = {
-        name: [study.cell(name, corpus) for corpus in study.corpora] for name in study.tokenizers
-    }
-    print_table(
-        "bytes per token",
-        headers,
-        [[name, *(f"{cell.bytes_per_token:.3f}" for cell in row)] for name, row in rows.items()],
-    )
-    learned = {name: row for name, row in rows.items() if row[0].relative_to_home is not None}
-    if learned:
-        print_table(
-            "in parts of the corpus' own tokenizer of that size",
-            headers,
-            [
-                [name, *(f"{cell.relative_to_home or 0:.1%}" for cell in row)]
-                for name, row in learned.items()
-            ],
-        )
-    print_table(
-        "MB/s of one core, text seen first",
-        headers,
-        [
-            [name, *(f"{cell.bytes_per_core_second / 1e6:,.1f}" for cell in row)]
-            for name, row in rows.items()
-        ],
-    )
 
 
 def _read(corpus: str, max_bytes: int) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
-from groundup.experiments.devices import Slot, make_slots, num_devices
+from groundup.experiments.slots import Slot, make_slots, num_devices
 from groundup.experiments.trials import Trial
 from groundup.planner import Execution, describe_cpu, expected_duration, find_accelerator
 from groundup.planner.duration import Duration

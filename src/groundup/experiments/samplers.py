@@ -42,7 +42,7 @@ class FixedPoints:
 def make_sampler(spec: SweepConfig, folder: Path) -> Sampler:
     """The sampler that the sweep names; Optuna keeps what it learned in the sweep's folder."""
     if spec.is_search:
-        from groundup.experiments.optuna_sampler import OptunaSampler
+        from groundup.experiments.optuna_search import OptunaSampler
 
         return OptunaSampler(spec, folder)
     return FixedPoints(grid_points(spec) if spec.sampler == "grid" else random_points(spec))

@@ -15,16 +15,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.reference_text import ReferenceText
-from groundup.experiments.report.text import shorten
-from groundup.experiments.results.statistics import Interval, confidence_interval
-from groundup.experiments.text_diversity import (
+from groundup.experiments.reference_text import (
+    ReferenceText,
     distinct_fraction,
     known_fraction,
     own_fractions,
     repeated_fraction,
     words_of,
 )
+from groundup.experiments.report.text import shorten
+from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature, not_finite
 

@@ -187,11 +187,9 @@ def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
             }
         )
     for thread in line.threads:
-        xs, ys_ = zip(*thread, strict=True) if thread else ((), ())
+        along = {"x": _rounded(x for x, _ in thread), "y": _rounded(y for _, y in thread)}
         look = {"color": line.color, "width": 1}
-        data.append(
-            {**hidden, "x": _rounded(xs), "y": _rounded(ys_), "line": look, "opacity": 0.35}
-        )
+        data.append({**hidden, **along, "line": look, "opacity": 0.35})
     xs = [x for x, _ in line.points]
     trace: dict[str, Any] = {
         **common,

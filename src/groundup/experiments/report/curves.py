@@ -98,8 +98,8 @@ def _line(
     group: Group, style: int | None, traces: Sequence[_Trace], axis: Axis, shows_jitter: bool
 ) -> Line:
     lines = [_along(trace, axis, trace.points) for trace in traces]
-    points, band = lines[0], ()
-    threads = tuple(lines)
+    points, threads = lines[0], tuple(lines)
+    band: tuple[tuple[float, float, float], ...] = ()
     if len(traces) == 1:
         jitter = _along(traces[0], axis, traces[0].jitter) if shows_jitter else ()
         threads = (jitter,) if jitter else ()

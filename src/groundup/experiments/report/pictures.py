@@ -78,7 +78,7 @@ def draw_picture(charts: Sequence[Chart | HeatMap]) -> str:
             place.set_visible(False)
         handles, labels = axes[0].get_legend_handles_labels()
         if len(labels) > 1:
-            where = {"loc": "outside right upper"}
+            where: dict[str, Any] = {"loc": "outside right upper"}
             if len(panels) > 1:
                 where = {"loc": "outside upper left", "ncols": min(4, len(labels))}
             handles, labels = handles[::-1][:_MOST_LABELS], labels[::-1][:_MOST_LABELS]

@@ -64,7 +64,7 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
     best = min(known, key=lambda row: float(row["difference"]), default=None)
     # Files of before the search beyond the list do not say what was tried.
     knows_rates = all("rates_tried" in row for row in rows)
-    told = []
+    told: list[tuple[Cell | str, ...]] = []
     for row in rows:
         rate, difference = row["learning_rate"], row["difference"]
         is_told = difference is not None and row["variant"] != "base"
@@ -158,7 +158,7 @@ def _interval(value: Mapping[str, Any] | None) -> Interval | None:
 def scaling_study(values: Mapping[str, Any], anchor: str) -> Study:
     """A row for each budget, the predicted one last."""
     rungs, prediction = values["rungs"], values["prediction"]
-    rows = []
+    rows: list[tuple[Cell | str, ...]] = []
     for fit in values["fits"]:
         budget = fit["budget_flops"]
         sizes = [rung for rung in rungs if rung["budget_flops"] == budget]
@@ -206,9 +206,8 @@ def _prediction_row(prediction: Mapping[str, Any], *, is_sound: bool) -> tuple[C
         else f"{show_loss(measured)} ({measured - prediction['predicted_loss']:+.4f})"
     )
     size = f"width {prediction['d_model']:,}, {show_count(prediction['num_parameters'])} parameters"
-    mark = Mark(
-        "◇", "predicted" if measured is None else f"predicted, then trained: {size}", "tied"
-    )
+    told_size = f"predicted{'' if measured is None else ', then trained'}: {size}"
+    mark = Mark("◇", told_size, "tied")
     guess = Mark("→", "rests on best sizes at the ladder's end: a guess", "unfinished")
     return (
         Cell(show_flops(prediction["budget_flops"]), marks=(mark,) if is_sound else (mark, guess)),
