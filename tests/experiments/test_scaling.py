@@ -193,5 +193,6 @@ def test_the_next_budget_is_predicted_and_trained(
     assert prediction.d_model == 16 and prediction.error == pytest.approx(0, abs=0.05)
     stored = json.loads((path / "scaling.json").read_text())
     assert stored["prediction"]["measured_loss"] == prediction.measured_loss
+    assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None
     again = run_scaling(spec, path, command=metrics_only)
     assert again == outcome

@@ -1,12 +1,10 @@
 """Sweeps as a whole: ranking, and Optuna's proposals that a stop does not lose."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from groundup.errors import MissingExtraError
 from groundup.experiments.results.run_result import describe_divergence
 from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
@@ -103,6 +101,8 @@ def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(
     assert plan_trials(spec, path) == []
     outcome = run_sweep(spec, path, command=metrics_only)
     assert len(outcome.results) == 3 and len(outcome.records) == 6
+    assert (path / "optuna.jsonl").stat().st_size > 0
+    assert [found.name for found in tmp_path.iterdir()] == ["small"]
     # Nothing is left to do, and a longer search goes on from the three points it knows.
     assert run_sweep(spec, path, command=metrics_only).records == outcome.records
     longer = make_spec(**{**SEARCH, "num_trials": 4}, seeds=[0, 1])
@@ -128,11 +128,3 @@ def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
     search = {"sampler": "tpe", "num_trials": 2, "grid": {"model.num_heads": [3]}}
     outcome = run_sweep(make_spec(**search), tmp_path / "small", command=metrics_only)
     assert outcome.results == [] and "trial num_heads=3" in caplog.text
-
-
-def test_without_optuna_the_extra_is_named(
-    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[sweep\]"):
-        run_sweep(make_spec(**SEARCH), tmp_path / "small")

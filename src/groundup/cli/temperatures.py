@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_PROMPT = "Once upon a time"
 
 
-_HOW_TO_WRITE = (
+_HOW_TO_GENERATE = (
     "temperatures",
     "top_p",
     "prompt",
@@ -32,7 +32,7 @@ _HOW_TO_WRITE = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """Write many texts at each of several temperatures and measure them.
+    """Generate many texts at each of several temperatures and measure them.
 
     Every setting has the same seeds. Measured are the model's own bits per token, how varied the
     words are, how much repeats, how long texts are and whether they come to an end.
@@ -40,10 +40,10 @@ class Arguments:
 
     runs: Positional[tuple[str, ...]]
     """Runs: their folders, or their names under runs. Or one JSON file that --out wrote, to make
-    its page anew, with another finding for example, without writing a text."""
+    its page anew, with another finding for example, without generating."""
 
     temperatures: tuple[float, ...] = (0.0, 0.3, 0.6, 0.8, 1.0, 1.3)
-    """Temperatures to write at; 0 takes the likeliest token always and writes one text a prompt."""
+    """Temperatures to generate at; 0 always takes the likeliest token, one text per prompt."""
 
     top_p: tuple[float, ...] = (1.0, 0.9)
     """Values of top-p for each temperature."""
@@ -58,14 +58,14 @@ class Arguments:
     """The most tokens of a text; the end of the document comes first as a rule."""
 
     seed: int = 0
-    """The first text of a prompt is drawn with this seed, the next with the one after it."""
+    """The first text of a prompt is sampled with this seed, the next with the one after it."""
 
     reference: Path | None = None
     """Text that people wrote: its words are the known ones. Its first documents are measured
     beside the texts where those of the run's own validation split cannot be."""
 
     checkpoint: str = "newest"
-    """The state of the runs to write with: newest, best, or a step."""
+    """The checkpoint to generate with: newest, best, or a step."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -74,7 +74,7 @@ class Arguments:
     """Write everything, with every text, to this JSON file."""
 
     markdown: Path | None = None
-    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
 
     title: str = "Generation at several temperatures"
     """What the Markdown page is called."""
@@ -87,7 +87,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Check, write, measure, print."""
+    """Check, generate, measure, print."""
     from groundup.experiments.report.temperature_page import temperature_document
     from groundup.files import write_json_atomic
 
@@ -115,11 +115,11 @@ def read_written(arguments: Arguments) -> "TemperatureStudy | None":
             f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
         )
     usual = Arguments(runs)
-    for name in _HOW_TO_WRITE:
+    for name in _HOW_TO_GENERATE:
         if getattr(arguments, name) != getattr(usual, name):
             raise ConfigError(
                 f"{files[0]} is a study that has been made, and --{name.replace('_', '-')} would "
-                f"change nothing in it: leave it out, or name the runs to write with"
+                f"change nothing in it: leave it out, or name the runs to generate with"
             )
     from groundup.experiments.temperatures import TemperatureStudy
 
@@ -150,7 +150,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     for name, folder in folders.items():
         language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
         reference = _reference_of(folder, language_model, common, arguments)
-        with progress_bar(f"writing with {name}", "texts") as report:
+        with progress_bar(f"generating with {name}", "texts") as report:
             studied.append(
                 study_run(
                     name,

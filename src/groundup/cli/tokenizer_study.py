@@ -48,7 +48,7 @@ class Arguments:
     """Files to write: a .json holds all that was measured, a .html is a page that opens offline."""
 
     markdown: Path | None = None
-    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
 
     title: str = "Tokenizers"
     """What the page is called."""
@@ -61,7 +61,7 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Read, learn, measure, print, write."""
+    """Read, train, measure, print, write."""
     from groundup.cli.temperatures import describe_device
     from groundup.experiments.report.tokenizer_page import find_tables
     from groundup.experiments.tokenizer_study import study_tokenizers

@@ -63,8 +63,8 @@ def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None)
         device = _device_name(settle_device(config))
     except ConfigError:
         return line
-    share = _num_lanes(config, slots) / len(slots)
-    return f"{line}{_cost(60 * minutes * len(trials) * share, find_price(device))}"
+    fraction = _num_lanes(config, slots) / len(slots)
+    return f"{line}{_cost(60 * minutes * len(trials) * fraction, find_price(device))}"
 
 
 def steps_left(trial: Trial) -> int:

@@ -238,7 +238,7 @@ def _make_proposer(spec: SweepConfig, number: int) -> "optuna.samplers.BaseSampl
     seed = random.Random(f"{spec.sampler_seed}/{number}").getrandbits(32)
     with _without_experimental_warnings():
         if spec.sampler == "cmaes":
-            from groundup.experiments.covariance_sampler import CovarianceSampler
+            from groundup.experiments.cma_es import CovarianceSampler
 
             return CovarianceSampler(_find_distributions(spec), seed)
         if spec.sampler == "gp":

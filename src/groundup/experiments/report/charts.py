@@ -84,6 +84,11 @@ class Chart:
     """Dashed lines across it, such as the value of a reference text."""
     y_range: tuple[float, float] | None = None
 
+    @property
+    def x_values(self) -> list[float]:
+        """Where there is something, in order."""
+        return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
+
 
 @dataclass(frozen=True)
 class HeatMap:
@@ -146,7 +151,7 @@ def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
         ],
     }
     if chart.is_log:
-        values = sorted({x for line in chart.lines for x in (*line.crosses, *dict(line.points))})
+        values = chart.x_values
         ticks = {"tickvals": values} if len(values) <= _MOST_TICKS else {"dtick": 1}
         layout["xaxis"] |= {"type": "log", **ticks}
     if chart.is_percent:
@@ -169,69 +174,50 @@ def _layout() -> dict[str, Any]:
 
 
 def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
-    name = markup(line.label)
-    common = {"type": "scatter", "legendgroup": name, "name": name}
-    hidden = {**common, "showlegend": False, "hoverinfo": "skip", "mode": "lines"}
-    data: list[dict[str, Any]] = []
+    name, color = markup(line.label), line.color
+
+    def scatter(points: Iterable[Point], **look: Any) -> dict[str, Any]:
+        """As exact as a chart can show, in as few digits."""
+        xs, ys = ([float(f"{value:.5g}") for value in axis] for axis in columns_of(points))
+        return {"type": "scatter", "legendgroup": name, "name": name, "x": xs, "y": ys, **look}
+
+    behind = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    data = []
     if line.band:
-        across = [*line.band, *reversed(line.band)]
-        ys = [high for _, _, high in line.band] + [low for _, low, _ in reversed(line.band)]
-        data.append(
-            {
-                **hidden,
-                "x": _rounded(x for x, _, _ in across),
-                "y": _rounded(ys),
-                "fill": "toself",
-                "fillcolor": f"{line.color}24",
-                "line": {"width": 0},
-            }
-        )
+        upper = [(x, high) for x, _, high in line.band]
+        lower = [(x, low) for x, low, _ in reversed(line.band)]
+        fill = {"fill": "toself", "fillcolor": f"{color}24", "line": {"width": 0}}
+        data.append(scatter([*upper, *lower], **behind, **fill))
     for thread in line.threads:
-        along = {"x": _rounded(x for x, _ in thread), "y": _rounded(y for _, y in thread)}
-        look = {"color": line.color, "width": 1}
-        data.append({**hidden, **along, "line": look, "opacity": 0.35})
-    xs = [x for x, _ in line.points]
-    trace: dict[str, Any] = {
-        **common,
-        "x": _rounded(xs),
-        "y": _rounded(y for _, y in line.points),
-        "mode": "lines+markers" if line.has_markers else "lines",
-        "line": {"color": line.color, "width": 2, "dash": _DASHES[line.dash]},
-        "marker": {
-            "size": 8,
-            "symbol": [_SYMBOLS[line.marker] + ("-open" if x in line.hollow else "") for x in xs],
-        },
-    }
-    if line.half_widths:
-        trace["error_y"] = {
-            "type": "data",
-            "array": [width or 0 for width in line.half_widths],
-            "thickness": 1.5,
-        }
-    data.append(trace)
-    for points, symbol, told in (
-        (line.stars, "star", "best"),
-        (crosses_of(line, chart), "x-thin-open", "diverged"),
-    ):
-        if points:
-            data.append(
-                {
-                    **common,
-                    "x": [x for x, _ in points],
-                    "y": [y for _, y in points],
-                    "mode": "markers",
-                    "showlegend": False,
-                    "hovertext": told,
-                    "cliponaxis": False,
-                    "marker": {
-                        "size": 13,
-                        "symbol": symbol,
-                        "color": line.color,
-                        "line": {"width": 2, "color": line.color},
-                    },
-                }
-            )
+        data.append(scatter(thread, **behind, line={"color": color, "width": 1}, opacity=0.35))
+    symbols = [
+        _SYMBOLS[line.marker] + ("-open" if x in line.hollow else "") for x, _ in line.points
+    ]
+    bars = {"array": [width or 0 for width in line.half_widths], "thickness": 1.5}
+    data.append(
+        scatter(
+            line.points,
+            mode="lines+markers" if line.has_markers else "lines",
+            line={"color": color, "width": 2, "dash": _DASHES[line.dash]},
+            marker={"size": 8, "symbol": symbols},
+            **({"error_y": bars} if line.half_widths else {}),
+        )
+    )
+    look = {"size": 13, "color": color, "line": {"width": 2, "color": color}}
+    beside = {"mode": "markers", "showlegend": False, "cliponaxis": False}
+    if line.stars:
+        marker = {**look, "symbol": "star"}
+        data.append(scatter(line.stars, **beside, hovertext="best", marker=marker))
+    if crosses := crosses_of(line, chart):
+        marker = {**look, "symbol": "x-thin-open"}
+        data.append(scatter(crosses, **beside, hovertext="diverged", marker=marker))
     return data
+
+
+def columns_of(points: Iterable[Point]) -> tuple[list[float], list[float]]:
+    """The x and the y of points."""
+    known = list(points)
+    return [x for x, _ in known], [y for _, y in known]
 
 
 def crosses_of(line: Line, chart: Chart) -> list[Point]:
@@ -248,11 +234,6 @@ def crosses_of(line: Line, chart: Chart) -> list[Point]:
             return [(x + fraction * (end[0] - x), top)]
         end = x, y
     return [(end[0], top)]
-
-
-def _rounded(values: Iterable[float]) -> list[float]:
-    """As exact as a chart can show, in as few digits."""
-    return [float(f"{value:.5g}") for value in values]
 
 
 def _plotly_heat_map(chart: HeatMap) -> dict[str, Any]:

@@ -5,6 +5,7 @@ A curve of one run is its line; of several, the mean with its 95% band and the r
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -134,9 +135,9 @@ def _average(
         for own, path in zip(steps, paths, strict=True)
     ]
     line, band = [], []
-    for place in range(len(shared)):
-        x = sum(float(column[0][place]) for column in columns) / len(columns)
-        interval = confidence_interval([float(column[1][place]) for column in columns])
+    for index in range(len(shared)):
+        x = sum(float(column[0][index]) for column in columns) / len(columns)
+        interval = confidence_interval([float(column[1][index]) for column in columns])
         assert interval is not None
         line.append((x, interval.mean))
         if interval.half_width is not None and len(columns) >= _FEWEST_SEEDS_OF_A_BAND:
@@ -170,16 +171,11 @@ def _chart(lines: Sequence[Line], axis: Axis, name: str) -> Chart:
 
 def _scaled(line: Line, unit: float) -> Line:
     """The line with its x in another unit."""
-    if unit == 1.0:
-        return line
-    return Line(
-        line.label,
-        tuple((x / unit, y) for x, y in line.points),
-        line.style,
+    return replace(
+        line,
+        points=tuple((x / unit, y) for x, y in line.points),
         band=tuple((x / unit, low, high) for x, low, high in line.band),
         threads=tuple(tuple((x / unit, y) for x, y in thread) for thread in line.threads),
-        is_diverged=line.is_diverged,
-        has_markers=line.has_markers,
     )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from groundup.errors import MissingExtraError
-from groundup.experiments.report.charts import COLORS, Chart, HeatMap, Line, crosses_of
+from groundup.experiments.report.charts import COLORS, Chart, HeatMap, Line, columns_of, crosses_of
 from groundup.experiments.report.text import shorten, show_count, visible
 from groundup.model.config import ModelConfig
 from groundup.planner.shares import shares_by_context, shares_by_size
@@ -71,11 +71,11 @@ def draw_picture(charts: Sequence[Chart | HeatMap]) -> str:
     panels = [chart for chart in charts if isinstance(chart, Chart)]
     num_rows = (len(panels) + 1) // 2 if len(panels) > 1 else 1
     with new_figure(9.2, 4.0 if len(panels) == 1 else 0.5 + 2.8 * num_rows) as figure:
-        axes = figure.subplots(num_rows, 1 if len(panels) == 1 else 2, squeeze=False).flat
-        for place, chart in zip(axes, panels, strict=False):
-            _draw_chart(place, chart, has_title=len(panels) > 1)
-        for place in list(axes)[len(panels) :]:
-            place.set_visible(False)
+        axes = figure.subplots(num_rows, 1 if len(panels) == 1 else 2, squeeze=False).ravel()
+        for axis, chart in zip(axes, panels, strict=False):
+            _draw_chart(axis, chart, has_title=len(panels) > 1)
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
         handles, labels = axes[0].get_legend_handles_labels()
         if len(labels) > 1:
             where: dict[str, Any] = {"loc": "outside right upper"}
@@ -97,18 +97,18 @@ def draw_flop_fractions(config: ModelConfig, name: str = "the model") -> str:
     }
     with new_figure(9.2, 3.6) as figure:
         axes = figure.subplots(1, 2)
-        for place, (title, bars) in zip(axes, panels.items(), strict=True):
+        for axis, (title, bars) in zip(axes, panels.items(), strict=True):
             below = [0.0] * len(bars)
             for number, part in enumerate(next(iter(bars.values()))):
                 heights = [bar[part] for bar in bars.values()]
                 look = {"color": _FRACTION_COLORS[number], "label": part.replace("_", " ")}
-                drawn = place.bar(list(bars), heights, 0.7, below, **look)
+                stacked = axis.bar(list(bars), heights, 0.7, below, **look)
                 told = [f"{height:.0%}" if height >= 0.05 else "" for height in heights]
                 ink = _INK if number < 2 else "white"
-                place.bar_label(drawn, told, label_type="center", color=ink, size=8)
+                axis.bar_label(stacked, told, label_type="center", color=ink, size=8)
                 below = [low + height for low, height in zip(below, heights, strict=True)]
-            place.set_title(visible(title))
-            place.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            axis.set_title(visible(title))
+            axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
         return as_svg(figure)
 
@@ -125,7 +125,7 @@ def _draw_chart(axes: "Axes", chart: Chart, *, has_title: bool) -> None:
         axes.set_ylim(*chart.y_range)
     if chart.is_log:
         axes.set_xscale("log")
-        values = sorted({x for line in chart.lines for x, _ in line.points} | _cross_values(chart))
+        values = chart.x_values
         step = 1 + len(values) // 12
         axes.set_xticks(values[::step], [_show_tick(value, None) for value in values[::step]])
         axes.minorticks_off()
@@ -163,12 +163,12 @@ def _draw_line(axes: "Axes", line: Line, chart: Chart) -> None:
         widths = [width or 0.0 for width in line.half_widths] or None
         axes.errorbar(xs, ys, yerr=widths, capsize=3, elinewidth=1.2, **look)
         hollow = [(x, y) for x, y in line.points if x in line.hollow]
-        axes.plot(*_columns(hollow), look["marker"], color=line.color, mfc="white", zorder=4)
+        axes.plot(*columns_of(hollow), look["marker"], color=line.color, mfc="white", zorder=4)
     look = {"color": line.color, "linestyle": "", "zorder": 5}
     if line.stars:
-        axes.plot(*_columns(line.stars), marker="*", markersize=15, mec="white", **look)
+        axes.plot(*columns_of(line.stars), marker="*", markersize=15, mec="white", **look)
     if crosses := crosses_of(line, chart):
-        axes.plot(*_columns(crosses), marker="x", markersize=8, mew=2, clip_on=False, **look)
+        axes.plot(*columns_of(crosses), marker="x", markersize=8, mew=2, clip_on=False, **look)
 
 
 def _draw_heat_map(chart: HeatMap) -> str:
@@ -191,22 +191,14 @@ def _draw_heat_map(chart: HeatMap) -> str:
         cells.set_yticks(range(len(chart.rows)), [shorten(visible(row), 32) for row in chart.rows])
         cells.tick_params(length=0)
         cells.spines[:].set_visible(False)
-        drawn = bars.barh(range(len(chart.bars)), chart.bars, 0.55, color=COLORS[2], alpha=0.6)
-        bars.bar_label(drawn, fmt="{:,.0f}", padding=3)
+        stacked = bars.barh(range(len(chart.bars)), chart.bars, 0.55, color=COLORS[2], alpha=0.6)
+        bars.bar_label(stacked, fmt="{:,.0f}", padding=3)
         bars.set_title(chart.bar_name)
         bars.set_xticks([])
         bars.spines[:].set_visible(False)
         bars.tick_params(length=0)
         cells.set_title(chart.title)
         return as_svg(figure)
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
-def _cross_values(chart: Chart) -> set[float]:
-    return {x for line in chart.lines for x in line.crosses}
 
 
 def _show_tick(value: float, _: object) -> str:

@@ -49,8 +49,8 @@ def describe(study: TokenizerStudy) -> str:
         f"{corpus} {show_bytes(study.cell(study.tokenizers[0], corpus).num_bytes)}"
         for corpus in study.corpora
     )
-    place = f"; {study.device}" if study.device else ""
-    return f"The last tenth of each corpus ({texts}), with {' and '.join(counts)}{place}"
+    device = f"; {study.device}" if study.device else ""
+    return f"The last tenth of each corpus ({texts}), with {' and '.join(counts)}{device}"
 
 
 def find_verdicts(study: TokenizerStudy) -> list[str]:
