@@ -22,6 +22,7 @@ from groundup.files import read_json_lines
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL: dict[str, Any] = {
     "device": "cpu",

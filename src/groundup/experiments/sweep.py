@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundup.data.shard_index import read_index
+from groundup.data.shards import read_index
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.optuna_search import import_packages, search_trials
 from groundup.experiments.results.statistics import Interval, confidence_interval
