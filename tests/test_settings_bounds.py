@@ -162,7 +162,7 @@ def test_settings_are_held_against_the_weights_before_a_model_is_built(
             with pytest.raises(GroundupError, match=f"{name} is "):
                 LanguageModel.load(folder)
         elif name in DECIDE_SHAPES:
-            with pytest.raises(GroundupError, match=r"shapes differ|lacks|cannot be cut|evenly"):
+            with pytest.raises(GroundupError, match=r"shapes differ|lacks|cannot be split|evenly"):
                 LanguageModel.load(folder)
 
 

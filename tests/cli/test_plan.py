@@ -1,18 +1,23 @@
-"""`groundup plan`: the figures of a preset, of a settings file, of flags, and of this machine."""
+"""`groundup plan`: the costs of a preset, of a settings file, and of flags, as JSON."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 from groundup.cli.main import main
+from groundup.model.config import ModelConfig
+from groundup.planner import training_state_bytes
+from groundup.planner.flops import update_flops
 
 
-def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["plan", *words, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
@@ -27,11 +32,12 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.removeprefix("error: ")
 
 
-@pytest.mark.parametrize("words", [[], ["--model.d-ff", "6400"]], ids=str)
-def test_gpt2_xl_has_its_known_figures(
-    capsys: pytest.CaptureFixture[str], words: list[str]
+def test_gpt2_xl_has_its_known_costs_and_flags_change_them(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    found = figures(capsys, "--preset", "gpt2-xl", *words)
+    narrow = plan(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
+    assert narrow["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
+    found = plan(capsys, "--preset", "gpt2-xl")
     assert found["parameters"]["total"] == 2_127_057_600
     assert found["weight_bytes"] == 8_508_230_400
     flops = found["forward_flops"]
@@ -43,41 +49,23 @@ def test_gpt2_xl_has_its_known_figures(
         "feed_forward": 62_914_560_000,
     }
     assert found["shares"]["by_context"]["16384"]["attention"] > 0.55
-    assert set(found["shares"]["by_size"]) == {
-        "gpt2-small",
-        "gpt2-medium",
-        "gpt2-large",
-        "gpt2-xl",
-    }
-    assert found["duration"]["num_steps"] == 400_000
-    assert found["duration"]["batch_size"] == 1_024
-    assert found["duration"]["seconds"] == 568_819_274
-    assert found["duration"]["days"] == pytest.approx(6_583.56)
-    assert found["textbook_memory"]["bytes_per_sequence"] == 18_034_335_744
-    assert found["textbook_memory"]["fixed_bytes"] == 34_032_921_600
-    assert found["textbook_memory"]["largest_batch"] == 2
-
-
-def test_flags_change_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
-    assert found["model"]["d_ff"] == 4_288 and found["model"]["d_model"] == 1_600
-    assert found["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
+    assert list(found["shares"]["by_size"])[::3] == ["gpt2-small", "gpt2-xl"]
+    duration, textbook = found["duration"], found["textbook_memory"]
+    assert (duration["num_steps"], duration["batch_size"]) == (400_000, 1_024)
+    assert (duration["seconds"], duration["days"]) == (568_819_274, pytest.approx(6_583.56))
+    assert textbook["bytes_per_sequence"] == 18_034_335_744
+    assert (textbook["fixed_bytes"], textbook["largest_batch"]) == (34_032_921_600, 2)
 
 
 def test_a_settings_file_says_what_is_planned(
     capsys: pytest.CaptureFixture[str], small_config: Path
 ) -> None:
-    found = figures(capsys, "--config", str(small_config), "--device", "h200")
+    found = plan(capsys, "--config", str(small_config), "--device", "h200")
     assert found["duration"]["num_steps"] == 12 and found["duration"]["batch_size"] == 2
     assert found["model"]["vocab_size"] == 300
     assert (found["duration"]["device"], found["duration"]["precision"]) == ("H200", "bfloat16")
-
-
-def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--preset", "tinystories", "--batch-size", "10", "--tokens", "1000000"]
-    found = figures(capsys, *words)
-    assert found["duration"]["num_steps"] == 391
-    assert found["duration"]["num_tokens"] == 391 * 2_560
+    # Of the shards that the file names.
+    assert found["duration"]["num_epochs"] > 0
 
 
 @pytest.mark.parametrize(
@@ -85,11 +73,12 @@ def test_tokens_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
     [["--tokens", "1e9"], ["--tokens=1.0e+9"], ["--tokens", "1_000_000_000"]],
     ids=" ".join,
 )
-def test_whole_numbers_may_have_an_exponent(
+def test_tokens_stand_for_steps_and_may_have_an_exponent(
     capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    found = figures(capsys, *words, "--mfu", "5e-1", "--batch-size", "1")
-    assert found["duration"]["num_steps"] == 3_906_250
+    found = plan(capsys, *words, "--mfu", "5e-1", "--batch-size", "3")
+    assert found["duration"]["num_steps"] == 1_302_084
+    assert found["duration"]["num_tokens"] == 1_302_084 * 3 * 256
     assert found["duration"]["mfu"] == 0.5
 
 
@@ -102,19 +91,12 @@ def test_what_is_no_whole_number_is_said(capsys: pytest.CaptureFixture[str], num
 def test_minutes_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--preset", "tinystories", "--batch-size", "128", "--device", "H200"]
     words += ["--precision", "bfloat16", "--mfu", "0.4", "--minutes", "10"]
-    duration = figures(capsys, *words, "--corpus-tokens", "1000000")["duration"]
+    duration = plan(capsys, *words, "--corpus-tokens", "1000000")["duration"]
     # 600 s at 0.4 · 989.4 TFLOP/s, and 3 · 128 · 9,533,652,992 operations a step.
     assert duration["num_steps"] == int(600 * 0.4 * 989.4e12 / 3_660_922_748_928)
     assert duration["num_tokens"] == duration["num_steps"] * 128 * 256
     assert duration["num_epochs"] == pytest.approx(duration["num_tokens"] / 1e6, abs=1e-3)
     assert duration["seconds"] == 600
-
-
-def test_epochs_are_those_of_the_shards_that_the_settings_file_names(
-    capsys: pytest.CaptureFixture[str], small_config: Path
-) -> None:
-    found = figures(capsys, "--config", str(small_config))
-    assert found["duration"]["num_epochs"] > 0
 
 
 def test_the_table_of_devices_has_rates_prices_and_sources(
@@ -128,6 +110,9 @@ def test_the_table_of_devices_has_rates_prices_and_sources(
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["H200"]["float32_flops_per_second"] == 66.9e12
     assert rows["H200"]["price"]["dollars_per_hour"] == 4.0
+    for row in rows.values():
+        numbers = [value for name, value in row.items() if name.endswith(("second", "bytes"))]
+        assert numbers and all(value is None or type(value) is int for value in numbers)
 
 
 def test_what_does_not_fit_and_what_has_no_price_is_said(
@@ -155,7 +140,7 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--device", "abacus", "--peak-tflops", "0.5", "--memory-gb", "16"]
-    found = figures(capsys, *words, "--price-per-hour", "0.1", "--mfu", "0.25")
+    found = plan(capsys, *words, "--price-per-hour", "0.1", "--mfu", "0.25")
     assert found["duration"]["device"] == "abacus"
     assert found["duration"]["peak_flops_per_second"] == 500_000_000_000
     assert found["memory"]["memory_bytes"] == 16_000_000_000
@@ -165,7 +150,7 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(
 
 def test_a_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "shares.svg"
-    figures(capsys, "--preset", "gpt2-xl", "--plot", str(file))
+    plan(capsys, "--preset", "gpt2-xl", "--plot", str(file))
     assert ElementTree.parse(file).getroot().tag.endswith("svg")
 
 
@@ -183,13 +168,13 @@ def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: lis
         (["--preset", "gpt2-xxl"], "there is no preset 'gpt2-xxl': did you mean gpt2-xl?"),
         (["--preset", "gpt2-xl", "--config", "a.yaml"], "both say what to plan: give one"),
         (["--config", "nowhere.yaml"], "nowhere.yaml does not exist"),
-        (["--model.d-model", "510"], "d_model 510 cannot be cut into num_heads 16 equal parts"),
+        (["--model.d-model", "510"], "d_model 510 cannot be split into num_heads 16 equal parts"),
         (["--model.d-model", "48"], "gives heads of odd size 3: choose an even one"),
         (
             ["--device", "H20"],
-            "there is no device 'H20' in the planner's table: did you",
+            "device 'H20' is not in the planner's table: did you",
         ),
-        (["--mfu", "50"], "mfu is 50, but it is a share"),
+        (["--mfu", "50"], "mfu is 50, but it is a fraction"),
         (["--batch-size", "0"], "--batch-size is 0, but must be at least 1"),
         (["--batch-size", "8", "--micro-batch-size", "3"], "choose a divisor of the batch size"),
         (["--memory-gb", "-1"], "--memory-gb is -1, but must be above 0"),
@@ -210,3 +195,116 @@ def test_a_mistake_is_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
 ) -> None:
     assert complaint in fails(capsys, *words)
+
+
+SETTINGS = {
+    "num_steps": 50,
+    "batch_size": 24,
+    "micro_batch_size": 6,
+    "precision": "bfloat16",
+    "optimizer": {"name": "muon", "orthogonalization_steps": 7},
+    "model": {"context_length": 128, "d_model": 64, "num_layers": 2, "num_heads": 4},
+}
+
+
+DECIDED = {
+    "batch": 24,
+    "micro_batch": 6,
+    "steps": 50,
+    "precision": "bfloat16",
+    "optimizer": "muon",
+    "mfu": 0.4,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ([], {}),
+        (["--batch-size", "12"], {"batch": 12}),
+        (["--micro-batch-size", "3"], {"micro_batch": 3}),
+        (["--num-steps", "70"], {"steps": 70}),
+        (["--tokens", "30721"], {"steps": 11}),
+        (["--precision", "float32"], {"precision": "float32"}),
+        (["--precision", "tf32"], {"precision": "tf32"}),
+        (["--optimizer", "adamw"], {"optimizer": "adamw"}),
+        (["--optimizer", "sgd"], {"optimizer": "sgd"}),
+        (["--mfu", "0.3"], {"mfu": 0.3}),
+    ],
+    ids=str,
+)
+def test_the_settings_file_decides_where_no_flag_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], changes: dict[str, Any]
+) -> None:
+    batch, micro_batch, steps, precision, optimizer, mfu = (DECIDED | changes).values()
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(SETTINGS), "utf-8")
+    found = plan(capsys, "--config", str(file), "--device", "H200", *words)
+    duration, memory = found["duration"], found["memory"]
+    assert (duration["batch_size"], memory["micro_batch"]) == (batch, micro_batch)
+    assert (duration["num_steps"], duration["num_tokens"]) == (steps, steps * batch * 128)
+    assert (duration["precision"], duration["mfu"]) == (precision, mfu)
+    assert memory["precision"] == ("bfloat16" if precision == "bfloat16" else "float32")
+    config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
+    assert found["update_flops"] == update_flops(config, optimizer, 7)
+    state_bytes = memory["weights"] + memory["gradients"] + memory["optimizer_state"]
+    assert state_bytes == training_state_bytes(config, optimizer)
+
+
+def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(
+    capsys: pytest.CaptureFixture[str], small_config: Path
+) -> None:
+    for words, mfu in (([], 0.5), (["--device", "h200"], 0.4), (["--device", "CPU"], 0.5)):
+        found = plan(capsys, "--config", str(small_config), *words)
+        assert found["duration"]["mfu"] == mfu
+
+
+# Fractions, and numbers that a person reads; settings are as they were given.
+NO_INTEGERS = {
+    "duration.mfu",
+    "duration.days",
+    "duration.dollars",
+    "duration.num_epochs",
+    "compute_optimal.tokens_per_parameter",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--preset", "gpt2-xl", "--device", "cpu", "--optimizer", "muon"],
+        ["--preset", "tinystories", "--device", "M4 Max", "--minutes", "600"],
+        ["--device", "abacus", "--peak-tflops", "0.7", "--memory-gb", "0.3"],
+    ],
+    ids=" ".join,
+)
+def test_counts_bytes_and_operations_are_integers_without_exponents(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["plan", *words, "--json", "--corpus-tokens", "1_000_000"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_float=Broken)
+    paths = {path for path, value in leaves(found) if isinstance(value, Broken)}
+    assert {path for path in paths if not path.startswith(("model.", "shares."))} <= (NO_INTEGERS)
+    assert not [
+        value for path, value in leaves(found) if path != "model.norm_eps" and is_short(value)
+    ]
+    for name in ("update_flops", "flops_per_step", "weight_bytes"):
+        assert type(found[name]) is int
+    for name in ("textbook_memory", "memory", "compute_optimal", "parameters"):
+        assert any(type(value) is int and value > 0 for _, value in leaves(found[name]))
+
+
+class Broken(str):
+    """A number of a JSON text that is not whole, as it is written there."""
+
+
+def is_short(value: object) -> bool:
+    return isinstance(value, Broken) and "e" in value.lower()
+
+
+def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from leaves(inner, f"{path}.{name}".lstrip("."))
+    else:
+        yield path, value

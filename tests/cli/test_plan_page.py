@@ -20,13 +20,13 @@ from groundup.training import machine_probe
 from groundup.training.execution import settle
 
 
-def figures(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["plan", *words, "--json"]) == 0
     result: dict[str, Any] = json.loads(capsys.readouterr().out)
     return result
 
 
-def test_the_tables_show_figures_shares_and_the_derivation(
+def test_the_tables_show_results_fractions_and_the_derivation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["plan", "--preset", "gpt2-xl"]) == 0
@@ -35,7 +35,7 @@ def test_the_tables_show_figures_shares_and_the_derivation(
         "2,127,057,600",
         "4,513,336,524,800",
         "20,971,520,000",
-        "shares by size",
+        "fractions by size",
         "16,384",
         "18,034,335,744 x batch + 34,032,921,600 bytes",
         "19.5 TFLOP/s in float32 on one A100 80GB x 50.0% MFU = 9.75 TFLOP/s",
@@ -45,24 +45,17 @@ def test_the_tables_show_figures_shares_and_the_derivation(
         assert text in page
 
 
-def lines_below(page: str, title: str) -> list[str]:
-    """The lines of the table with that title."""
-    lines = page.splitlines()
-    below = lines[lines.index(title) + 1 :]
-    return list(itertools.takewhile(lambda line: line.startswith("  "), below))
-
-
 def test_the_largest_batch_and_the_best_use_of_the_compute_are_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
-    found = figures(capsys, *words)
+    found = plan(capsys, *words)
     assert main(["plan", *words]) == 0
     page = capsys.readouterr().out
     title = "memory by the textbook: float32, every intermediate kept"
     largest = found["textbook_memory"]["largest_batch"]
-    assert largest > 1 and figures_below(page, title)["largest batch in 24 GiB"] == f"{largest:,}"
-    run, optimal = figures_below(page, "the run on one RTX 4090"), found["compute_optimal"]
+    assert largest > 1 and rows_below(page, title)["largest batch in 24 GiB"] == f"{largest:,}"
+    run, optimal = rows_below(page, "the run on one RTX 4090"), found["compute_optimal"]
     best = show_count(optimal["parameters_for_this_compute"])
     tokens = show_count(optimal["tokens_for_this_compute"])
     assert run["best use of this compute"] == f"{best} parameters on {tokens} tokens"
@@ -71,24 +64,26 @@ def test_the_largest_batch_and_the_best_use_of_the_compute_are_shown(
     assert run["enough tokens for this model"].startswith(f"{enough} in {steps:,} steps, ")
 
 
-def figures_below(page: str, title: str) -> dict[str, str]:
-    """The lines of a table of names and figures; others are left out."""
-    rows = [re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines_below(page, title)]
+def rows_below(page: str, title: str) -> dict[str, str]:
+    """The table with that title, of names and values; other lines are left out."""
+    lines = page.splitlines()
+    below = lines[lines.index(title) + 1 :]
+    table = itertools.takewhile(lambda line: line.startswith("  "), below)
+    rows = [re.split(r" {2,}", line.strip(), maxsplit=1) for line in table]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
 def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
-    memory = figures(capsys, *words)["memory"]
+    memory = plan(capsys, *words)["memory"]
     assert main(["plan", *words]) == 0
-    lines = lines_below(capsys.readouterr().out, "memory of groundup train, bfloat16 on cuda")
-    told = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines)
+    told = rows_below(capsys.readouterr().out, "memory of groundup train, bfloat16 on cuda")
     expected = {
         "weights": memory["weights"],
         "gradients": memory["gradients"],
         "optimizer state": memory["optimizer_state"],
         "copies of weights": memory["weight_copies"],
-        "workspaces of products": memory["workspaces"],
+        "matmul workspaces": memory["workspaces"],
         **{
             f"a sequence: {name.replace('_', ' ')}": count
             for name, count in memory["activations_per_sequence"].items()
@@ -106,22 +101,26 @@ def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(memory["activations_per_sequence"]) >= 6
 
 
+@pytest.mark.parametrize(("num_sequences", "told"), [(8, "8 sequences"), (1, "1 sequence")])
 def test_a_probe_is_shown_beside_what_was_predicted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    num_sequences: int,
+    told: str,
 ) -> None:
     monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
-    words = ["--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe"]
+    size, words = str(num_sequences), ["--preset", "tinystories", "--probe", "--batch-size"]
+    words += [size, "--micro-batch-size", size]
     config = PRESETS["tinystories"]
-    rate = step_flops(config, 8) / 0.5
+    rate = step_flops(config, num_sequences) / 0.5
     peak = describe_cpu(num_cores(), 0).float32_flops_per_second
     assert main(["plan", *words]) == 0
     page = capsys.readouterr().out
     title = next(line for line in page.splitlines() if line.startswith("measured on CPU of "))
-    told = dict(re.split(r" {2,}", line.strip(), maxsplit=1) for line in lines_below(page, title))
-    predicted = training_memory(config).bytes_at(8)
-    assert told == {
-        "a step of 8 sequences": "500 ms",
-        "speed": f"{8 * 256 / 0.5:,.0f} tokens/s, {min(1, rate / peak):.1%} MFU",
+    predicted = training_memory(config).bytes_at(num_sequences)
+    assert rows_below(page, title) == {
+        f"a step of {told}": "500 ms",
+        "speed": f"{num_sequences * 256 / 0.5:,.0f} tokens/s, {min(1, rate / peak):.1%} MFU",
         "its peak memory, measured": "600.0 MB",
         "its peak memory, predicted": show_bytes(predicted),
     }
@@ -130,7 +129,7 @@ def test_a_probe_is_shown_beside_what_was_predicted(
 def test_a_probe_plans_with_what_this_machine_did(
     capsys: pytest.CaptureFixture[str], small_config: Path
 ) -> None:
-    found = figures(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
+    found = plan(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
     probe, duration = found["probe"], found["duration"]
     assert probe["micro_batch"] == found["memory"]["micro_batch"] == 2
     assert duration["mfu"] == probe["mfu"] > 0
@@ -148,12 +147,12 @@ def test_a_probe_leaves_micro_batches_as_train_takes_them(
 ) -> None:
     """It times fewer sequences than a step has, and what they took is no reason to cut the step."""
     words = ("--config", str(wide_batch), "--precision", "float32")
-    before = figures(capsys, *words)["memory"]
-    probed = figures_of_steps(capsys, monkeypatch, (*words, "--probe"), 0)
+    before = plan(capsys, *words)["memory"]
+    probed = plan_of_steps(capsys, monkeypatch, (*words, "--probe"), 0)
     predicted = probed["probe"]["predicted_bytes"]
     if ratio is not None:
         peak_bytes = round(ratio * predicted)
-        probed = figures_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
+        probed = plan_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
     after = probed["memory"]
     assert probed["probe"]["micro_batch"] == 16
     in_training = settle(load_settings(RunConfig, wide_batch)).sequences_in_memory
@@ -161,6 +160,9 @@ def test_a_probe_leaves_micro_batches_as_train_takes_them(
     expected = (ratio or 1) * before["peak_bytes"]
     assert after["peak_bytes"] == pytest.approx(expected, rel=1e-6)
     assert after["fits"] == (ratio != 1_000)
+    if ratio is not None:
+        is_more = after["largest_micro_batch"] > before["largest_micro_batch"]
+        assert is_more == (ratio < 1)
 
 
 @pytest.fixture
@@ -178,32 +180,7 @@ def wide_batch(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_probe_says_how_many_sequences_it_timed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wide_batch: Path
-) -> None:
-    monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (0.5, 0))
-    for size, told in ((4, "a step of 4 sequences"), (1, "a step of 1 sequence")):
-        words = ["--config", str(wide_batch), "--probe", "--micro-batch-size", str(size)]
-        assert main(["plan", *words]) == 0
-        page = capsys.readouterr().out
-        assert re.search(rf"^ *{told} +500 ms$", page, re.MULTILINE)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 2.0])
-def test_a_probe_corrects_the_plan_of_memory(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, ratio: float
-) -> None:
-    words = ("--preset", "tinystories", "--batch-size", "8", "--micro-batch-size", "8", "--probe")
-    predicted = figures_of_steps(capsys, monkeypatch, words, 0)
-    found = figures_of_steps(
-        capsys, monkeypatch, words, round(ratio * predicted["probe"]["predicted_bytes"])
-    )
-    before, after = predicted["memory"], found["memory"]
-    assert after["peak_bytes"] == pytest.approx(ratio * before["peak_bytes"], rel=1e-6)
-    assert (after["largest_micro_batch"] > before["largest_micro_batch"]) == (ratio < 1)
-
-
-def figures_of_steps(
+def plan_of_steps(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
@@ -211,4 +188,4 @@ def figures_of_steps(
 ) -> dict[str, Any]:
     """The plan after a probe whose steps took a second and this memory."""
     monkeypatch.setattr(machine_probe, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
-    return figures(capsys, *words)
+    return plan(capsys, *words)

@@ -110,7 +110,7 @@ def test_help_shows_the_files_values(
         (["--batch-sice=3"], "did you mean --batch-size?"),
         (["--model.d-model", "0"], "--model.d-model is 0"),
         (["--model.d-model", "many"], "--model.d-model"),
-        (["--model.d-model", "31"], "d_model 31 cannot be cut into num_heads 16"),
+        (["--model.d-model", "31"], "d_model 31 cannot be split into num_heads 16"),
         (["--model.norm", "before"], "--model.norm"),
         (["--batch-size", "7", "--micro-batch-size", "3"], "batch_size 7 cannot be cut"),
         (["--name", "a/b"], "--name is 'a/b'"),

@@ -37,7 +37,7 @@ from groundup.experiments.temperatures import (
     settings_of,
     study_run,
 )
-from groundup.generation import Engine, LanguageModel, Sampler
+from groundup.generation import Engine, GenerationSettings, LanguageModel
 from groundup.generation.scoring import log_probabilities
 from groundup.model import TransformerLM
 from groundup.tokenizer import Tokenizer
@@ -175,7 +175,9 @@ def test_texts_are_those_that_the_model_writes_alone(
 
 
 def test_bits_are_the_models_own_before_any_rule(language_model: LanguageModel) -> None:
-    request = language_model.request("cat", 40, Sampler.of(0.9, top_p=0.95))
+    request = language_model.request(
+        "cat", GenerationSettings(max_tokens=40, temperature=0.9, top_p=0.95)
+    )
     requests = [replace(request, seed=seed, num_alternatives=0) for seed in range(30)]
     drafts = generate_drafts(Engine(language_model.model, 30), requests, lambda: None)
     for draft in drafts:

@@ -1,13 +1,14 @@
 """Small models and the plain loop that everything here is held against."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from groundup.generation import Engine, GenerationRequest
-from groundup.generation.uniforms import Uniforms
+from groundup.generation import Engine, GenerationRequest, Sampler
+from groundup.generation.sampling import Uniforms
 from groundup.model import TransformerLM
 
 
@@ -28,6 +29,11 @@ def new_model() -> Callable[..., TransformerLM]:
 @pytest.fixture
 def plain_ids() -> Callable[[TransformerLM, GenerationRequest], list[int]]:
     return _plain_ids
+
+
+@pytest.fixture
+def check_traffic() -> Callable[..., None]:
+    return _check_traffic
 
 
 @pytest.fixture
@@ -61,7 +67,7 @@ def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
         seen = torch.zeros_like(logits, dtype=torch.bool)
         seen[0, history] = True
         number = torch.tensor([numbers[len(new)]])
-        id = int(request.sampler.choose(logits, number, seen))
+        id = int(request.sampler.sample(logits, number, seen))
         new.append(id)
         if id in request.stop_ids:
             break
@@ -77,3 +83,37 @@ def _finish(engine: Engine) -> dict[int, list[int]]:
         for handle, token in engine.step():
             found.setdefault(handle, []).append(token.id)
     return found
+
+
+def _check_traffic(
+    engine: Engine, model: TransformerLM, samplers: Sequence[Sampler], seed: int, density: float
+) -> None:
+    """Requests that join, leave and slide at any time each get the ids of the plain loop."""
+    chance = random.Random(seed)
+    waiting = [
+        GenerationRequest(
+            tuple(chance.randrange(50) for _ in range(chance.randint(1, 12))),
+            chance.randint(1, 18),
+            chance.choice(samplers),
+            seed=chance.randrange(100),
+            stop_ids=frozenset({chance.randrange(50)}),
+            past_context=chance.choice(["stop", "slide"]),  # type: ignore[arg-type]
+            num_alternatives=chance.choice([-1, -1, -1, 0]),
+        )
+        for _ in range(36)
+    ]
+    asked: dict[int, GenerationRequest] = {}
+    found: dict[int, list[int]] = {}
+    gone: set[int] = set()
+    while waiting or engine.num_running:
+        while waiting and engine.num_free and chance.random() < density:
+            one = waiting.pop()
+            asked[engine.add(one)] = one
+        for handle, token in engine.step():
+            found.setdefault(handle, []).append(token.id)
+        if engine.num_running and chance.random() < density / 6:
+            gone.add(handle := chance.choice(list(asked)))
+            engine.remove(handle)
+    for handle, one in asked.items():
+        whole, ids = _plain_ids(model, one), found.get(handle, [])
+        assert ids == (whole[: len(ids)] if handle in gone else whole)

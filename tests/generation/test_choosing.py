@@ -1,6 +1,5 @@
-"""A device that draws by itself gives the ids that the host would have drawn."""
+"""A device that samples by itself gives the ids that the host would have sampled."""
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,11 +7,9 @@ import pytest
 import torch
 
 from groundup.generation import Engine, GenerationRequest, Sampler
-from groundup.generation.choosing import DeviceChooser
+from groundup.generation.choosing import DeviceChooser, Row
 from groundup.generation.packed_decoder import PackedDecoder
-from groundup.generation.prompts import Row
-from groundup.generation.sampling import NO_ID
-from groundup.generation.uniforms import Uniforms
+from groundup.generation.sampling import NO_ID, Uniforms
 from groundup.model import TransformerLM
 
 NewModel = Callable[..., TransformerLM]
@@ -34,17 +31,17 @@ class _Done:
 
 
 class Device(PackedDecoder):
-    """Draws at once what a device would draw in its own time, and goes on from there."""
+    """Samples at once what a device would sample in its own time, and goes on from there."""
 
     def __init__(self, model: TransformerLM, max_rows: int) -> None:
         super().__init__(model, max_rows)
         self.num_told = self.num_launched = 0
         self._states: list[State] = []
-        self._logits = torch.zeros(max_rows, self.vocab_size)
+        self._held = torch.zeros(max_rows, self.vocab_size)
 
     @property
     def logits(self) -> torch.Tensor:
-        return self._logits
+        return self._held
 
     def set_rows(self, rows: Sequence[State]) -> None:
         self.num_told += 1
@@ -55,11 +52,11 @@ class Device(PackedDecoder):
         self.num_launched += 1
         ids = torch.tensor([state[0] for state in self._states])
         positions = torch.tensor([state[1] for state in self._states])
-        self._logits[:n] = self.decode(ids, positions)
+        self._held[:n] = self.decode(ids, positions)
         chosen: list[int] = []
-        for logits, (_, _, count, seed, sampler) in zip(self._logits, self._states, strict=False):
+        for logits, (_, _, count, seed, sampler) in zip(self._held, self._states, strict=False):
             number = torch.tensor(Uniforms(seed)[count], dtype=torch.float64)
-            chosen.append(int(sampler.draw(logits, number)))
+            chosen.append(int(sampler.sample(logits, number)))
         self._states = [
             (max(id, 0), position + 1, count + 1, seed, sampler)
             for id, (_, position, count, seed, sampler) in zip(chosen, self._states, strict=True)
@@ -77,7 +74,7 @@ def describe(row: Row) -> State | None:
 def device(new_model: NewModel, monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(
         "groundup.generation.engine.device_chooser",
-        lambda decoder: DeviceChooser(decoder, decoder.max_seq_len, describe),
+        lambda decoder: DeviceChooser(decoder, describe),
     )
     return Device(new_model(), 5)
 
@@ -120,41 +117,14 @@ def test_the_next_step_begins_before_the_ids_are_read(device: Device) -> None:
 
 
 def test_rows_join_leave_and_slide_beside_rules_the_device_does_not_know(
-    device: Device, plain_ids: PlainIds
+    device: Device, check_traffic: Callable[..., None]
 ) -> None:
-    chance = random.Random(7)
-    engine = Engine(device)
-    waiting = [
-        GenerationRequest(
-            tuple(chance.randrange(50) for _ in range(chance.randint(1, 12))),
-            chance.randint(1, 30),
-            chance.choice([*KNOWN, *KNOWN, UNKNOWN]),
-            seed=chance.randrange(100),
-            stop_ids=frozenset({chance.randrange(50)}),
-            past_context=chance.choice(["stop", "slide"]),  # type: ignore[arg-type]
-            num_alternatives=chance.choice([-1, -1, -1, 0]),
-        )
-        for _ in range(40)
-    ]
-    asked: dict[int, GenerationRequest] = {}
-    found: dict[int, list[int]] = {}
-    gone: set[int] = set()
-    while waiting or engine.num_running:
-        while waiting and engine.num_free and chance.random() < 0.3:
-            one = waiting.pop()
-            asked[engine.add(one)] = one
-        for handle, token in engine.step():
-            found.setdefault(handle, []).append(token.id)
-        if engine.num_running and chance.random() < 0.05:
-            gone.add(handle := chance.choice(list(asked)))
-            engine.remove(handle)
+    samplers = [*KNOWN, *KNOWN, UNKNOWN]
+    check_traffic(Engine(device), device.model, samplers, seed=7, density=0.3)
     assert device.num_launched > 20
-    for handle, one in asked.items():
-        whole, ids = plain_ids(device.model, one), found.get(handle, [])
-        assert ids == (whole[: len(ids)] if handle in gone else whole)
 
 
-def test_after_damaged_scores_the_others_go_on(device: Device, plain_ids: PlainIds) -> None:
+def test_after_damaged_logits_the_others_go_on(device: Device, plain_ids: PlainIds) -> None:
     with torch.no_grad():
         device.model.token_embedding.weight[30] = torch.nan
     engine = Engine(device)

@@ -15,9 +15,9 @@ from groundup.model import TransformerLM
 pytest.importorskip("triton")
 
 from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings
-from groundup.generation.decoder import ModelDecoder, choose_decoder
-from groundup.generation.packed_decoder import PackedDecoder
-from groundup.generation.uniforms import uniforms
+from groundup.generation.decoder import ModelDecoder
+from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
+from groundup.generation.sampling import uniforms
 from groundup.nn.kernels.cuda_decode.sampling import (
     COUNT,
     KEY,
@@ -154,7 +154,7 @@ def test_draws_are_the_samplers() -> None:
         seeds = [chance.randrange(1 << 60) for _ in range(6)]
         counts = [chance.randrange(50) for _ in range(6)]
         numbers = [uniforms(seed, count, 1)[0] for seed, count in zip(seeds, counts, strict=True)]
-        wanted = sampler.draw(logits, torch.tensor(numbers, dtype=torch.float64))
+        wanted = sampler.sample(logits, torch.tensor(numbers, dtype=torch.float64))
         got = _draw(logits, sampler, seeds, counts)
         different += int((got != wanted).sum())
     # Sums in float32 here and float64 there may part where a number falls on an edge.

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.generation import Engine, GenerationRequest, ModelDecoder, WritableIds
+from groundup.generation import Engine, GenerationRequest
+from groundup.generation.decoder import ModelDecoder, WritableIds
 from groundup.generation.packed_decoder import PackedDecoder
-from groundup.generation.sampling import NO_ID, Sampler
-from groundup.generation.uniforms import uniforms
+from groundup.generation.sampling import NO_ID, Sampler, uniforms
 from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
@@ -107,7 +107,7 @@ def test_draws_are_the_samplers_from_the_scores_that_are_shown(
         drawn = decoder.launch(5).read()
         assert not {*drawn} & {NO_ID, *lacking(vocab_size, writable)}
         numbers = torch.tensor([uniforms(10 + row, row, 1)[0] for row in range(5)])
-        wanted = sampler.draw(decoder.logits[:5].cpu(), numbers.double())
+        wanted = sampler.sample(decoder.logits[:5].cpu(), numbers.double())
         different += sum(a != b for a, b in zip(drawn, wanted.tolist(), strict=True))
     # Sums in float32 here and float64 there may part where a number falls on an edge.
     assert different <= 1

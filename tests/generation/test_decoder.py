@@ -1,5 +1,6 @@
 """Decoders against the model itself, for every setting a model can have."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,12 @@ import pytest
 import torch
 
 from groundup.errors import ConfigError
-from groundup.generation import ModelDecoder, choose_decoder
-from groundup.generation.decoder import check_max_seq_len, cuda_kernels_know
-from groundup.generation.packed_decoder import PackedDecoder
+from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
+from groundup.generation.decoder import ModelDecoder, WritableIds, check_max_seq_len
+from groundup.generation.packed_decoder import PackedDecoder, choose_decoder, cuda_kernels_know
 from groundup.model import ModelConfig, TransformerLM
+from groundup.nn import Linear, RMSNorm, TransformerBlock
+from groundup.tokenizer import Tokenizer
 
 NewModel = Callable[..., TransformerLM]
 
@@ -42,17 +45,12 @@ def test_decoded_logits_are_the_models(
     model = new_model(**settings)
     texts = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [5, 3], [2, 7, 1, 8]]
     rows = decoder(model, max_rows=5)
-
-    def expected(text: list[int]) -> torch.Tensor:
-        return model(torch.tensor([text]))[0, -1].detach()
-
-    for row, text in enumerate(texts):
-        assert torch.allclose(rows.prefill(row, text), expected(text), atol=1e-4, rtol=1e-4)
+    rows.prefill_many(list(enumerate(texts)))
     for step in range(4):
         for row, text in enumerate(texts):
             text.append((17 * step + 5 * row) % 50)
         if step == 1:
-            # The last text takes the place of the second.
+            # The last text takes the row of the second.
             rows.copy(3, 1)
             texts[1] = texts.pop()
         if step == 2:
@@ -64,7 +62,8 @@ def test_decoded_logits_are_the_models(
         )
         assert logits.dtype == torch.float32 and logits.shape == (len(texts), 50)
         for row, text in enumerate(texts):
-            assert torch.allclose(logits[row], expected(text), atol=1e-4, rtol=1e-4), step
+            expected = model(torch.tensor([text]))[0, -1].detach()
+            assert torch.allclose(logits[row], expected, atol=1e-4, rtol=1e-4), step
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -72,18 +71,75 @@ def test_decoding_keeps_the_dtype_of_the_weights(dtype: torch.dtype, new_model: 
     model = new_model(qk_norm=True).to(dtype)
     plain, packed = ModelDecoder(model, 2), PackedDecoder(model, 2)
     assert plain.cache.keys.dtype == packed.cache.keys.dtype == dtype
-    ids, positions = torch.tensor([4, 2]), torch.tensor([3, 0])
+    results = []
     for decoder in (plain, packed):
-        assert decoder.prefill(0, [1, 2, 3]).dtype == torch.float32
+        decoder.prefill_many([(0, [1, 2, 3])])
+        results.append(decoder.decode(torch.tensor([4, 2]), torch.tensor([3, 0])))
     atol = 0.2 if dtype == torch.bfloat16 else 1e-6
-    assert torch.allclose(
-        plain.decode(ids, positions), packed.decode(ids, positions), atol=atol, rtol=0.05
-    )
+    assert torch.allclose(*results, atol=atol, rtol=0.05)
 
 
 def test_reference_kernels_are_asked_for_by_their_setting(new_model: NewModel) -> None:
     assert type(choose_decoder(new_model(), 2)) is PackedDecoder
     assert type(choose_decoder(new_model(kernels="reference"), 2)) is ModelDecoder
+
+
+class Halved(Linear):
+    """A layer of a user's own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / 2
+
+
+def swap_block(model: TransformerLM) -> None:
+    model.blocks[1] = TransformerBlock(32, 4, 128, 12, theta=50.0)
+
+
+def swap_linear(model: TransformerLM) -> None:
+    block: Any = model.blocks[0]
+    block.feed_forward.up = Halved(32, block.feed_forward.up.out_features)
+
+
+def swap_norm(model: TransformerLM) -> None:
+    model.final_norm = RMSNorm(32, eps=10.0)
+
+
+def change_norm(model: TransformerLM) -> None:
+    model.blocks[0].feed_forward_norm.eps = 10.0  # type: ignore
+
+
+def hook(model: TransformerLM) -> None:
+    model.blocks[0].register_forward_hook(lambda module, inputs, output: output / 2)
+
+
+def patch_forward(model: TransformerLM) -> None:
+    model.blocks[0].forward = lambda x, *rest: x  # type: ignore
+
+
+CHANGES = [swap_block, swap_linear, swap_norm, change_norm, hook, patch_forward]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_layer_of_the_users_own_is_run_as_it_is(
+    change: Callable[[TransformerLM], None],
+    new_model: NewModel,
+    plain_ids: Callable[[TransformerLM, GenerationRequest], list[int]],
+    finish: Callable[[Engine], dict[int, list[int]]],
+) -> None:
+    model = new_model()
+    asked = GenerationRequest((3, 1, 4), 8, Sampler.of(2.0))
+    before = plain_ids(model, asked)
+    language_model = LanguageModel(new_model(vocab_size=257), Tokenizer(BYTES, []))
+    texts = [language_model.generate("Once", max_tokens=8, temperature=2)]
+    for changed in (model, language_model.model):
+        torch.manual_seed(5)
+        change(changed)
+    engine = Engine(model, 2)
+    engine.add(asked)
+    assert finish(engine)[0] == plain_ids(model, asked) != before
+    # The engine that the first text left behind does not serve the second.
+    texts.append(language_model.generate("Once", max_tokens=8, temperature=2))
+    assert texts[0] != texts[1]
 
 
 def test_cuda_kernels_leave_unusual_models_to_others() -> None:
@@ -98,3 +154,37 @@ def test_rows_are_as_long_as_the_context_or_shorter() -> None:
     assert [check_max_seq_len(config, length) for length in (None, 4, 12)] == [12, 4, 12]
     with pytest.raises(ConfigError, match="max_seq_len 13 is more than the model's context of 12"):
         check_max_seq_len(config, 13)
+
+
+BYTES = {id: bytes([id]) for id in range(256)}
+
+
+@pytest.mark.parametrize("kind", [ModelDecoder, PackedDecoder])
+def test_a_decoder_scores_the_writable_ids_alone(
+    kind: type[ModelDecoder], new_model: NewModel
+) -> None:
+    model = new_model(vocab_size=50, logit_soft_cap=4.0)
+    decoder = kind(model, 2, writable=WritableIds(40, (7, 38)))
+    decoder.prefill_many([(0, [1, 49])])
+    logits = decoder.decode(torch.tensor([48, 7]), torch.tensor([2, 0]))
+    for text, row in zip(([1, 49, 48], [7]), logits, strict=True):
+        expected = model(torch.tensor([text]))[0, -1, :40].detach()
+        expected[[7, 38]] = -math.inf
+        assert torch.allclose(row, expected, atol=1e-4)
+    assert decoder.num_writable == 38 and decoder.vocab_size == 50
+    # Where all ids can be written, the logits are left as they are.
+    made = torch.zeros(1, 50)
+    model.logits = lambda hidden: made  # type: ignore[method-assign]
+    assert kind(model, 1).decode(torch.tensor([3]), torch.tensor([0])) is made
+
+
+def test_what_only_fills_rows_up_is_ruled_out_with_the_gaps() -> None:
+    cpu = torch.device("cpu")
+    for writable, num_columns, expected in (
+        (WritableIds(6, (1, 4)), None, [1, 4]),
+        (WritableIds(6, (1, 4)), 8, [1, 4, 6, 7]),
+        (WritableIds(6), 8, [6, 7]),
+    ):
+        gaps = writable.gaps_on(cpu, num_columns)
+        assert gaps is not None and gaps.dtype == torch.int64 and gaps.tolist() == expected
+    assert WritableIds(6).gaps_on(cpu) is None and WritableIds(8).gaps_on(cpu, 8) is None

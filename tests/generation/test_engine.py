@@ -1,15 +1,17 @@
 """The engine against the plain loop: same ids for every request, whatever shares the batch."""
 
-import itertools
-import random
+import gc
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 
 from groundup.errors import ConfigError
-from groundup.generation import Engine, GenerationRequest, Greedy, ModelDecoder, NewToken, Sampler
+from groundup.generation import Engine, GenerationRequest, Greedy, NewToken, Sampler
+from groundup.generation.decoder import ModelDecoder
 from groundup.generation.packed_decoder import PackedDecoder
 from groundup.generation.sampling import NO_ID
 from groundup.model import TransformerLM
@@ -17,6 +19,7 @@ from groundup.model import TransformerLM
 NewModel = Callable[..., TransformerLM]
 PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
 Finish = Callable[[Engine], dict[int, list[int]]]
+Check = Callable[[Engine, Sequence[GenerationRequest]], None]
 
 GREEDY = Sampler((Greedy(),))
 SAMPLERS = [
@@ -34,61 +37,36 @@ def request(prompt: Sequence[int], max_tokens: int = 8, **settings: Any) -> Gene
     return GenerationRequest(tuple(prompt), max_tokens, **settings)
 
 
+@pytest.fixture
+def check(plain_ids: PlainIds, finish: Finish) -> Check:
+    def check(engine: Engine, asked: Sequence[GenerationRequest]) -> None:
+        """The ids of requests that run together are those of the plain loop."""
+        handles = [engine.add(one) for one in asked]
+        found = finish(engine)
+        for handle, one in zip(handles, asked, strict=True):
+            assert found[handle] == plain_ids(engine.decoder.model, one)  # type: ignore
+
+    return check
+
+
 @pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 def test_the_ids_are_those_of_the_plain_loop(
-    decoder: type[ModelDecoder],
-    sampler: Sampler,
-    new_model: NewModel,
-    plain_ids: PlainIds,
-    finish: Finish,
+    decoder: type[ModelDecoder], sampler: Sampler, new_model: NewModel, check: Check
 ) -> None:
-    model = new_model()
     asked = [
         request([3, 1, 4], sampler=sampler, seed=1),
         request([7], 9, sampler=sampler, seed=2),
         request(range(10, 21), sampler=sampler, seed=3, past_context="slide"),
     ]
-    engine = Engine(decoder(model, 3))
-    handles = [engine.add(one) for one in asked]
-    found = finish(engine)
-    for handle, one in zip(handles, asked, strict=True):
-        assert found[handle] == plain_ids(model, one)
+    check(Engine(decoder(new_model(), 3)), asked)
 
 
 def test_a_text_does_not_depend_on_who_joins_and_leaves(
-    new_model: NewModel, plain_ids: PlainIds
+    new_model: NewModel, check_traffic: Callable[..., None]
 ) -> None:
     model = new_model()
-    chance = random.Random(4)
-    engine = Engine(model, max_rows=5)
-    waiting = [
-        request(
-            [chance.randrange(50) for _ in range(chance.randint(1, 12))],
-            chance.randint(1, 25),
-            sampler=chance.choice(SAMPLERS),
-            seed=chance.randrange(100),
-            stop_ids=frozenset({chance.randrange(50)}),
-            past_context=chance.choice(["stop", "slide"]),
-        )
-        for _ in range(60)
-    ]
-    asked: dict[int, GenerationRequest] = {}
-    found: dict[int, list[int]] = {}
-    gone: set[int] = set()
-    while waiting or engine.num_running:
-        while waiting and engine.num_free and chance.random() < 0.6:
-            one = waiting.pop()
-            asked[engine.add(one)] = one
-        for handle, token in engine.step():
-            found.setdefault(handle, []).append(token.id)
-        if engine.num_running and chance.random() < 0.1:
-            gone.add(handle := chance.choice(list(asked)))
-            engine.remove(handle)
-    for handle, one in asked.items():
-        whole = plain_ids(model, one)
-        ids = found.get(handle, [])
-        assert ids == (whole[: len(ids)] if handle in gone else whole)
+    check_traffic(Engine(model, max_rows=5), model, SAMPLERS, seed=4, density=0.6)
 
 
 class Watched(PackedDecoder):
@@ -99,9 +77,9 @@ class Watched(PackedDecoder):
         self.read: list[tuple[int, ...]] = []
         self.copied: list[tuple[int, int]] = []
 
-    def _take_in(self, first_row: int, texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    def _prefill(self, first_row: int, texts: Sequence[Sequence[int]]) -> None:
         self.read.append(tuple(range(first_row, first_row + len(texts))))
-        return super()._take_in(first_row, texts)
+        super()._prefill(first_row, texts)
 
     def copy(self, source: int, target: int) -> None:
         self.copied.append((source, target))
@@ -128,19 +106,13 @@ def test_equal_prompts_are_read_once(
 
 
 def test_neighbours_of_one_length_are_read_together(
-    new_model: NewModel, plain_ids: PlainIds, finish: Finish, monkeypatch: pytest.MonkeyPatch
+    new_model: NewModel, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("groundup.generation.decoder._MOST_IDS_AT_ONCE", 6)
-    model = new_model()
-    decoder = Watched(model, 8)
-    engine = Engine(decoder)
+    decoder = Watched(new_model(), 8)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]
-    asked = [request(prompt, seed=seed) for seed, prompt in enumerate(prompts)]
-    handles = [engine.add(one) for one in asked]
-    found = finish(engine)
+    check(Engine(decoder), [request(prompt, seed=seed) for seed, prompt in enumerate(prompts)])
     assert decoder.read == [(0, 1, 2), (3,), (6, 7)]
-    for handle, one in zip(handles, asked, strict=True):
-        assert found[handle] == plain_ids(model, one)
 
 
 def test_running_rows_stay_packed(new_model: NewModel) -> None:
@@ -179,14 +151,9 @@ def test_each_request_ends_for_its_own_reason(new_model: NewModel) -> None:
     assert len(run_out(engine, request([1] * 30, 40, past_context="slide"))) == 40
 
 
-def test_a_model_with_a_context_of_one_can_slide(
-    new_model: NewModel, plain_ids: PlainIds, finish: Finish
-) -> None:
-    model = new_model(context_length=1)
-    one = request([4, 2], 5, past_context="slide")
-    engine = Engine(model, max_rows=1)
-    handle = engine.add(one)
-    assert finish(engine)[handle] == plain_ids(model, one)
+def test_a_model_with_a_context_of_one_can_slide(new_model: NewModel, check: Check) -> None:
+    engine = Engine(new_model(context_length=1), max_rows=1)
+    check(engine, [request([4, 2], 5, past_context="slide")])
 
 
 def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
@@ -235,62 +202,49 @@ def test_a_mistake_is_told_before_anything_is_touched(
     assert engine.num_running == 0 and not engine.decoder.cache.keys.any()  # type: ignore
 
 
-def test_a_full_engine_takes_no_more(new_model: NewModel) -> None:
-    engine = Engine(new_model(), max_rows=1)
+def test_an_engine_has_so_many_rows_of_such_a_length(new_model: NewModel) -> None:
+    engine = Engine(new_model(), max_rows=1, max_seq_len=4)
+    assert len(run_out(engine, request([1, 2], 100))) == 3
     engine.add(request([1]))
     with pytest.raises(ConfigError, match="all 1 rows are taken"):
         engine.add(request([2]))
-
-
-def test_an_engine_may_see_less_than_the_models_context(new_model: NewModel) -> None:
-    engine = Engine(new_model(), max_rows=1, max_seq_len=4)
-    assert len(run_out(engine, request([1, 2], 100))) == 3
     with pytest.raises(ConfigError, match="max_seq_len 13 is more than the model's context of 12"):
         Engine(new_model(), max_rows=1, max_seq_len=13)
 
 
 @pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
-@pytest.mark.parametrize("bad_place", [0, 1, 2])
-def test_a_row_with_damaged_scores_ends_alone(
+@pytest.mark.parametrize("bad_row", [0, 1, 2])
+def test_a_row_with_damaged_logits_ends_alone(
     decoder: type[ModelDecoder],
-    bad_place: int,
+    bad_row: int,
     new_model: NewModel,
     plain_ids: PlainIds,
     finish: Finish,
+    check: Check,
 ) -> None:
-    # Rotation and norms leave it as it is: whoever has this id in the text has no finite score.
+    # Rotation and norms leave it as it is: whoever has this id in the text has no finite logit.
     model = new_model()
     with torch.no_grad():
         model.token_embedding.weight[7] = torch.nan
     sound = [request([1, 2], seed=1), request([3, 4, 5], seed=2, num_alternatives=2)]
-    asked = [*sound[:bad_place], request([5, 7, 6, 8], num_alternatives=3), *sound[bad_place:]]
+    asked = [*sound[:bad_row], request([5, 7, 6, 8], num_alternatives=3), *sound[bad_row:]]
     engine = Engine(decoder(model, 3))
     handles = [engine.add(one) for one in asked]
     first = dict(engine.step())
-    assert first[handles[bad_place]] == NewToken(NO_ID, None, (), "error")
+    assert first[handles[bad_row]] == NewToken(NO_ID, None, (), "error")
     assert engine.num_running == 2
     found = finish(engine)
     for one, handle in zip(asked, handles, strict=True):
         if one in sound:
             assert [first[handle].id, *found[handle]] == plain_ids(model, one)
     # What the bad text left in its row must not be seen by one that is shorter than others.
-    others = [request([9, 1, 2, 3, 4, 5], 2), request([2], 2), request([9, 3], 2)]
-    handles = [engine.add(one) for one in others]
-    found = finish(engine)
-    for one, handle in zip(others, handles, strict=True):
-        assert found[handle] == plain_ids(model, one)
+    check(engine, [request([9, 1, 2, 3, 4, 5], 2), request([2], 2), request([9, 3], 2)])
 
 
-def test_an_engine_of_inference_mode_works_outside_of_it(
-    new_model: NewModel, plain_ids: PlainIds, finish: Finish
-) -> None:
-    model = new_model()
+def test_an_engine_of_inference_mode_works_outside_of_it(new_model: NewModel, check: Check) -> None:
     with torch.inference_mode():
-        engine = Engine(model, max_rows=3)
-    asked = [request([1, 2], num, seed=num, sampler=SAMPLERS[4]) for num in (1, 3, 2)]
-    handles = [engine.add(one) for one in asked]
-    found = finish(engine)
-    assert [found[handle] for handle in handles] == [plain_ids(model, one) for one in asked]
+        engine = Engine(new_model(), max_rows=3)
+    check(engine, [request([1, 2], num, seed=num, sampler=SAMPLERS[4]) for num in (1, 3, 2)])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -299,7 +253,7 @@ def test_no_mode_leaks_to_the_caller(training: bool, new_model: NewModel) -> Non
     state = torch.get_rng_state()
     engine = Engine(model, max_rows=1)
     engine.add(request([1, 2]))
-    for _ in itertools.repeat(None, 3):
+    for _ in range(3):
         engine.step()
         assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         assert model.training == training and model.blocks[0].training == training
@@ -314,3 +268,42 @@ def test_a_callers_autocast_does_not_reach_in(new_model: NewModel, finish: Finis
     with torch.autocast("cpu", torch.bfloat16):
         handle = engine.add(request([1, 2]))
         assert finish(engine)[handle] == expected
+
+
+def count_instructions(work: Callable[[], Any]) -> int:
+    """How many instructions of Python run meanwhile."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    # What is called when memory is collected is no part of the work.
+    gc.disable()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return count
+
+
+@pytest.mark.parametrize("sharpness", [0.01, 50.0], ids=["even", "sharp"])
+def test_no_python_work_grows_with_the_vocabulary(new_model: NewModel, sharpness: float) -> None:
+    counts = []
+    for vocab_size in (200, 20_000):
+        model = new_model(vocab_size=vocab_size, num_layers=1)
+        model.output_weight.data.mul_(sharpness)
+        engine = Engine(model, max_rows=2)
+        for seed in (1, 2):
+            engine.add(request([3, 1, 4], seed=seed))
+        # The first steps read the prompts and make what later ones find ready.
+        engine.step()
+        engine.step()
+        counts.append(count_instructions(engine.step))
+        assert engine.num_running == 2
+    assert 0 < counts[0] == counts[1]

@@ -50,18 +50,22 @@ def test_without_an_end_of_text_the_first_id_has_no_score() -> None:
 
 @torch.no_grad()
 def test_a_long_text_is_seen_with_half_a_context_at_least() -> None:
-    scored = language_model(END)
-    ids = torch.randint(256, (61,), generator=torch.Generator().manual_seed(1)).tolist()
-    found = log_probabilities(scored.model, ids)
-    assert len(found) == 60
-    for place, value in enumerate(found, start=1):
-        possible = []
-        for before in range(min(place, CONTEXT // 2), min(place, CONTEXT) + 1):
-            logits = scored.model(torch.tensor([ids[place - before : place]]))[0, -1]
-            possible.append(float(torch.log_softmax(logits, -1)[ids[place]]))
-        assert any(value == pytest.approx(one, abs=1e-4) for one in possible)
-        if place <= CONTEXT:
-            assert value == pytest.approx(possible[-1], abs=1e-4)
+    model = language_model(END).model
+    ids = torch.randint(256, (45,), generator=torch.Generator().manual_seed(1)).tolist()
+    found = log_probabilities(model, ids)
+    # All windows of the text, as one batch for each number of ids before the one that is scored.
+    possible: dict[int, list[float]] = {index: [] for index in range(1, len(ids))}
+    for before in range(1, CONTEXT + 1):
+        windows = torch.tensor([ids[end - before : end] for end in range(before, len(ids))])
+        table = torch.log_softmax(model(windows)[:, -1], dim=-1)
+        for index, row in zip(range(before, len(ids)), table, strict=True):
+            if before >= min(index, CONTEXT // 2):
+                possible[index].append(float(row[ids[index]]))
+    assert len(found) == len(ids) - 1
+    for index, value in enumerate(found, start=1):
+        assert any(value == pytest.approx(one, abs=1e-4) for one in possible[index])
+        if index <= CONTEXT:
+            assert value == pytest.approx(possible[index][-1], abs=1e-4)
 
 
 def test_nothing_to_score_is_an_error() -> None:

@@ -1,6 +1,7 @@
 """Run folders of tiny models with random weights, written without training."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings
+from groundup.interop import import_huggingface
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -49,7 +51,7 @@ MakeRun = WriteRun = MakeCheckpoint = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny products gain nothing from threads, and machines that test are busy."""
+    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -107,28 +109,51 @@ def make_run(tmp_path: Path, tokenizer: Tokenizer, write_run: WriteRun) -> MakeR
     return make
 
 
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints that were made before, by what was asked for."""
+    return {}
+
+
 @pytest.fixture
-def make_checkpoint(tmp_path: Path, tokenizer: Tokenizer) -> MakeCheckpoint:
+def make_checkpoint(
+    tmp_path: Path,
+    tokenizer: Tokenizer,
+    checkpoints: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> MakeCheckpoint:
     """`make_checkpoint("llama", mlp_bias=True)`: a folder as save_pretrained leaves it."""
 
     def make(family: str = "llama", save: dict[str, Any] | None = None, **settings: Any) -> Path:
-        transformers = pytest.importorskip("transformers")
-        family, changes = FAMILIES[family]
-        config_type = getattr(transformers, f"{family}Config")
-        model_type = getattr(transformers, f"{family}ForCausalLM")
-        torch.manual_seed(3)
-        dtype = settings.pop("dtype", torch.float32)
-        model = model_type(config_type(**{**CHECKPOINT_SHAPE, **changes, **settings})).to(dtype)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                noise = 0.3 * torch.randn_like(parameter)
-                parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)
-        folder = tmp_path / "checkpoint"
-        model.save_pretrained(folder, **(save or {}))
-        tokenizer.save(folder / "tokenizer.json", "huggingface")
-        return folder
+        asked = repr((family, save, settings))
+        if asked not in checkpoints:
+            checkpoints[asked] = tmp_path_factory.mktemp("checkpoint")
+            write_checkpoint(checkpoints[asked], family, save or {}, settings)
+            tokenizer.save(checkpoints[asked] / "tokenizer.json", "huggingface")
+        return Path(shutil.copytree(checkpoints[asked], tmp_path / "checkpoint"))
 
     return make
+
+
+def write_checkpoint(
+    folder: Path, family: str, save: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    name, changes = FAMILIES[family]
+    config_type = getattr(transformers, f"{name}Config")
+    model_type = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(3)
+    settings = {**CHECKPOINT_SHAPE, **changes, **settings}
+    dtype = settings.pop("dtype", torch.float32)
+    model = model_type(config_type(**settings)).to(dtype)
+    fill_with_noise(model)
+    model.save_pretrained(folder, **save)
+
+
+@pytest.fixture
+def take(runs: Path) -> Callable[[Path], Path]:
+    """`take(folder)`: the run that a checkpoint becomes."""
+    return lambda folder: import_huggingface(folder, "taken", runs_folder=runs)
 
 
 @pytest.fixture
@@ -137,11 +162,15 @@ def runs(tmp_path: Path) -> Path:
 
 
 def random_model(config: RunConfig) -> TransformerLM:
-    """Weights that are large and all different, so that a wrong one shows in the logits."""
-    generator = torch.Generator().manual_seed(7)
+    torch.manual_seed(7)
     model = TransformerLM.from_config(config.model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)
+    fill_with_noise(model)
     return model
+
+
+@torch.no_grad()
+def fill_with_noise(model: torch.nn.Module) -> None:
+    """Weights that are large and all different, so that a wrong one shows in the logits."""
+    for parameter in model.parameters():
+        noise = 0.3 * torch.randn_like(parameter)
+        parameter.copy_(noise if parameter.ndim > 1 else 1 + noise)

@@ -183,9 +183,9 @@ def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
         assert not (tmp_path / "out.gguf").exists() and not (tmp_path / "out.md").exists()
         return str(raised.value)
 
-    for place, pattern in enumerate(["cl100k", r"\w+|\W+"]):
+    for number, pattern in enumerate(["cl100k", r"\w+|\W+"]):
         made, _ = train_tokenizer([TEXT.encode()], 280, [END], pattern=find_pattern(pattern))
-        assert "no pre-tokenizer" in refusal(f"pattern{place}", made)
+        assert "no pre-tokenizer" in refusal(f"pattern{number}", made)
     assert "no end of text" in refusal(
         "endless", Tokenizer(tokenizer.definition.ordinary_tokens(), tokenizer.merges)
     )
@@ -208,24 +208,20 @@ def test_whole_words_matter_only_where_merges_miss_one(make_run: MakeRun, tmp_pa
         export_gguf(make_run("missed", tokenizer=missed), tmp_path / "missed.gguf")
 
 
-def test_a_folder_gets_file_and_card(make_run: MakeRun, tmp_path: Path) -> None:
-    run, out = make_run(), tmp_path / "out"
+def test_a_folder_holds_file_and_card_and_a_file_has_its_card_beside_it(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    run, out, file = make_run(), tmp_path / "out", tmp_path / "models" / "one.gguf"
     assert export_gguf(run, out) == ["README.md", "tiny.gguf"]
-    with pytest.raises(ConfigError, match="not empty"):
-        export_gguf(run, out)
-    export_gguf(run, out, force=True, dtype="float16")
-
-
-def test_a_file_gets_its_card_beside_it(make_run: MakeRun, tmp_path: Path) -> None:
-    run, out = make_run(), tmp_path / "models" / "one.gguf"
-    assert export_gguf(run, out) == ["one.gguf", "one.md"]
-    before = out.read_bytes()
-    with pytest.raises(ConfigError, match=r"one.gguf exists.*--force"):
-        export_gguf(run, out, dtype="float16")
-    assert out.read_bytes() == before
-    export_gguf(run, out, dtype="float16", force=True)
-    assert len(out.read_bytes()) < len(before)
-    assert sorted(file.name for file in out.parent.iterdir()) == ["one.gguf", "one.md"]
+    assert export_gguf(run, file) == ["one.gguf", "one.md"]
+    before = file.read_bytes()
+    for target, complaint in ((out, "not empty"), (file, r"one.gguf exists.*--force")):
+        with pytest.raises(ConfigError, match=complaint):
+            export_gguf(run, target, dtype="float16")
+        assert file.read_bytes() == before
+        export_gguf(run, target, dtype="float16", force=True)
+    assert len(file.read_bytes()) < len(before)
+    assert sorted(one.name for one in file.parent.iterdir()) == ["one.gguf", "one.md"]
 
 
 def test_without_the_package_the_extra_is_named(

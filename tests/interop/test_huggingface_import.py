@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ MakeRun = Callable[..., Path]
 MakeCheckpoint = Callable[..., Path]
 
 
+Take = Callable[[Path], Path]
+
+
 def change_json(path: Path, **changes: Any) -> None:
     value = {**json.loads(path.read_text("utf-8")), **changes}
     path.write_text(json.dumps(value), "utf-8")
@@ -39,10 +43,10 @@ def load_theirs(folder: Path) -> Any:
     "family", ["llama", "llama, tied", "llama, padded", "llama, theta", "qwen3", "mistral"]
 )
 def test_logits_and_greedy_text_agree(
-    make_checkpoint: MakeCheckpoint, runs: Path, family: str
+    make_checkpoint: MakeCheckpoint, take: Take, family: str
 ) -> None:
     folder = make_checkpoint(family)
-    ours = LanguageModel.load(import_huggingface(folder, "taken", runs_folder=runs), device="cpu")
+    ours = LanguageModel.load(take(folder), device="cpu")
     theirs = load_theirs(folder)
     prompt = "Ada had a red kite"
     ids = torch.tensor([ours.tokenizer.encode(prompt)])
@@ -59,10 +63,10 @@ def test_logits_and_greedy_text_agree(
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened(
-    make_checkpoint: MakeCheckpoint, runs: Path, dtype: torch.dtype
+    make_checkpoint: MakeCheckpoint, take: Take, dtype: torch.dtype
 ) -> None:
     folder = make_checkpoint(dtype=dtype)
-    ours = LanguageModel.load(import_huggingface(folder, "taken", runs_folder=runs), device="cpu")
+    ours = LanguageModel.load(take(folder), device="cpu")
     assert {one.dtype for one in ours.model.parameters()} == {torch.float32}
     ids = torch.tensor([list(range(20, 40))])
     with torch.no_grad():
@@ -72,7 +76,7 @@ def test_half_precision_is_widened(
 def test_shards_with_an_index_are_one_model(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
     folder = make_checkpoint()
     whole = import_huggingface(folder, "whole", runs_folder=runs)
-    (folder / "model.safetensors").unlink()
+    shutil.rmtree(folder)
     make_checkpoint(save={"max_shard_size": "20KB"})
     assert len(list(folder.glob("model-*.safetensors"))) > 2
     sharded = import_huggingface(folder, "sharded", runs_folder=runs)
@@ -93,17 +97,21 @@ def test_a_round_trip_gives_the_same_bytes(
         assert first.read_bytes() == second.read_bytes(), name
 
 
-def test_ids_of_special_tokens_survive(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+def test_ids_of_special_tokens_survive(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, take: Take
+) -> None:
     folder = make_checkpoint()
     change_json(folder / "generation_config.json", eos_token_id=[299, 5], pad_token_id=7)
-    run = import_huggingface(folder, "taken", runs_folder=tmp_path / "runs")
+    run = take(folder)
     export_huggingface(run, tmp_path / "out")
     told = json.loads((tmp_path / "out" / "generation_config.json").read_text("utf-8"))
     assert told == {"eos_token_id": [299, 5], "pad_token_id": 7}
 
 
 def test_a_tokenizer_that_adds_a_beginning_is_named(
-    make_checkpoint: MakeCheckpoint, runs: Path, caplog: pytest.LogCaptureFixture
+    make_checkpoint: MakeCheckpoint,
+    take: Take,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     folder = make_checkpoint()
     single = [{"SpecialToken": {"id": "<|endoftext|>"}}, {"Sequence": {"id": "A"}}]
@@ -111,19 +119,22 @@ def test_a_tokenizer_that_adds_a_beginning_is_named(
     processor = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, template]}
     change_json(folder / "tokenizer.json", post_processor=processor)
     with caplog.at_level(logging.WARNING, "groundup"):
-        import_huggingface(folder, "taken", runs_folder=runs)
+        take(folder)
     assert "puts <|endoftext|> before every text" in caplog.text
 
 
 def test_texts_end_where_the_checkpoint_says(
-    make_checkpoint: MakeCheckpoint, tokenizer: Tokenizer, runs: Path
+    make_checkpoint: MakeCheckpoint,
+    tokenizer: Tokenizer,
+    runs: Path,
+    take: Take,
 ) -> None:
     folder = make_checkpoint()
     ordinary = tokenizer.definition.ordinary_tokens()
     Tokenizer(ordinary, tokenizer.merges, ["<|end|>"]).save(
         folder / "tokenizer.json", "huggingface"
     )
-    run = import_huggingface(folder, "taken", runs_folder=runs)
+    run = take(folder)
     ours = LanguageModel.load(run, device="cpu")
     (end_id,) = ours.stop_ids
     assert end_id == ours.tokenizer.special_tokens["<|end|>"]
@@ -137,14 +148,14 @@ def test_texts_end_where_the_checkpoint_says(
 
 
 def test_an_imported_run_can_be_trained_on(
-    make_checkpoint: MakeCheckpoint, tmp_path: Path, runs: Path
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, runs: Path, take: Take
 ) -> None:
     from groundup.config import load_settings
     from groundup.data.prepare import prepare
     from groundup.runs.config import RunConfig
     from groundup.training import train
 
-    run = import_huggingface(make_checkpoint(), "taken", runs_folder=runs)
+    run = take(make_checkpoint())
     text = tmp_path / "text.txt"
     text.write_text("Ada had a red kite. " * 200, "utf-8")
     prepare([text], Tokenizer.load(run / "tokenizer.json"), tmp_path / "shards")
@@ -154,11 +165,9 @@ def test_an_imported_run_can_be_trained_on(
     assert CheckpointFolder(run / "checkpoints").steps() == [0, 2]
 
 
-def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, runs: Path) -> None:
+def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, take: Take) -> None:
     folder = make_checkpoint()
-    environment = RunFolder(
-        import_huggingface(folder, "taken", runs_folder=runs)
-    ).read_environment()
+    environment = RunFolder(take(folder)).read_environment()
     imported = environment["imported"]
     assert imported["architecture"] == "LlamaForCausalLM" and imported["folder"] == "checkpoint"
     assert imported["files"] == {
@@ -168,21 +177,13 @@ def test_the_run_says_where_it_came_from(make_checkpoint: MakeCheckpoint, runs: 
 
 
 def test_frequencies_of_the_rotation_in_old_checkpoints_are_no_weights(
-    make_checkpoint: MakeCheckpoint, runs: Path
+    make_checkpoint: MakeCheckpoint, take: Take
 ) -> None:
     folder = make_checkpoint()
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    import_huggingface(folder, "taken", runs_folder=runs)
-
-
-def test_importing_leaves_the_random_numbers_alone(
-    make_checkpoint: MakeCheckpoint, runs: Path
-) -> None:
-    folder = make_checkpoint()
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    import_huggingface(folder, "taken", runs_folder=runs)
-    assert torch.equal(torch.rand(3), expected)
+    state = torch.get_rng_state()
+    take(folder)
+    # Importing leaves the random numbers of the process alone.
+    assert torch.equal(torch.get_rng_state(), state)

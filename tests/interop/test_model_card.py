@@ -1,4 +1,4 @@
-"""The card beside an export tells the figures, settings and lineage of its run."""
+"""The card beside an export tells the results, settings and lineage of its run."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def test_it_opens_with_what_hubs_read(make_run: MakeRun) -> None:
     assert text.startswith("\n# tiny\n")
 
 
-def test_figures_are_those_of_the_checkpoint(make_run: MakeRun) -> None:
+def test_results_are_those_of_the_checkpoint(make_run: MakeRun) -> None:
     told = rows(export(make_run()))
     assert told["parameters"] == "36,768"
     assert (told["step"], told["tokens seen"]) == ("7", "448")
@@ -56,23 +56,16 @@ def test_the_best_may_lie_before_the_last(make_run: MakeRun) -> None:
     assert told["best validation loss (step 4)"] == "5.2500"
 
 
-def test_a_torn_last_line_is_no_figure(make_run: MakeRun) -> None:
+def test_what_is_torn_no_number_or_missing_is_no_result(make_run: MakeRun) -> None:
     run = make_run()
-    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+    metrics = run / "metrics.jsonl"
+    with open(metrics, "a", encoding="utf-8") as file:
         file.write('{"step": 7, "validation_loss": 0.0')
     assert rows(export(run))["validation loss (step 7)"] == "5.0000"
-
-
-def test_values_that_are_no_numbers_are_no_figures(make_run: MakeRun) -> None:
-    run = make_run()
     lines = [{"step": 7, "validation_loss": None}, {"step": "7"}, {"loss": "high"}, {}]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines), "utf-8")
+    metrics.write_text("".join(f"{json.dumps(one)}\n" for one in lines), "utf-8")
     assert not any("loss" in name for name in rows(export(run)))
-
-
-def test_a_run_without_metrics_has_a_card(make_run: MakeRun) -> None:
-    run = make_run()
-    (run / "metrics.jsonl").unlink()
+    metrics.unlink()
     (run / "environment.json").unlink()
     told = rows(export(run))
     assert told["run"] == "tiny" and "tokens seen" not in told

@@ -7,7 +7,7 @@ import pytest
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.model import ModelConfig, preset
+from groundup.model import PRESETS, ModelConfig, preset
 from groundup.model.shapes import weight_shapes
 
 

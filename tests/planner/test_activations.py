@@ -38,7 +38,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def kept_bytes(config: ModelConfig, batch: int) -> int:
-    """Memory that a loss holds until its way back, besides the model's own."""
+    """Memory that a loss holds for its backward pass, besides the model's own."""
     model = TransformerLM.from_config(config)
     own = {one.untyped_storage().data_ptr() for one in [*model.parameters(), *model.buffers()]}
     kept: dict[int, int] = {}
@@ -60,7 +60,7 @@ def kept_bytes(config: ModelConfig, batch: int) -> int:
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
 def test_a_block_keeps_for_each_token_what_is_planned(settings: dict[str, Any]) -> None:
     one, two = (ModelConfig(**{**SHAPE, **settings, "num_layers": n}) for n in (1, 2))
-    # What grows with both the batch and the layers is a block's share of a token.
+    # What grows with both the batch and the layers is a block's part of a token.
     grown = (kept_bytes(two, 5) - kept_bytes(two, 2)) - (kept_bytes(one, 5) - kept_bytes(one, 2))
     planned = sum(layer_activations(one, FLOAT32_ON_CPU).values())
     assert grown / (3 * 32) == pytest.approx(planned, rel=0.02)

@@ -1,4 +1,5 @@
-"""Operations by formula and by rule against torch's own count of the products that were made."""
+"""Operations by formula and by rule against torch's own count of the matmuls that were made, and
+the results for GPT-2 XL that every correct planner arrives at."""
 
 from typing import Any
 
@@ -7,10 +8,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from groundup.model import TransformerLM
-from groundup.model.config import ModelConfig
+from groundup.model.config import PRESETS, ModelConfig
 from groundup.optim.muon import Muon
 from groundup.planner import count_parameters, forward_flops, step_flops, training_flops_per_token
-from groundup.planner.flops import update_flops
+from groundup.planner.flops import (
+    fractions_by_context,
+    fractions_by_size,
+    layer_flops,
+    optimal_parameters,
+    optimal_tokens,
+    update_flops,
+)
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 101,
@@ -42,11 +50,9 @@ def count(config: ModelConfig, num_tokens: int) -> FlopCounterMode:
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-@pytest.mark.parametrize("num_tokens", [16, 7])
-def test_a_forward_pass_is_what_torch_counts(settings: dict[str, Any], num_tokens: int) -> None:
+def test_a_forward_pass_is_what_torch_counts(settings: dict[str, Any]) -> None:
     config = ModelConfig(**SHAPE, **settings, kernels="reference")
-    counter = count(config, num_tokens)
-    assert counter.get_total_flops() == sum(forward_flops(config, num_tokens).values())
+    assert count(config, 7).get_total_flops() == sum(forward_flops(config, 7).values())
 
 
 def test_every_component_is_what_torch_counts_in_its_modules() -> None:
@@ -67,22 +73,16 @@ def test_every_component_is_what_torch_counts_in_its_modules() -> None:
 
 
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_a_step_is_three_times_a_forward_pass(settings: dict[str, Any]) -> None:
-    config = ModelConfig(**SHAPE, **settings, kernels="reference")
-    model = TransformerLM.from_config(config)
-    with FlopCounterMode(display=False) as counter:
-        model(torch.zeros(3, config.context_length, dtype=torch.long)).sum().backward()
-    assert counter.get_total_flops() == step_flops(config, batch_size=3)
-
-
-@pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_the_rule_is_what_the_formulas_multiply(settings: dict[str, Any]) -> None:
+def test_a_step_is_three_forward_passes_and_the_rule_counts_it_per_token(
+    settings: dict[str, Any],
+) -> None:
     config = ModelConfig(**SHAPE, **settings, kernels="reference")
     model = TransformerLM.from_config(config)
     ids = torch.zeros(3, config.context_length, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(ids).sum().backward()
-    # Gains are weights that no matrix product sees; the rule counts them like the others.
+    assert counter.get_total_flops() == step_flops(config, batch_size=3)
+    # Gains are parameters that no matmul sees; the rule counts them like the others.
     gains = 6 * count_parameters(config)["norms"]
     assert counter.get_total_flops() == ids.numel() * (training_flops_per_token(config) - gains)
 
@@ -99,7 +99,7 @@ def test_attention_grows_with_the_context() -> None:
 
 @pytest.mark.parametrize("iterations", [5, 2])
 @pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}], ids=str)
-def test_an_update_by_muon_has_the_products_that_torch_counts(
+def test_an_update_by_muon_has_the_matmuls_that_torch_counts(
     settings: dict[str, Any], iterations: int
 ) -> None:
     config = ModelConfig(**SHAPE, **settings)
@@ -115,3 +115,38 @@ def test_an_update_by_muon_has_the_products_that_torch_counts(
     num_others = sum(count_parameters(config).values()) - num_in_blocks
     elementwise = 9 * num_in_blocks + 14 * num_others
     assert update_flops(config, "muon", iterations) == counter.get_total_flops() + elementwise
+
+
+XL = PRESETS["gpt2-xl"]
+
+
+def test_operations_of_gpt2_xl() -> None:
+    assert layer_flops(XL, 1_024) == {
+        "projections": 20_971_520_000,
+        "attention": 6_710_886_400,
+        "feed_forward": 62_914_560_000,
+    }
+    assert forward_flops(XL)["output_head"] == 164_682_137_600
+    assert sum(forward_flops(XL).values()) == 4_513_336_524_800
+    assert sum(forward_flops(XL, 16_384).values()) == 149_522_795_724_800
+    assert update_flops(XL) == 14 * 2_127_057_600
+
+
+def test_feed_forward_gains_with_size_and_attention_with_context() -> None:
+    by_size = list(fractions_by_size().values())
+    for part, falls in (("feed_forward", False), ("projections", False), ("output_head", True)):
+        fractions = [one[part] for one in by_size]
+        assert fractions == sorted(fractions, reverse=falls)
+    by_context = fractions_by_context(XL)
+    assert list(by_context) == [1_024, 2_048, 4_096, 8_192, 16_384]
+    fractions = [one["attention"] for one in by_context.values()]
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == pytest.approx((0.0714, 0.5515), abs=1e-4)
+    for one in by_context.values():
+        assert sum(one.values()) == pytest.approx(1.0)
+
+
+def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:
+    assert optimal_tokens(70) == 1_400
+    num_parameters = optimal_parameters(1e21)
+    assert 6 * num_parameters * optimal_tokens(num_parameters) == pytest.approx(1e21)

@@ -2,7 +2,6 @@
 that a process grows by."""
 
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,17 +29,13 @@ WIDE: dict[str, Any] = {
     "num_heads": 2,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "a narrow vocabulary": {"model": NARROW, "batch_size": 8},
     "micro-batches": {"model": NARROW, "batch_size": 8, "micro_batch_size": 2},
     "a wide vocabulary": {"model": WIDE, "batch_size": 8},
     "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
-    "muon with a batch": {"model": NARROW, "batch_size": 8, "optimizer": {"name": "muon"}},
     "sgd": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "sgd"}},
-    "sgd with a batch": {"model": NARROW, "batch_size": 8, "optimizer": {"name": "sgd"}},
 }
 VARIANTS: list[dict[str, Any]] = [
     {"num_kv_heads": 2},
-    {"num_kv_heads": 1},
     {"qk_norm": True},
     {"tie_embeddings": True},
     {"norm": "post"},
@@ -55,7 +50,10 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 for precision in ("float32", "bfloat16"):
     for variant in [{}, *VARIANTS]:
-        settings = {"model": {**NARROW, **variant}, "batch_size": 8, "precision": precision}
+        # Scores by the formula grow with the square of the context.
+        batch_size = 2 if "context_length" in variant else 8
+        model = {**NARROW, **variant}
+        settings = {"model": model, "batch_size": batch_size, "precision": precision}
         CASES[f"{precision} {variant}"] = settings
 
 BY_FORMULA: dict[str, Any] = {
@@ -168,10 +166,10 @@ def test_an_update_by_the_formula_takes_what_is_planned_where_no_kernel_is(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems keep freed memory otherwise")
 def test_a_process_grows_by_what_is_planned(environment: dict[str, str]) -> None:
-    settings = {"model": NARROW, "batch_size": 32}
+    settings = {"model": NARROW, "batch_size": 16}
     command = [sys.executable, "-c", PROCESS, json.dumps(settings)]
-    growths = [int(subprocess.check_output(command, env=environment)) for _ in range(3)]
-    planned = training_memory(ModelConfig(**NARROW), CPU).bytes_at(32)
+    growth = int(subprocess.check_output(command, env=environment))
+    planned = training_memory(ModelConfig(**NARROW), CPU).bytes_at(16)
     # Of a small process the holes in its heap are not the same twice; a whole run is held to less
     # in tests/training/test_process_memory.py.
-    assert planned == pytest.approx(statistics.median(growths), rel=0.15)
+    assert planned == pytest.approx(growth, rel=0.2)

@@ -9,6 +9,7 @@ import pytest
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner import Execution, training_memory
+from groundup.planner.activations import textbook_memory
 from groundup.planner.flops import OptimizerName
 from groundup.planner.memory import pick_micro_batch
 
@@ -132,3 +133,15 @@ def test_muon_needs_less_state_and_more_at_the_update() -> None:
     adamw, muon = (training_memory(config, CPU, name) for name in ("adamw", "muon"))
     assert muon.optimizer_state < adamw.optimizer_state
     assert muon.moments(1)["update"] > adamw.moments(1)["update"]
+
+
+def test_textbook_memory_of_gpt2_xl_is_a_line_whose_largest_batch_in_80_gb_is_2() -> None:
+    memory = textbook_memory(PRESETS["gpt2-xl"])
+    assert memory.fixed_bytes == 16 * 2_127_057_600 == 34_032_921_600
+    # A token keeps in each block 8 vectors, 25 heads' scores twice and 4 inner vectors.
+    per_block = 8 * 1_600 + 2 * 25 * 1_024 + 4 * 6_400
+    per_token = 48 * per_block + 1_600 + 2 * 50_257
+    assert memory.bytes_per_sequence == 4 * 1_024 * per_token == 18_034_335_744
+    assert memory.bytes_at(3) == 3 * 18_034_335_744 + 34_032_921_600
+    assert memory.largest_batch(80 * 10**9) == memory.largest_batch(80 * 2**30) == 2
+    assert memory.largest_batch(30 * 10**9) == 0

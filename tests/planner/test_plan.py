@@ -11,16 +11,20 @@ from groundup.planner import (
     Plan,
     count_parameters,
     describe_cpu,
+    expected_duration,
     get_accelerator,
     make_plan,
     memory_line,
+    step_flops,
+    time_line,
     training_memory,
     training_state_bytes,
     two_line_plan,
 )
-from groundup.planner.optimal import optimal_parameters, optimal_tokens
-from groundup.planner.prices import Price
-from groundup.planner.quantities import show_bytes
+from groundup.planner.activations import DeviceKind
+from groundup.planner.duration import EXPECTED_MFU
+from groundup.planner.hardware import Price
+from groundup.planner.quantities import show_bytes, show_duration
 
 
 def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
@@ -29,8 +33,8 @@ def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
 
 
 def test_a_plan_is_json_to_the_last_value() -> None:
-    figures = plan_on("H200").to_json()
-    assert json.loads(json.dumps(figures)) == figures
+    results = plan_on("H200").to_json()
+    assert json.loads(json.dumps(results)) == results
 
 
 def test_time_is_work_over_rate_and_price_is_time() -> None:
@@ -55,11 +59,15 @@ def test_a_plan_picks_the_micro_batch_and_knows_its_peak() -> None:
     assert plan.peak_bytes is not None and plan.peak_bytes < plan.memory_bytes
     too_large = make_plan(PRESETS["gpt2-xl"], describe_cpu(1, 10**9), batch_size=1, num_steps=1)
     assert too_large.micro_batch == 0 and too_large.peak_bytes is None
-    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0
+    assert too_large.to_json()["memory"]["largest_micro_batch"] == 0 and not too_large.fits
+    given = make_plan(
+        PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=512, num_steps=1, micro_batch=512
+    )
+    assert not given.fits and plan.fits
 
 
 @pytest.mark.parametrize("mfu", [0.0, -1.0, 1e-300, 1.5, float("nan")])
-def test_an_mfu_that_is_no_share_is_refused(mfu: float) -> None:
+def test_an_mfu_that_is_no_fraction_is_refused(mfu: float) -> None:
     with pytest.raises(ConfigError, match=r"mfu is .*from 1e-06 to 1"):
         plan_on("H200", mfu=mfu)
 
@@ -103,13 +111,6 @@ def test_tf32_is_a_rate_of_its_own_where_there_are_tensor_cores_and_float32_else
     assert rates == {"A100": ("tf32", 156e12), "M4 Max": ("float32", 16.2e12)}
 
 
-def test_a_micro_batch_that_is_too_large_does_not_fit() -> None:
-    config, h200 = PRESETS["gpt2-xl"], get_accelerator("H200")
-    plan = make_plan(config, h200, batch_size=1_024, num_steps=1, micro_batch=1_024)
-    assert not plan.fits and not plan.to_json()["memory"]["fits"]
-    assert make_plan(config, h200, batch_size=1_024, num_steps=1).fits
-
-
 def test_a_run_beyond_all_devices_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"more than 1e\+60 operations"):
         make_plan(PRESETS["gpt2-xl"], get_accelerator("H200"), batch_size=10**30, num_steps=10**30)
@@ -122,37 +123,14 @@ def test_enough_steps_give_a_model_its_twenty_tokens_a_parameter() -> None:
     assert (steps - 1) * tokens_per_step < 20 * plan.num_parameters <= steps * tokens_per_step
 
 
-def test_twenty_tokens_a_parameter_use_up_the_compute() -> None:
-    assert optimal_tokens(70) == 1_400
-    num_parameters = optimal_parameters(1e21)
-    assert 6 * num_parameters * optimal_tokens(num_parameters) == pytest.approx(1e21)
-
-
 def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
-    first, second = two_line_plan(PRESETS["tinystories"], batch_size=32, num_steps=40_000)
+    config = PRESETS["tinystories"]
+    first, second = two_line_plan(config, 32, 40_000, tokens_in_corpus=200_000_000)
     assert first.startswith("22.7 million parameters: 363.1 MB of memory")
-    assert second.startswith("40,000 steps of 8,192 tokens: 327.7 million tokens, ")
-    assert "915 gigaFLOP a step, 36.6 petaFLOP in all" in second
-
-
-def test_passes_over_the_corpus_are_told_when_its_size_is_known() -> None:
-    config = ModelConfig(context_length=100)
-    _, line = two_line_plan(config, 10, 300, tokens_in_corpus=200_000)
-    assert "300,000 tokens (1.5 passes over 200,000)" in line
-
-
-def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
-    memory = training_memory(PRESETS["tinystories"], Execution("cuda", "bfloat16"))
-    whole, parts = memory_line(memory, 512, 512), memory_line(memory, 64, 512)
-    assert whole.startswith("about 10.7 GB at the peak of a step with all 512 sequences at once: ")
-    assert "373.0 MB stand, a sequence adds 17.5 MB" in whole
-    standing = memory.state_bytes + memory.workspaces
-    rest = memory.bytes_at(512) - standing - 512 * memory.bytes_per_sequence
-    assert rest > 10**9 and whole.endswith(f", {show_bytes(rest)} come and go")
-    assert "with micro-batches of 64 of 512 sequences" in parts
-
-
-def test_small_and_huge_runs_keep_readable_figures() -> None:
+    assert second == (
+        "40,000 steps of 8,192 tokens: 327.7 million tokens (1.6 epochs of 200.0 million), "
+        "915 gigaFLOP a step, 36.6 petaFLOP in all"
+    )
     tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
     first, second = two_line_plan(tiny, 1, 1)
     assert first.startswith("10 parameters: 160 B ") and "36 FLOP a step" in second
@@ -160,8 +138,19 @@ def test_small_and_huge_runs_keep_readable_figures() -> None:
     assert "zettaFLOP in all" in second and "e+" not in second
 
 
+def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
+    memory = training_memory(PRESETS["tinystories"], Execution("cuda", "bfloat16"))
+    whole, parts = memory_line(memory, 512, 512), memory_line(memory, 64, 512)
+    assert whole.startswith("about 10.7 GB at the peak of a step with all 512 sequences at once: ")
+    assert "373.0 MB fixed, 17.5 MB per sequence" in whole
+    fixed = memory.state_bytes + memory.workspaces
+    rest = memory.bytes_at(512) - fixed - 512 * memory.bytes_per_sequence
+    assert rest > 10**9 and whole.endswith(f", {show_bytes(rest)} temporary")
+    assert "with micro-batches of 64 of 512 sequences" in parts
+
+
 @pytest.mark.parametrize("name", PRESETS)
-def test_state_is_two_values_a_weight_and_the_optimizers(name: str) -> None:
+def test_state_is_two_values_a_parameter_and_the_optimizers(name: str) -> None:
     config = PRESETS[name]
     parts = count_parameters(config)
     num_parameters = sum(parts.values())
@@ -169,3 +158,56 @@ def test_state_is_two_values_a_weight_and_the_optimizers(name: str) -> None:
     assert training_state_bytes(config, "adamw") == 16 * num_parameters
     in_blocks = parts["attention"] + parts["feed_forward"]
     assert training_state_bytes(config, "muon") == 16 * num_parameters - 4 * in_blocks
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "peak", "precision", "line"),
+    [
+        (
+            "NVIDIA H200", "cuda", 989.4e12, "bfloat16",
+            "about 92.5 s for 10,000 steps at 40% of the 989.4 TFLOP/s in bfloat16 of one H200 "
+            "(NVIDIA H200 data sheet, halved): $0.10 at $4.00 an hour",
+        ),
+        (
+            "CPU of 2 cores", "cpu", 218.3e9, "float32",
+            "about 3.9 days for 10,000 steps at 50% of the 0.2183 TFLOP/s in float32 of one CPU of "
+            "2 cores (measured): $7.60 at $0.08 an hour",
+        ),
+        (
+            "NVIDIA L40S", "cuda", 362e12, "bfloat16",
+            "about 4.2 minutes for 10,000 steps at 40% of the 362 TFLOP/s in bfloat16 of one L40S "
+            "(NVIDIA L4, L40 and L40S data sheets)",
+        ),
+    ],
+)  # fmt: skip
+def test_an_expected_time_says_what_it_assumes_and_costs(
+    device: str, kind: DeviceKind, peak: float, precision: str, line: str
+) -> None:
+    duration = expected_duration(
+        PRESETS["tinystories"],
+        batch_size=128,
+        num_steps=10_000,
+        peak_flops_per_second=peak,
+        device=device,
+        kind=kind,
+        precision=precision,
+    )
+    assert time_line(duration) == line
+    seconds = 10_000 * step_flops(PRESETS["tinystories"], 128) / (EXPECTED_MFU[kind] * peak)
+    assert duration.seconds == pytest.approx(seconds)
+    assert EXPECTED_MFU.keys() == {Execution.of(d, "").device for d in ("cpu", "cuda:1", "mps")}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0214, "21 ms"),
+        (1.0, "1.0 s"),
+        (119.0, "119.0 s"),
+        (120.0, "2.0 minutes"),
+        (7_200.0, "2.0 hours"),
+        (172_800.0, "2.0 days"),
+    ],
+)
+def test_a_time_is_shown_in_the_unit_that_suits_it(seconds: float, shown: str) -> None:
+    assert show_duration(seconds) == shown

@@ -171,7 +171,7 @@ def test_ids_that_the_tokenizer_lacks_are_never_written(
             for choice in choices:
                 assert set(choice["logprobs"]["token_ids"]) <= set(vocab)
                 assert all(set(ids) <= set(vocab) for ids in choice["logprobs"]["top_ids"])
-            assert choices[0]["text"] == padded.generate("the", 12, seed=3, **options)
+            assert choices[0]["text"] == padded.generate("the", max_tokens=12, seed=3, **options)
             events = running.complete({**body, **options, "n": 1, "stream": True}).text
             pieces = [json.loads(line[6:]) for line in events.splitlines() if line[6:7] == "{"]
             written = "".join(piece["choices"][0]["text"] for piece in pieces)

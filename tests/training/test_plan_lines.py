@@ -19,8 +19,8 @@ MakeConfig = Callable[..., RunConfig]
 BEGINNINGS = [
     r"data in .*: [\d,]+ ids for train, ",
     r"[\d,]+ parameters: .* of memory for weights, gradients and optimizer",
-    r"12 steps of 64 tokens: 768 tokens \(.* passes over .*\), .* a step, .* in all",
-    r"about .* at the peak of a step with all 4 sequences at once: .* stand, a sequence adds ",
+    r"12 steps of 64 tokens: 768 tokens \(.* epochs of .*\), .* a step, .* in all",
+    r"about .* at the peak of a step with all 4 sequences at once: .* fixed, .* per sequence",
     r"about .* for 12 steps at 50% of the .* TFLOP/s in float32 of one CPU of 1 core \(measured\)",
     r"kernels on ",
     r"step +1/12 ",

@@ -1,4 +1,4 @@
-"""`groundup export`: hand a trained model to other tools, as a folder or file they load."""
+"""`groundup export`: a trained model for other tools, as a folder or file they load."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,10 @@ class Arguments:
     """A folder for transformers, or a file for llama.cpp."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """The numbers of the weights."""
+    """The precision of the weights."""
 
     checkpoint: str = "newest"
-    """The state of the run to export: newest, best, or a step."""
+    """The checkpoint to export: newest, best, or a step."""
 
     force: bool = False
     """Replace an earlier export."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Fixed, Suppress
 
@@ -14,10 +14,9 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
-from groundup.planner.duration import ASSUMED_MFU
-from groundup.planner.expectation import EXPECTED_MFU
+from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName
-from groundup.planner.prices import Price, find_price
+from groundup.planner.hardware import Price, find_price
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
 # What a probe finds out by itself.
 _MEASURED = ("--device", "--mfu", "--peak-tflops", "--memory-gb")
-# Beyond them a figure was mistyped, or is no number.
+# Beyond them a number was mistyped.
 _RANGES = {
     "peak_tflops": (1e-6, 1e9),
     "memory_gb": (1e-3, 1e9),
@@ -74,10 +73,10 @@ class Arguments:
     """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
 
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
-    """Of products; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
+    """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
     mfu: float = ASSUMED_MFU
-    """The share of the device's peak that training reaches."""
+    """The fraction of the device's peak that training reaches."""
 
     peak_tflops: float | None = None
     """The device's peak, if not the table's."""
@@ -98,7 +97,7 @@ class Arguments:
     """Print one JSON object instead of tables."""
 
     plot: Path | None = None
-    """Write a drawing of the shares over model sizes and context lengths, as SVG."""
+    """Write a chart of where operations go, by model size and by context length, as SVG."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
 
@@ -139,7 +138,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Plan, and print or draw it."""
+    """Plan, and print it; with --plot also as a chart."""
     _check(arguments)
     if arguments.devices:
         _show_devices(arguments)
@@ -153,10 +152,10 @@ def run(arguments: Arguments) -> None:
         picture = draw_flop_fractions(plan.config, arguments.preset or "the model")
         write_text_atomic(arguments.plot, picture)
     if arguments.json:
-        figures = plan.to_json()
+        results = plan.to_json()
         if probe is not None:
-            figures["probe"] = probe.to_json()
-        print(json.dumps(figures, ensure_ascii=False, indent=2))
+            results["probe"] = probe.to_json()
+        print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     from groundup.cli.plan_page import print_plan, print_probe
 
@@ -171,11 +170,15 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
     price = None
     if arguments.price_per_hour is not None:
         price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
+    num_steps = arguments.num_steps
+    if arguments.tokens is not None:
+        tokens_per_step = arguments.batch_size * arguments.model.context_length
+        num_steps = -(-arguments.tokens // tokens_per_step)
     plan = make_plan(
         arguments.model,
         _device(arguments) if probe is None else probe.device,
         batch_size=arguments.batch_size,
-        num_steps=_num_steps(arguments),
+        num_steps=num_steps,
         precision=arguments.precision if probe is None else probe.precision,
         mfu=arguments.mfu if probe is None else probe.mfu,
         optimizer=arguments.optimizer,
@@ -190,19 +193,18 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
 
 def _show_devices(arguments: Arguments) -> None:
     from groundup.cli.plan_page import print_devices
-    from groundup.planner.accelerators import ACCELERATORS
+    from groundup.planner.hardware import ACCELERATORS
 
     devices = [*ACCELERATORS, describe_cpu(num_cores(), memory_bytes())]
-    if arguments.json:
-        rows = [{**one._asdict(), "price": _price_of(one)} for one in devices]
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
-    else:
+    if not arguments.json:
         print_devices(devices)
-
-
-def _price_of(device: Accelerator) -> dict[str, Any] | None:
-    price = find_price(device.name)
-    return None if price is None else price._asdict()
+        return
+    prices = [find_price(device.name) for device in devices]
+    rows = [
+        {**device._asdict(), "price": None if price is None else price._asdict()}
+        for device, price in zip(devices, prices, strict=True)
+    ]
+    print(json.dumps(rows, ensure_ascii=False, indent=2))
 
 
 def _probe(arguments: Arguments) -> "Probe":
@@ -220,12 +222,6 @@ def _probe(arguments: Arguments) -> "Probe":
         tf32=arguments.precision == "tf32",
     )
     return probe_this_machine(config, memory_bytes())
-
-
-def _num_steps(arguments: Arguments) -> int:
-    if arguments.tokens is None:
-        return arguments.num_steps
-    return -(-arguments.tokens // (arguments.batch_size * arguments.model.context_length))
 
 
 def _device(arguments: Arguments) -> Accelerator:
@@ -258,18 +254,18 @@ def _tokens_in(shards: Path) -> int | None:
 
 
 def _check(arguments: Arguments) -> None:
+    def complain(name: str, problem: str) -> None:
+        value = getattr(arguments, name)
+        raise ConfigError(f"--{name.replace('_', '-')} is {value:g}, but must be {problem}")
+
     for name in ("batch_size", "num_steps", "tokens", "micro_batch_size", "corpus_tokens"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise ConfigError(f"{_flag(name)} is {value}, but must be at least 1")
+            complain(name, "at least 1")
     for name, (low, high) in _RANGES.items():
         value = getattr(arguments, name)
         if value is not None and not low <= value <= high:
-            raise ConfigError(
-                f"{_flag(name)} is {value:g}, but must be from {low:g} to {high:g}"
-                if value > 0
-                else f"{_flag(name)} is {value:g}, but must be above 0"
-            )
+            complain(name, f"from {low:g} to {high:g}" if value > 0 else "above 0")
     size = arguments.micro_batch_size
     if size is not None and arguments.batch_size % size:
         raise ConfigError(
@@ -278,7 +274,3 @@ def _check(arguments: Arguments) -> None:
         )
     if arguments.plot is not None and arguments.plot.suffix != ".svg":
         raise ConfigError(f"--plot writes SVG, but {str(arguments.plot)!r} does not end in .svg")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -1,13 +1,18 @@
-"""A plan on the screen: tables of figures, and the way from operations to days and dollars."""
+"""A plan on the screen: tables, and the way from operations to days and dollars."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from groundup.cli.tables import print_figures, print_table
-from groundup.planner.accelerators import Accelerator
-from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
+from groundup.planner.flops import (
+    OPTIMAL_SOURCE,
+    fractions_by_context,
+    fractions_by_size,
+    optimal_parameters,
+    optimal_tokens,
+)
+from groundup.planner.hardware import Accelerator, find_price
 from groundup.planner.plan import Plan
-from groundup.planner.prices import find_price
 from groundup.planner.quantities import (
     show_bytes,
     show_count,
@@ -15,7 +20,6 @@ from groundup.planner.quantities import (
     show_duration,
     show_flops,
 )
-from groundup.planner.shares import shares_by_context, shares_by_size
 
 if TYPE_CHECKING:
     from groundup.training.machine_probe import Probe
@@ -24,10 +28,10 @@ if TYPE_CHECKING:
 def print_plan(plan: Plan) -> None:
     """Every part of a plan, one table each."""
     _print_parts(plan)
-    _print_shares("shares by size", shares_by_size())
-    by_context = shares_by_context(plan.config)
-    _print_shares(
-        "shares by context length", {f"{length:,}": one for length, one in by_context.items()}
+    _print_fractions("fractions by size", fractions_by_size())
+    by_context = fractions_by_context(plan.config)
+    _print_fractions(
+        "fractions by context length", {f"{length:,}": one for length, one in by_context.items()}
     )
     _print_memory(plan)
     _print_textbook(plan)
@@ -37,7 +41,7 @@ def print_plan(plan: Plan) -> None:
 def print_probe(plan: Plan, probe: "Probe") -> None:
     """What three steps on this machine took, beside what was predicted of them."""
     size = probe.micro_batch
-    figures = [
+    rows = [
         (
             f"a step of {size:,} sequence{'' if size == 1 else 's'}",
             show_duration(probe.seconds_per_step),
@@ -46,7 +50,7 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
         ("its peak memory, measured", show_bytes(probe.peak_bytes)),
         ("its peak memory, predicted", show_bytes(probe.predicted_bytes)),
     ]
-    print_figures(f"measured on {plan.duration.device}", figures)
+    print_figures(f"measured on {plan.duration.device}", rows)
 
 
 def print_devices(devices: Sequence[Accelerator]) -> None:
@@ -81,7 +85,7 @@ def _print_parts(plan: Plan) -> None:
     total = plan.num_parameters
     rows = [(_words(name), f"{n:,}", f"{n / total:.1%}") for name, n in plan.parameters.items()]
     rows.append(("total", f"{total:,}", show_bytes(4 * total)))
-    print_table("parameters", ("part", "weights", "share"), rows)
+    print_table("parameters", ("part", "parameters", "fraction"), rows)
     flops = plan.flops
     total = sum(flops.values())
     layers = {name: f"{n:,}" for name, n in plan.flops_per_layer.items()}
@@ -92,33 +96,33 @@ def _print_parts(plan: Plan) -> None:
     per_layer = sum(plan.flops_per_layer.values())
     lines.append(("total", f"{per_layer:,}", f"{total:,}", show_flops(total)))
     title = f"operations of a forward pass of {plan.config.context_length:,} tokens"
-    print_table(title, ("part", "a layer", "all", "share"), lines)
+    print_table(title, ("part", "a layer", "all", "fraction"), lines)
 
 
-def _print_shares(title: str, shares: Mapping[str, Mapping[str, float]]) -> None:
-    names = list(next(iter(shares.values())))
-    rows = [(label, *(f"{one[name]:.1%}" for name in names)) for label, one in shares.items()]
+def _print_fractions(title: str, fractions: Mapping[str, Mapping[str, float]]) -> None:
+    names = list(next(iter(fractions.values())))
+    rows = [(label, *(f"{one[name]:.1%}" for name in names)) for label, one in fractions.items()]
     print_table(title, ("", *map(_words, names)), rows)
 
 
 def _print_memory(plan: Plan) -> None:
     memory = plan.memory
-    figures = [
+    rows = [
         ("weights", show_bytes(memory.weights)),
         ("gradients", show_bytes(memory.gradients)),
         ("optimizer state", show_bytes(memory.optimizer_state)),
         ("copies of weights", show_bytes(memory.weight_copies)),
     ]
     if memory.workspaces:
-        figures.append(("workspaces of products", show_bytes(memory.workspaces)))
+        rows.append(("matmul workspaces", show_bytes(memory.workspaces)))
     for name, count in memory.activations_per_sequence.items():
-        figures.append((f"a sequence: {_words(name)}", show_bytes(count)))
+        rows.append((f"a sequence: {_words(name)}", show_bytes(count)))
     largest = memory.largest_micro_batch(plan.memory_bytes)
-    figures.append(("a sequence: total", show_bytes(memory.bytes_per_sequence)))
-    figures.append((f"largest micro-batch in {_show_memory(plan)}", f"{largest:,}"))
-    figures.append(("peak of a step", _show_peak(plan)))
+    rows.append(("a sequence: total", show_bytes(memory.bytes_per_sequence)))
+    rows.append((f"largest micro-batch in {_show_memory(plan)}", f"{largest:,}"))
+    rows.append(("peak of a step", _show_peak(plan)))
     where = f"{memory.execution.precision} on {memory.execution.device}"
-    print_figures(f"memory of groundup train, {where}", figures)
+    print_figures(f"memory of groundup train, {where}", rows)
 
 
 def _show_peak(plan: Plan) -> str:
@@ -133,17 +137,17 @@ def _show_peak(plan: Plan) -> str:
 
 def _print_textbook(plan: Plan) -> None:
     textbook = plan.textbook
-    figures = [
+    rows = [
         (_words(name), show_bytes(count))
         for name, count in textbook.activations_per_sequence.items()
     ]
     largest = textbook.largest_batch(plan.memory_bytes)
-    figures += [
+    rows += [
         ("weights, gradients, AdamW", show_bytes(textbook.fixed_bytes)),
         ("in all", textbook.formula()),
         (f"largest batch in {_show_memory(plan)}", f"{largest:,}"),
     ]
-    print_figures("memory by the textbook: float32, every intermediate kept", figures)
+    print_figures("memory by the textbook: float32, every intermediate kept", rows)
 
 
 def _print_run(plan: Plan) -> None:
@@ -151,7 +155,7 @@ def _print_run(plan: Plan) -> None:
     tokens = f"{show_count(plan.num_tokens)} in {duration.num_steps:,} steps"
     if plan.num_epochs is not None and plan.tokens_in_corpus is not None:
         tokens += f", {plan.num_epochs:.3g} epochs of {show_count(plan.tokens_in_corpus)}"
-    figures = [
+    rows = [
         ("tokens", tokens),
         ("a step", f"{show_flops(duration.flops_per_step)}, update {plan.update_flops:,} FLOPs"),
         ("time", show_duration(duration.seconds)),
@@ -161,7 +165,7 @@ def _print_run(plan: Plan) -> None:
         price = show_dollars(duration.dollars)
     best = optimal_parameters(duration.total_flops)
     enough = show_count(optimal_tokens(plan.num_parameters))
-    figures += [
+    rows += [
         ("price", price),
         (
             "enough tokens for this model",
@@ -171,9 +175,9 @@ def _print_run(plan: Plan) -> None:
             "best use of this compute",
             f"{show_count(best)} parameters on {show_count(optimal_tokens(best))} tokens",
         ),
-        ("by", SOURCE),
+        ("by", OPTIMAL_SOURCE),
     ]
-    print_figures(f"the run on one {duration.device}", figures)
+    print_figures(f"the run on one {duration.device}", rows)
     for line in duration.derivation():
         print(f"  {line}")
 

@@ -14,7 +14,7 @@ from groundup.experiments.slots import Slot, make_slots, num_devices
 from groundup.experiments.trials import Trial
 from groundup.planner import Execution, describe_cpu, expected_duration, find_accelerator
 from groundup.planner.duration import Duration
-from groundup.planner.prices import Price, find_price
+from groundup.planner.hardware import Price, find_price
 from groundup.planner.quantities import show_dollars, show_duration
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder

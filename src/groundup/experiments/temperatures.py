@@ -25,7 +25,13 @@ from groundup.experiments.reference_text import (
 )
 from groundup.experiments.report.text import shorten
 from groundup.experiments.results.statistics import Interval, confidence_interval
-from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
+from groundup.generation import (
+    Engine,
+    GenerationRequest,
+    GenerationSettings,
+    LanguageModel,
+    Sampler,
+)
 from groundup.generation.sampling import Temperature, not_finite
 
 # As many rows at once as a step carries without slowing much.
@@ -247,12 +253,14 @@ def generate_drafts(
 def _requests(
     language_model: LanguageModel, setting: Setting, conditions: Conditions
 ) -> list[GenerationRequest]:
-    sampler = Sampler.of(setting.temperature, top_p=setting.top_p)
+    settings = GenerationSettings(
+        max_tokens=conditions.max_tokens, temperature=setting.temperature, top_p=setting.top_p
+    )
     num_texts = 1 if setting.is_greedy else conditions.num_texts
     context_length = language_model.model.config.context_length
     requests = []
     for prompt in conditions.prompts:
-        request = language_model.request(prompt, conditions.max_tokens, sampler)
+        request = language_model.request(prompt, settings)
         if len(request.prompt_ids) > context_length:
             raise ConfigError(
                 f"the prompt {shorten(prompt, 40)!r} has {len(request.prompt_ids)} tokens, more "

@@ -1,38 +1,42 @@
-"""Text from a trained model: how ids are chosen, the engine that chooses them, the text of them."""
+"""Text from a trained model: how ids are sampled, the engine that samples them, the text of them.
 
-from groundup.generation.decoder import Decoder, ModelDecoder, choose_decoder
-from groundup.generation.engine import Engine
-from groundup.generation.language_model import LanguageModel
-from groundup.generation.request import GenerationRequest, NewToken
-from groundup.generation.sampling import (
-    Greedy,
-    MinP,
-    RepetitionPenalty,
-    Sampler,
-    Temperature,
-    TopK,
-    TopP,
-)
-from groundup.generation.scoring import Score
-from groundup.generation.text_stream import TextStream
-from groundup.generation.writable_ids import WritableIds
+Names are resolved on first use: the settings of generation cost no torch import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from groundup.generation.engine import Engine
+    from groundup.generation.language_model import LanguageModel
+    from groundup.generation.request import GenerationRequest, GenerationSettings, NewToken
+    from groundup.generation.sampling import Greedy, Sampler
+    from groundup.generation.text_stream import TextStream
+
+_MODULE_OF = {
+    "Engine": "engine",
+    "GenerationRequest": "request",
+    "GenerationSettings": "request",
+    "Greedy": "sampling",
+    "LanguageModel": "language_model",
+    "NewToken": "request",
+    "Sampler": "sampling",
+    "TextStream": "text_stream",
+}
 
 __all__ = [
-    "Decoder",
     "Engine",
     "GenerationRequest",
+    "GenerationSettings",
     "Greedy",
     "LanguageModel",
-    "MinP",
-    "ModelDecoder",
     "NewToken",
-    "RepetitionPenalty",
     "Sampler",
-    "Score",
-    "Temperature",
     "TextStream",
-    "TopK",
-    "TopP",
-    "WritableIds",
-    "choose_decoder",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'groundup.generation' has no attribute {name!r}")
+    return getattr(import_module(f"groundup.generation.{_MODULE_OF[name]}"), name)

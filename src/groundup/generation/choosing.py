@@ -1,12 +1,13 @@
-"""How the engine's rows get their next ids: decoded and drawn here, or both by a device at once.
+"""How the engine's rows get their next ids: decoded and sampled here, or both by a device at once.
 
-A device that draws needs nothing from the host between steps, so its next step begins before the
+A device that samples needs nothing from the host between steps, so its next step begins before the
 ids of the last are looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,66 +15,81 @@ from jaxtyping import Float
 from torch import Tensor
 
 from groundup.generation.decoder import Decoder
-from groundup.generation.prompts import Row
-from groundup.generation.sampling import Sampler
+from groundup.generation.request import GenerationRequest
+from groundup.generation.sampling import Sampler, Uniforms
+
+
+@dataclass
+class Row:
+    """A request that is running."""
+
+    handle: int
+    request: GenerationRequest
+    ids: list[int]
+    """What the model sees; the last of them is not in the cache yet."""
+    uniforms: Uniforms
+    num_new: int = 0
+    is_waiting: bool = True
+    """The cache does not have the text yet."""
+    holds_prompt: bool = True
+    """The text still begins with the prompt."""
 
 
 class HostChooser:
-    """Lets the decoder decode and draws from its logits, rows of equal samplers together."""
+    """Lets the decoder decode and samples from its logits, rows of equal samplers together."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         # For rules that ask: which ids the text of each row holds.
         self._seen: Tensor | None = None
-        self._groups: list[tuple[Sampler, list[int]]] = []
+        self._groups: dict[Sampler, list[int]] = {}
 
-    def join(self, place: int, row: Row) -> None:
-        """A row begins at this place."""
+    def join(self, index: int, row: Row) -> None:
+        """A row begins at this index."""
         if not row.request.sampler.needs_history:
             return
         if self._seen is None:
             shape = (self._decoder.max_rows, self._decoder.vocab_size)
             self._seen = torch.zeros(shape, dtype=torch.bool, device=self._decoder.device)
-        self._seen[place] = False
-        self._seen[place, torch.tensor(row.request.prompt_ids, device=self._seen.device)] = True
+        self._seen[index] = False
+        self._seen[index, torch.tensor(row.request.prompt_ids, device=self._seen.device)] = True
 
     def move(self, source: int, target: int) -> None:
-        """A row takes another place."""
+        """A row takes another index."""
         if self._seen is not None:
             self._seen[target] = self._seen[source]
 
     @torch.inference_mode()
     def advance(self, rows: Sequence[Row], has_changed: bool) -> tuple[list[int], Tensor]:
-        """The next ids, NO_ID where scores are not finite, and the logits they are from."""
+        """The next ids, NO_ID where logits are not finite, and the logits they are from."""
         if has_changed:
-            self._groups = _group([row.request.sampler for row in rows])
+            self._groups = {}
+            for index, row in enumerate(rows):
+                self._groups.setdefault(row.request.sampler, []).append(index)
         logits = self._decoder.decode(
             torch.tensor([row.ids[-1] for row in rows]),
             torch.tensor([len(row.ids) - 1 for row in rows]),
         )
         numbers = torch.tensor([row.uniforms[row.num_new] for row in rows], dtype=torch.float64)
         if len(self._groups) == 1:
-            sampler = self._groups[0][0]
+            sampler = next(iter(self._groups))
             seen = self._history(sampler, slice(len(rows)), logits)
-            drawn = sampler.draw(logits, numbers, seen)
+            ids = sampler.sample(logits, numbers, seen)
         else:
-            drawn = torch.empty(len(rows), dtype=torch.long, device=logits.device)
-            for sampler, places in self._groups:
-                drawn[places] = sampler.draw(
-                    logits[places], numbers[places], self._history(sampler, places, logits)
-                ).to(drawn.device)
+            ids = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+            for sampler, group in self._groups.items():
+                seen = self._history(sampler, group, logits)
+                ids[group] = sampler.sample(logits[group], numbers[group], seen).to(ids.device)
         if self._seen is not None:
-            known = drawn.clamp(min=0)[:, None].to(self._seen.device)
+            known = ids.clamp(min=0)[:, None].to(self._seen.device)
             self._seen[: len(rows)].scatter_(1, known, True)
-        return drawn.tolist(), logits
+        return ids.tolist(), logits
 
-    def _history(
-        self, sampler: Sampler, places: slice | list[int], logits: Tensor
-    ) -> Tensor | None:
+    def _history(self, sampler: Sampler, rows: slice | list[int], logits: Tensor) -> Tensor | None:
         if self._seen is None or not sampler.needs_history:
             return None
         # A prompt may hold ids that cannot be written.
-        return self._seen[places, : logits.shape[-1]]
+        return self._seen[rows, : logits.shape[-1]]
 
 
 class Ticket(Protocol):
@@ -83,9 +99,9 @@ class Ticket(Protocol):
 
 
 @runtime_checkable
-class DrawingDecoder(Protocol):
-    """A decoder that also draws: `set_rows` says where the rows stand, each `launch` begins a step
-    from where the last one ended."""
+class SamplingDecoder(Protocol):
+    """A decoder that also samples: `set_rows` says where the rows stand, each `launch` begins a
+    step from where the last one ended."""
 
     def set_rows(self, rows: Sequence[Any]) -> None: ...
 
@@ -102,30 +118,27 @@ class DeviceChooser:
     values that the new one writes as well.
     """
 
-    def __init__(
-        self,
-        decoder: DrawingDecoder,
-        max_seq_len: int,
-        describe: Callable[[Row], Any | None],
-    ) -> None:
+    def __init__(self, decoder: SamplingDecoder, describe: Callable[[Row], Any | None]) -> None:
         """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
         self._decoder = decoder
-        self._max_seq_len = max_seq_len
         self._describe = describe
         self._ahead: Ticket | None = None
         self._knows_all = False
         self._can_look_ahead = False
-        self._num_sure_steps = 0
 
-    def advance(self, rows: Sequence[Row], has_changed: bool) -> tuple[list[int], Tensor] | None:
-        """As the host's; None, and nothing done, where the device does not know a rule."""
+    def advance(
+        self, rows: Sequence[Row], has_changed: bool, num_quiet_steps: int
+    ) -> tuple[list[int], Tensor] | None:
+        """As the host's; None, and nothing done, where the device does not know a rule.
+
+        No row can end within `num_quiet_steps` but by a stop id: so far a step may be ahead.
+        """
         if has_changed:
             self._begin(rows)
         if not self._knows_all:
             return None
         ticket = self._ahead or self._decoder.launch(len(rows))
-        self._num_sure_steps -= 1
-        is_ahead = self._can_look_ahead and self._num_sure_steps > 0
+        is_ahead = self._can_look_ahead and num_quiet_steps > 1
         self._ahead = self._decoder.launch(len(rows)) if is_ahead else None
         return ticket.read(), self._decoder.logits[: len(rows)]
 
@@ -133,20 +146,15 @@ class DeviceChooser:
         self._ahead = None
         states = [self._describe(row) for row in rows]
         self._knows_all = None not in states
-        if not self._knows_all:
-            return
-        self._decoder.set_rows(states)
-        # The logits of a step that is being looked at must stay until then.
-        self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
-        self._num_sure_steps = min(
-            min(row.request.max_tokens - row.num_new, self._max_seq_len + 1 - len(row.ids))
-            for row in rows
-        )
+        if self._knows_all:
+            self._decoder.set_rows(states)
+            # The logits of a step that is being looked at must stay until then.
+            self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
 
 
 def device_chooser(decoder: Decoder) -> DeviceChooser | None:
-    """The chooser of a decoder that draws."""
-    if not isinstance(decoder, DrawingDecoder):
+    """The chooser of a decoder that samples."""
+    if not isinstance(decoder, SamplingDecoder):
         return None
     from groundup.generation.cuda_decoder import RowState, SamplerSettings
 
@@ -156,11 +164,4 @@ def device_chooser(decoder: Decoder) -> DeviceChooser | None:
             return None
         return RowState(row.ids[-1], len(row.ids) - 1, row.num_new, row.request.seed, settings)
 
-    return DeviceChooser(decoder, decoder.max_seq_len, describe)
-
-
-def _group(samplers: Sequence[Sampler]) -> list[tuple[Sampler, list[int]]]:
-    groups: dict[Sampler, list[int]] = {}
-    for place, sampler in enumerate(samplers):
-        groups.setdefault(sampler, []).append(place)
-    return list(groups.items())
+    return DeviceChooser(decoder, describe)

@@ -1,4 +1,4 @@
-"""The fast decoder on CUDA: a step of all rows, model and draw, is one recorded graph.
+"""The fast decoder on CUDA: a step of all rows, model and sampling, is one recorded graph.
 
 A graph has a fixed number of rows, so there is one for each power of two; rows beyond those in use
 compute what nobody reads. Between steps nothing travels but the chosen ids, and those a step late
@@ -17,9 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import stream_key
-from groundup.generation.decoder import check_max_seq_len
+from groundup.generation.decoder import WritableIds, check_max_seq_len
 from groundup.generation.sampling import (
     NO_ID,
+    STREAM,
     Greedy,
     MinP,
     RepetitionPenalty,
@@ -28,8 +29,6 @@ from groundup.generation.sampling import (
     TopK,
     TopP,
 )
-from groundup.generation.uniforms import STREAM
-from groundup.generation.writable_ids import WritableIds
 from groundup.nn import KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
@@ -62,10 +61,10 @@ class SamplerSettings(NamedTuple):
             if isinstance(rule, Greedy) or rule == Temperature(0):
                 return settings._replace(temperature=0.0)
             order = (Temperature, TopK, TopP, MinP)
-            place = next((i for i, kind in enumerate(order) if isinstance(rule, kind)), -1)
-            if place <= last:
+            index = next((i for i, kind in enumerate(order) if isinstance(rule, kind)), -1)
+            if index <= last:
                 return None
-            last = place
+            last = index
             match rule:
                 case Temperature(temperature):
                     settings = settings._replace(temperature=temperature)
@@ -79,7 +78,7 @@ class SamplerSettings(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """What the next step of a row begins with: the last id and where it stands."""
+    """What the next step of a row begins with: the last id and its position."""
 
     id: int
     position: int
@@ -110,7 +109,7 @@ class Ticket:
 
 
 class CudaDecoder:
-    """A `Decoder` for pre-norm SwiGLU models in half precision, which also draws.
+    """A `Decoder` for pre-norm SwiGLU models in half precision, which also samples.
 
     Its copies of the projections, made when it is built, do not follow the model's.
     """
@@ -149,7 +148,7 @@ class CudaDecoder:
         self._end = writable.end
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
-        # The draw sees all columns: a mask that ends between multiples would make it read one
+        # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
         self._gaps = writable.gaps_on(weight.device, num_columns)
         assert isinstance(model.final_norm, RMSNorm)
@@ -195,7 +194,7 @@ class CudaDecoder:
         n = len(ids)
         self._whole[:n, ID] = ids.to(self.device)
         self._whole[:n, POSITION] = positions.to(self.device)
-        self._replay(n, draws=False)
+        self._replay(n, samples=False)
         return self._logits[:n, : self._end]
 
     def copy(self, source: int, target: int) -> None:
@@ -212,7 +211,7 @@ class CudaDecoder:
     @torch.inference_mode()
     def launch(self, n: int) -> Ticket:
         """Begin a step of the rows 0 to n - 1."""
-        self._replay(n, draws=True)
+        self._replay(n, samples=True)
         self._read_back.reverse()
         ids = self._read_back[0][:n]
         ids.copy_(self._chosen[:n], non_blocking=True)
@@ -229,32 +228,32 @@ class CudaDecoder:
     def chosen(self) -> Int[Tensor, " rows"]:
         return self._chosen
 
-    def _replay(self, n: int, draws: bool) -> None:
+    def _replay(self, n: int, samples: bool) -> None:
         size = min(self.max_rows, 1 << (n - 1).bit_length())
-        graph = self._graphs.get((size, draws))
+        graph = self._graphs.get((size, samples))
         if graph is None:
-            graph = self._graphs[size, draws] = self._record(size, draws)
+            graph = self._graphs[size, samples] = self._record(size, samples)
         graph.replay()
 
-    def _record(self, n: int, draws: bool) -> torch.cuda.CUDAGraph:
+    def _record(self, n: int, samples: bool) -> torch.cuda.CUDAGraph:
         # Kernels are compiled when they first run, which a recording does not survive; and what
         # that run does to the rows' state must not count.
         saved = self._whole.clone()
-        self._step(n, draws)
+        self._step(n, samples)
         self._whole.copy_(saved)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step(n, draws)
+            self._step(n, samples)
         return graph
 
-    def _step(self, n: int, draws: bool) -> None:
+    def _step(self, n: int, samples: bool) -> None:
         work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
         self._through_blocks(work, ids, positions)
-        # Nothing needs what attention mixed any more, so its place is free for the norm.
+        # Nothing needs what attention mixed any more, so its buffer is free for the norm.
         self._to_logits(work.x, work.mixed, self._logits[:n])
-        if draws:
+        if samples:
             sample(
                 self._logits[:n],
                 self._weights,
@@ -266,11 +265,11 @@ class CudaDecoder:
             )
 
     def _through_blocks(
-        self, work: Buffers, ids: Tensor, positions: Tensor, places: Tensor | None = None
+        self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
     ) -> Tensor:
         matmul.embed(ids, self._table, work.x)
         for layer in self._layers:
-            layer.advance(work, positions, places)
+            layer.advance(work, positions, sequences)
         return work.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:

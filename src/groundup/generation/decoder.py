@@ -1,11 +1,12 @@
 """What runs the model for the engine: rows of texts in a cache, and the logits that follow them.
 
-Who sits in which row, and what is chosen from the logits, is the engine's business.
+Who sits in which row, and what is sampled from the logits, is the engine's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -13,16 +14,45 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.generation.writable_ids import WritableIds
 from groundup.nn import KVCache
-from groundup.nn.kernels import HAS_TRITON
 
 if TYPE_CHECKING:
     from groundup.model import ModelConfig, TransformerLM
+    from groundup.tokenizer import Tokenizer
 
-
-# Enough to keep a device busy; more at once would only take memory.
+# Ids of prompts that are prefilled together: enough to keep a device busy, and little memory.
 _MOST_IDS_AT_ONCE = 4_096
+
+
+@dataclass(frozen=True)
+class WritableIds:
+    """Which ids may be sampled: those that the tokenizer has text for, all below `end` but `gaps`.
+
+    A model may have more: where its vocabulary was padded to a round size, where the text was too
+    small to learn as many tokens as were asked for, and in the gaps that some tokenizers leave
+    between their special tokens. Such ids count as impossible, before any rule sees the logits.
+    """
+
+    end: int
+    gaps: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> WritableIds:
+        """The ids that the tokenizer can decode."""
+        end, vocab = tokenizer.vocab_size, tokenizer.vocab
+        gaps = range(end) if len(vocab) < end else ()
+        return cls(end, tuple(id for id in gaps if id not in vocab))
+
+    @property
+    def num(self) -> int:
+        return self.end - len(self.gaps)
+
+    def gaps_on(self, device: torch.device, num_columns: int | None = None) -> Tensor | None:
+        """What cannot be written of the first `num_columns` ids (`end` if not given), as an index
+        made once for all steps; None where all can be."""
+        beyond = () if num_columns is None else range(self.end, num_columns)
+        gaps = (*self.gaps, *beyond)
+        return torch.tensor(gaps, device=device) if gaps else None
 
 
 class Decoder(Protocol):
@@ -32,24 +62,11 @@ class Decoder(Protocol):
     lies beyond them has no column, and a gap among them has -inf.
     """
 
-    @property
-    def max_rows(self) -> int: ...
-
-    @property
-    def max_seq_len(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def num_writable(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
-        """Let a row hold these ids; the logits, in float32, after the last of them."""
-        ...
+    max_rows: int
+    max_seq_len: int
+    vocab_size: int
+    num_writable: int
+    device: torch.device
 
     def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> object:
         """Let several rows hold texts, each given as (row, ids), as far as can be together."""
@@ -80,7 +97,8 @@ class ModelDecoder:
         max_seq_len: int | None = None,
         writable: WritableIds | None = None,
     ) -> None:
-        """Without `writable` all ids of the model are."""
+        """Without `max_seq_len` rows are as long as the model's context; without `writable` all of
+        its ids are."""
         config = model.config
         self.model = model
         self.max_rows = max_rows
@@ -103,25 +121,18 @@ class ModelDecoder:
         )
 
     @torch.inference_mode()
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
-        hidden = self._take_in(row, [ids])
-        with full_precision(self.device):
-            return self._score(hidden[0, -1])
-
-    @torch.inference_mode()
-    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> object:
+    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         for first_row, group in _neighbours(texts):
-            self._take_in(first_row, group)
-        return None
+            self._prefill(first_row, group)
 
-    def _take_in(self, first_row: int, texts: Sequence[Sequence[int]]) -> Tensor:
+    def _prefill(self, first_row: int, texts: Sequence[Sequence[int]]) -> None:
         """The texts, all of one length, into the rows from `first_row` on."""
         length = len(texts[0])
         cache = self.cache.rows(first_row, first_row + len(texts)).up_to(length)
         batch = torch.tensor([list(ids) for ids in texts], device=self.device)
         positions = torch.arange(length, device=self.device).expand(len(texts), -1)
         with full_precision(self.device):
-            return self.model.hidden(batch, positions, cache)
+            self.model.hidden(batch, positions, cache)
 
     @torch.inference_mode()
     def decode(
@@ -131,9 +142,9 @@ class ModelDecoder:
         batch = ids.to(self.device)[:, None]
         with full_precision(self.device):
             hidden = self.model.hidden(batch, positions.to(self.device)[:, None], cache)
-            return self._score(hidden[:, -1])
+            return self._logits(hidden[:, -1])
 
-    def _score(self, hidden: Tensor) -> Tensor:
+    def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.model.logits(hidden)
         if self._end < self.vocab_size:
             logits = logits[..., : self._end]
@@ -151,33 +162,6 @@ class ModelDecoder:
             part[:, row].zero_()
 
 
-def choose_decoder(
-    model: TransformerLM,
-    max_rows: int,
-    max_seq_len: int | None = None,
-    writable: WritableIds | None = None,
-) -> Decoder:
-    """The fastest there is for the model and its device; the plain one for reference kernels."""
-    weight = model.output_weight
-    device = weight.device.type
-    if model.config.kernels == "reference" or device not in ("cpu", "cuda"):
-        return ModelDecoder(model, max_rows, max_seq_len, writable)
-    is_half = weight.dtype in (torch.bfloat16, torch.float16)
-    if device == "cuda" and HAS_TRITON and is_half and cuda_kernels_know(model.config):
-        from groundup.generation.cuda_decoder import CudaDecoder
-
-        return CudaDecoder(model, max_rows, max_seq_len, writable)
-    from groundup.generation.packed_decoder import PackedDecoder
-
-    return PackedDecoder(model, max_rows, max_seq_len, writable)
-
-
-def cuda_kernels_know(config: ModelConfig) -> bool:
-    """Whether `CudaDecoder` can run such a model; it leaves unusual settings to `PackedDecoder`."""
-    is_usual = config.norm == "pre" and config.feed_forward == "swiglu" and not config.qk_norm
-    return is_usual and config.num_layers > 0
-
-
 def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
     """The length of a decoder's rows: the model's context, or less where that is asked for."""
     if max_seq_len is None:
@@ -187,6 +171,11 @@ def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
             f"max_seq_len {max_seq_len} is more than the model's context of {config.context_length}"
         )
     return max_seq_len
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """The cache has the dtype of the weights, so a caller's autocast must not reach in."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def _neighbours(
@@ -203,8 +192,3 @@ def _neighbours(
                 continue
         groups.append((row, [ids]))
     return groups
-
-
-def full_precision(device: torch.device) -> torch.autocast:
-    """The cache has the dtype of the weights, so a caller's autocast must not reach in."""
-    return torch.autocast(device.type, enabled=False)

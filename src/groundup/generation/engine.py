@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.generation.choosing import HostChooser, device_chooser
-from groundup.generation.decoder import Decoder, ModelDecoder, choose_decoder
-from groundup.generation.prompts import Row, read_prompts
+from groundup.generation.choosing import HostChooser, Row, device_chooser
+from groundup.generation.decoder import Decoder, ModelDecoder, WritableIds
+from groundup.generation.packed_decoder import choose_decoder
 from groundup.generation.request import FinishReason, GenerationRequest, NewToken
-from groundup.generation.sampling import NO_ID
-from groundup.generation.uniforms import Uniforms
-from groundup.generation.writable_ids import WritableIds
+from groundup.generation.sampling import NO_ID, Uniforms
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -68,7 +66,11 @@ class Engine:
 
         The prompts that came since the last step are read at the next one, together if they can be.
         """
-        self._check(request)
+        if not self.num_free:
+            raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
+        if request.max_tokens < 1:
+            raise ConfigError("max_tokens is 0: there is nothing to generate")
+        request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
         ids = list(request.prompt_ids[-self.decoder.max_seq_len :])
         row = Row(next(self._handles), request, ids, Uniforms(request.seed))
         self._host.join(len(self._rows), row)
@@ -82,52 +84,47 @@ class Engine:
             return []
         if self._has_changed or self._num_quiet_steps == 0:
             self._slide()
-            read_prompts(self.decoder, self._rows)
-            self._num_quiet_steps = min(self._steps_until_event(row) for row in self._rows)
+            self._read_prompts()
+            self._num_quiet_steps = min(map(self._steps_until_event, self._rows))
             self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
         chosen, logits = self._choose()
         likelihoods = self._likelihoods(logits, chosen) if self._has_questions else {}
         self._num_quiet_steps -= 1
         new: list[tuple[int, NewToken]] = []
         finished = []
-        for place, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
+        for index, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
             row.ids.append(id)
             row.num_new += 1
             reason: FinishReason | None = None
             if id == NO_ID:
                 reason = "error"
-                self._forget(place)
+                if isinstance(self.decoder, ModelDecoder):
+                    # Where masked keys enter a matmul, NaN would spread to the row's next text.
+                    self.decoder.forget(index)
             elif id in row.request.stop_ids:
                 reason = "stop"
             elif self._num_quiet_steps == 0:
                 reason = self._reason_to_finish(row)
             if reason is not None:
-                finished.append(place)
-            log_probability, alternatives = likelihoods.get(place, (None, ()))
+                finished.append(index)
+            log_probability, alternatives = likelihoods.get(index, (None, ()))
             new.append((row.handle, NewToken(id, log_probability, alternatives, reason)))
-        # From the last on, so that a place that is filled up is never one still to be emptied.
-        for place in reversed(finished):
-            self._leave(place)
+        # From the last on, so that a row that is filled up is never one still to be emptied.
+        for index in reversed(finished):
+            self._leave(index)
         return new
 
     def remove(self, handle: int) -> None:
         """Let a request leave before its end; one that has left already is no mistake."""
-        for place, row in enumerate(self._rows):
+        for index, row in enumerate(self._rows):
             if row.handle == handle:
-                self._leave(place)
+                self._leave(index)
                 return
 
     def clear(self) -> None:
         """Let all requests leave."""
         self._rows.clear()
         self._has_changed = True
-
-    def _check(self, request: GenerationRequest) -> None:
-        if not self.num_free:
-            raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
-        if request.max_tokens < 1:
-            raise ConfigError("max_tokens is 0: there is nothing to generate")
-        request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
 
     def _slide(self) -> None:
         context = self.decoder.max_seq_len
@@ -137,36 +134,57 @@ class Engine:
                 row.is_waiting, row.holds_prompt = True, False
                 self._has_changed = True
 
+    def _read_prompts(self) -> None:
+        """Prefill the rows that wait, equal prompts once.
+
+        A row's last id is left out: the next step decodes it with those of the other rows.
+        """
+        # For each prompt the row to copy it from: one that was read already, or else the first.
+        sources: dict[tuple[int, ...], int] = {}
+        for index, row in enumerate(self._rows):
+            prompt = row.request.prompt_ids
+            if row.holds_prompt and (prompt not in sources or not row.is_waiting):
+                sources[prompt] = index
+        texts: list[tuple[int, list[int]]] = []
+        copies: list[tuple[int, int]] = []
+        for index, row in enumerate(self._rows):
+            if not row.is_waiting:
+                continue
+            row.is_waiting = False
+            source = sources[row.request.prompt_ids] if row.holds_prompt else index
+            if len(row.ids) > 1 and source == index:
+                texts.append((index, row.ids[:-1]))
+            elif len(row.ids) > 1:
+                copies.append((source, index))
+        if texts:
+            self.decoder.prefill_many(texts)
+        for source, target in copies:
+            self.decoder.copy(source, target)
+
     def _steps_until_event(self, row: Row) -> int:
-        """After so many steps a row is full or finished, if no stop id comes before."""
+        """After so many steps the row is full or finished, if no stop id comes before."""
         num_left = row.request.max_tokens - row.num_new
         return min(num_left, self.decoder.max_seq_len + 1 - len(row.ids))
 
     def _reason_to_finish(self, row: Row) -> FinishReason | None:
-        if row.num_new == row.request.max_tokens:
-            return "length"
         is_full = len(row.ids) > self.decoder.max_seq_len
-        return "length" if is_full and row.request.past_context == "stop" else None
+        stops = is_full and row.request.past_context == "stop"
+        return "length" if stops or row.num_new == row.request.max_tokens else None
 
-    def _forget(self, place: int) -> None:
-        """Where masked keys enter a product, what is not finite would spread to the next text."""
-        if isinstance(self.decoder, ModelDecoder):
-            self.decoder.forget(place)
-
-    def _leave(self, place: int) -> None:
+    def _leave(self, index: int) -> None:
         last = len(self._rows) - 1
-        if place != last:
-            self.decoder.copy(last, place)
-            self._host.move(last, place)
-            self._rows[place] = self._rows[last]
+        if index != last:
+            self.decoder.copy(last, index)
+            self._host.move(last, index)
+            self._rows[index] = self._rows[last]
         self._rows.pop()
         self._has_changed = True
 
     def _choose(self) -> tuple[list[int], Tensor]:
-        """The next id of each row, and the logits it was chosen from."""
+        """The next id of each row, and the logits it was sampled from."""
         has_changed, self._has_changed = self._has_changed, False
         if self._device is not None:
-            answer = self._device.advance(self._rows, has_changed)
+            answer = self._device.advance(self._rows, has_changed, self._num_quiet_steps)
             if answer is not None:
                 return answer
         return self._host.advance(self._rows, has_changed)
@@ -175,24 +193,21 @@ class Engine:
     def _likelihoods(
         self, logits: Tensor, chosen: list[int]
     ) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
-        """For the rows that ask: the chosen id's log-probability, and those of the likeliest."""
+        """For the rows that ask: the sampled id's log-probability, and those of the likeliest."""
         wanted = {
-            place: row.request.num_alternatives
-            for place, row in enumerate(self._rows)
-            if row.request.num_alternatives >= 0 and chosen[place] != NO_ID
+            index: row.request.num_alternatives
+            for index, row in enumerate(self._rows)
+            if row.request.num_alternatives >= 0 and chosen[index] != NO_ID
         }
         if not wanted:
             return {}
-        places = list(wanted)
-        log_probabilities = torch.log_softmax(logits[places], dim=-1)
-        ids = torch.tensor([chosen[place] for place in places], device=logits.device)
+        log_probabilities = torch.log_softmax(logits[list(wanted)], dim=-1)
+        ids = torch.tensor([chosen[index] for index in wanted], device=logits.device)
         own = log_probabilities.gather(-1, ids[:, None])[:, 0].tolist()
-        num_best = min(max(wanted.values()), self.decoder.num_writable)
-        best = log_probabilities.topk(num_best, dim=-1)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        best = log_probabilities.topk(min(max(wanted.values()), self.decoder.num_writable), dim=-1)
         return {
-            place: (value, tuple(zip(best_ids[:count], best_values[:count], strict=True)))
-            for (place, count), value, (best_ids, best_values) in zip(
-                wanted.items(), own, pairs, strict=True
+            index: (value, tuple(zip(best_ids[:count], best_values[:count], strict=True)))
+            for (index, count), value, best_ids, best_values in zip(
+                wanted.items(), own, best.indices.tolist(), best.values.tolist(), strict=True
             )
         }

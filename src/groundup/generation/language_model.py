@@ -6,26 +6,21 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
-import pydantic
 import torch
 
-from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
-from groundup.config import describe_validation_error, load_yaml
 from groundup.errors import CheckpointError, ConfigError
+from groundup.generation.decoder import WritableIds
 from groundup.generation.engine import Engine
-from groundup.generation.request import FinishReason, GenerationRequest, PastContext
-from groundup.generation.sampling import Sampler, not_finite
+from groundup.generation.loading import SpecialIds, find_special_ids, load_run
+from groundup.generation.packed_decoder import describe_modules
+from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
+from groundup.generation.sampling import not_finite
 from groundup.generation.scoring import Score, log_probabilities
-from groundup.generation.special_ids import SpecialIds, find_special_ids
 from groundup.generation.text_stream import TextStream, check_stop_strings
-from groundup.generation.writable_ids import WritableIds
-from groundup.model import ModelConfig, TransformerLM
-from groundup.model.shapes import weight_shapes
-from groundup.planner import check_holdable
-from groundup.runs.folder import RunFolder
-from groundup.runtime import memory_bytes
+from groundup.model import TransformerLM
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 
@@ -36,7 +31,8 @@ _MOST_ROWS = 64
 class TextPiece(NamedTuple):
     """Some of the text of one of several requests; a reason with the last piece of each."""
 
-    place: int
+    number: int
+    """Of the request."""
     text: str
     finish_reason: FinishReason | None
 
@@ -71,7 +67,7 @@ class LanguageModel:
         if self.begin_id is None and ends:
             # In the shards every document but the first follows the end of another.
             self.begin_id = ends[0]
-        self._idle_engine: tuple[tuple[int, ...], Engine] | None = None
+        self._idle_engine: tuple[object, Engine] | None = None
 
     @classmethod
     def load(
@@ -81,85 +77,41 @@ class LanguageModel:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> LanguageModel:
-        """The model of a run folder at its newest or best checkpoint, or at the one of a step."""
-        folder = RunFolder(run)
-        config = _read_model_config(folder)
-        tokenizer = Tokenizer.load(folder.tokenizer_file)
-        found = _find_checkpoint(folder, checkpoint)
-        check_shapes(weight_shapes(config), found.model_shapes())
-        if torch.device(device or "cpu").type == "cpu":
-            check_holdable(config, memory_bytes(), num_sequences=1)
-        model = TransformerLM.from_config(config, device=device)
-        restore_model(model, found.model_state())
-        _check_settings(folder, config, found)
-        if dtype is not None:
-            model = model.to(dtype)
-        special_ids = find_special_ids(tokenizer, folder.read_environment())
-        return cls(model.eval(), tokenizer, found.step, special_ids)
+        """The model of a run folder at its newest or best checkpoint, or at the one of a step.
 
-    def generate(
-        self,
-        prompt: str = "",
-        max_tokens: int = 256,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        past_context: PastContext = "stop",
-    ) -> str:
+        device  where the weights go; the CPU if not given
+        dtype   what they are cast to; as they were saved if not given
+        """
+        return cls(*load_run(run, checkpoint, device, dtype))
+
+    def generate(self, prompt: str = "", **settings: Any) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, or the
         end of the document.
 
-        Without a prompt a document is begun. The same seed gives the same text. At a full context
-        `past_context` either stops or forgets the older half ("slide").
+        Without a prompt a document is begun. `settings` are those of `GenerationSettings`:
+        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, stop, seed, past_context.
         """
-        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
-        request = self.request(prompt, max_tokens, sampler, seed, past_context)
-        return "".join(self.stream_request(request, stop))
+        return "".join(self.stream(prompt, **settings))
 
-    def stream(
-        self,
-        prompt: str = "",
-        max_tokens: int = 256,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        past_context: PastContext = "stop",
-    ) -> Iterator[str]:
-        """The same in pieces as they come, each of whole characters."""
-        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
-        request = self.request(prompt, max_tokens, sampler, seed, past_context)
-        return self.stream_request(request, stop)
+    def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
+        """The same in pieces as they come, each of whole characters.
 
-    def generate_many(
-        self,
-        prompts: Sequence[str],
-        max_tokens: int = 256,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        stop: Sequence[str] = (),
-        seed: int = 0,
-        past_context: PastContext = "stop",
-    ) -> list[str]:
+        Mistakes are told here, not at the first piece.
+        """
+        chosen = GenerationSettings(**settings)
+        pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
+        return (piece.text for piece in pieces if piece.text)
+
+    def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
-        sampler = Sampler.of(temperature, top_k, top_p, min_p, repetition_penalty)
+        first = GenerationSettings(**settings)
         requests = [
-            self.request(prompt, max_tokens, sampler, seed + place, past_context)
-            for place, prompt in enumerate(prompts)
+            self.request(prompt, replace(first, seed=first.seed + index))
+            for index, prompt in enumerate(prompts)
         ]
         texts = [""] * len(requests)
-        for piece in self.stream_requests(requests, stop):
-            texts[piece.place] += piece.text
+        for piece in self.stream_requests(requests, first.stop):
+            texts[piece.number] += piece.text
         return texts
 
     def score(self, text: str) -> Score:
@@ -185,32 +137,23 @@ class LanguageModel:
             )
         return [self.begin_id]
 
-    def request(
-        self,
-        prompt: str,
-        max_tokens: int,
-        sampler: Sampler,
-        seed: int = 0,
-        past_context: PastContext = "stop",
-    ) -> GenerationRequest:
-        """What to ask an engine so that it goes on from `prompt` to the end of the document."""
+    def request(self, prompt: str, settings: GenerationSettings) -> GenerationRequest:
+        """What to ask an engine so that it goes on from `prompt` to the end of the document.
+
+        Stop strings are no part of it: an engine knows ids and no text.
+        """
         return GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
-            max_tokens=max_tokens,
-            sampler=sampler,
-            seed=seed,
+            max_tokens=settings.max_tokens,
+            sampler=settings.sampler(),
+            seed=settings.seed,
             stop_ids=self.stop_ids,
-            past_context=past_context,
+            past_context=settings.past_context,
         )
 
     def make_engine(self, max_rows: int = 64) -> Engine:
-        """An engine of the model that never chooses an id for which the tokenizer has no text."""
+        """An engine of the model that never samples an id for which the tokenizer has no text."""
         return Engine(self.model, max_rows, writable=WritableIds.of(self.tokenizer))
-
-    def stream_request(self, request: GenerationRequest, stop: Sequence[str] = ()) -> Iterator[str]:
-        """The text of one request in pieces; mistakes are told here, not at the first piece."""
-        pieces = self.stream_requests([request], stop)
-        return (piece.text for piece in pieces if piece.text)
 
     def stream_requests(
         self, requests: Iterable[GenerationRequest], stop: Sequence[str] = ()
@@ -240,15 +183,14 @@ class LanguageModel:
         with self._borrowed_engine(num_rows) as engine:
             while upcoming is not None or running:
                 while upcoming is not None and engine.num_free:
-                    place, request = upcoming
+                    index, request = upcoming
                     upcoming = next(waiting, None)
                     if request.max_tokens == 0:
-                        yield TextPiece(place, "", "length")
+                        yield TextPiece(index, "", "length")
                         continue
-                    self.check(request)
-                    running[engine.add(request)] = place, TextStream(self.tokenizer, stop)
+                    running[engine.add(request)] = index, TextStream(self.tokenizer, stop)
                 for handle, token in engine.step():
-                    place, stream = running[handle]
+                    index, stream = running[handle]
                     reason = token.finish_reason
                     if reason == "error":
                         raise not_finite()
@@ -260,7 +202,7 @@ class LanguageModel:
                         text += stream.finish()
                         del running[handle]
                     if text or reason is not None:
-                        yield TextPiece(place, text, reason)
+                        yield TextPiece(index, text, reason)
 
     @contextmanager
     def _borrowed_engine(self, num_rows: int) -> Iterator[Engine]:
@@ -279,49 +221,10 @@ class LanguageModel:
             self._idle_engine = weights, engine
 
 
-def _fingerprint(model: TransformerLM) -> tuple[int, ...]:
-    """Changes with the weights: a decoder may have made copies of them."""
-    return tuple(
-        number
+def _fingerprint(model: TransformerLM) -> object:
+    """Changes with the modules and the weights: a decoder may have made copies of them."""
+    weights = [
+        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
         for parameter in model.parameters()
-        for number in (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-    )
-
-
-def _read_model_config(folder: RunFolder) -> ModelConfig:
-    path = folder.config_file
-    if not folder.path.is_dir():
-        raise CheckpointError(
-            f"there is no run folder {folder.path}: check the name, or train it first"
-        )
-    if not folder.has_run():
-        raise CheckpointError(f"{folder.path} is no run folder: it has no {path.name}")
-    try:
-        return ModelConfig.model_validate(load_yaml(path).get("model") or {})
-    except pydantic.ValidationError as error:
-        complaint = describe_validation_error(error)
-        raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
-
-
-def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
-    """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
-    saved = checkpoint.state.get("settings")
-    values = saved.get("model") if isinstance(saved, dict) else None
-    if not isinstance(values, dict):
-        return
-    for name, value in config.model_dump(mode="json", exclude={"kernels"}).items():
-        if name in values and values[name] != value:
-            raise CheckpointError(
-                f"{folder.config_file} says model.{name} is {value!r:.60}, but "
-                f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
-                f"it was"
-            )
-
-
-def _find_checkpoint(folder: RunFolder, which: Literal["newest", "best"] | int) -> Checkpoint:
-    checkpoints = CheckpointFolder(folder.checkpoints)
-    if not checkpoints.steps():
-        raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
-    if which == "newest":
-        return checkpoints.newest()
-    return checkpoints.best() if which == "best" else checkpoints.load(which)
+    ]
+    return describe_modules(model), weights

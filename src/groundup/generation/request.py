@@ -1,16 +1,67 @@
-"""What is asked of the engine, and what it answers with: ids and numbers, no text."""
+"""What is asked of a model and of the engine, and what the engine answers with. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from groundup.data.counter_random import check_seed
 from groundup.errors import ConfigError, did_you_mean
-from groundup.generation.sampling import Sampler
+
+if TYPE_CHECKING:
+    from groundup.generation.sampling import Sampler
 
 PastContext = Literal["stop", "slide"]
 FinishReason = Literal["stop", "length", "error"]
+
+
+def _plain_sampler() -> Sampler:
+    from groundup.generation.sampling import Sampler
+
+    return Sampler()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """How to go on from a prompt: the options of `LanguageModel.generate` and `groundup generate`.
+
+    What each may be is checked where it is used, before anything is generated.
+    """
+
+    max_tokens: int = 256
+    """Generate at most this many tokens; the end of the document usually comes first."""
+
+    temperature: float = 1.0
+    """Below 1: likelier tokens; above 1: more random; 0 always takes the likeliest token."""
+
+    top_p: float = 1.0
+    """Sample from the fewest likeliest tokens whose probabilities sum to at least this."""
+
+    top_k: int | None = None
+    """Sample from this many of the likeliest tokens."""
+
+    min_p: float | None = None
+    """Leave out tokens less than this many times as likely as the likeliest."""
+
+    repetition_penalty: float | None = None
+    """Above 1, make tokens that the text already holds less likely."""
+
+    stop: tuple[str, ...] = ()
+    """End before this text; repeat for more."""
+
+    seed: int = 0
+    """The same seed gives the same text. Of several texts, each takes the next seed."""
+
+    past_context: PastContext = "stop"
+    """At a full context stop, or slide: forget the older half of the text and go on."""
+
+    def sampler(self) -> Sampler:
+        """The rules that the settings name, in the usual order."""
+        from groundup.generation.sampling import Sampler
+
+        return Sampler.of(
+            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty
+        )
 
 
 @dataclass(frozen=True)
@@ -18,13 +69,13 @@ class GenerationRequest:
     """Go on from `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes.
 
     `past_context` says what happens at a full context: stop, or slide: forget the older half and go
-    on. `num_alternatives` below 0 asks for no log-probabilities, 0 for those of the chosen ids, k
+    on. `num_alternatives` below 0 asks for no log-probabilities, 0 for those of the sampled ids, k
     for those of the k likeliest ids besides.
     """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
-    sampler: Sampler = field(default_factory=Sampler)
+    sampler: Sampler = field(default_factory=_plain_sampler)
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     past_context: PastContext = "stop"
@@ -37,7 +88,9 @@ class GenerationRequest:
             raise ConfigError("there is no id to go on from; give at least one")
         if self.past_context not in get_args(PastContext):
             hint = did_you_mean(str(self.past_context), get_args(PastContext))
-            raise ConfigError(f"past_context {self.past_context!r} is no policy: {hint}")
+            raise ConfigError(
+                f"past_context must be stop or slide, got {self.past_context}: {hint}"
+            )
         check_seed(self.seed)
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
@@ -51,18 +104,18 @@ class GenerationRequest:
         if self.past_context == "stop" and len(self.prompt_ids) > context_length:
             raise ConfigError(
                 f"the prompt has {len(self.prompt_ids)} ids, more than the context of "
-                f"{context_length}: shorten it, or let past_context be slide, which goes on from "
-                f"its last ids"
+                f"{context_length}: shorten it, or go on from its last ids with "
+                f"--past-context slide"
             )
 
 
 class NewToken(NamedTuple):
     """One new id; its log-probability and the likeliest ids' are the model's own, before any rule.
 
-    They are shares of what the writable ids have: the probabilities of all of those sum to 1.
+    They are normalized over the writable ids: the probabilities of all of those sum to 1.
     `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
     ids (and no part of the text), "length" where it was the last that may come, "error" where the
-    model's scores were not finite, so that there is no id (NO_ID stands in its place).
+    model's logits were not finite, so that there is no id (NO_ID stands for it).
     """
 
     id: int

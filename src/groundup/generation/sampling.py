@@ -1,26 +1,34 @@
-"""How the next id is chosen: small values, each a rule on the logits, chained by a Sampler.
+"""How the next id is sampled: small values, each a rule on the logits, chained by a Sampler.
 
-A rule takes logits (..., vocab_size) to logits; an id it rules out gets -inf. A draw is decided by
-one number in [0, 1), so that it hangs on nothing but the logits and that number.
+A rule takes logits (..., vocab_size) to logits; an id it rules out gets -inf. A sample is decided
+by one number in [0, 1), computed from the seed and the position: no state, no order of sampling.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from groundup.data.counter_random import random_uint64
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.selection import keep_best, keep_mass
 
-# Stands for an id where the scores were not finite.
 NO_ID = -1
+"""Stands for an id where the logits were not finite."""
+STREAM = 0x7E87
+"""Of the random numbers of texts. Any number, as long as it never changes: samples depend on it."""
+
+_BLOCK = 128
 # Beyond these the text is the same, but float32, in which rules compute, would overflow. Below the
-# least temperature it cannot tell the scores of equals from those of all others.
+# least temperature it cannot tell the logits of equals from all others.
 _LEAST_TEMPERATURE = 1e-6
 _MOST = 1e30
 _MOST_IDS = 2**31 - 1
@@ -37,9 +45,9 @@ class Greedy:
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divides the logits by `temperature`: below 1 bolder, above 1 more even, 0 greedy.
+    """logits / temperature. Below 1: likelier tokens; above 1: more random; 0: greedy.
 
-    One below a millionth is 0.
+    A temperature below a millionth is 0.
     """
 
     temperature: float
@@ -50,7 +58,7 @@ class Temperature:
                 f"the temperature is {self.temperature}; it must be 0 (greedy) or more"
             )
         is_tiny = self.temperature < _LEAST_TEMPERATURE
-        _settle(self, "temperature", 0.0 if is_tiny else min(float(self.temperature), _MOST))
+        _set(self, "temperature", 0.0 if is_tiny else min(float(self.temperature), _MOST))
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
         if self.temperature == 0:
@@ -69,8 +77,8 @@ class TopK:
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or self.k < 1:
-            raise ConfigError(f"top-k is {self.k}; it must be a whole number, 1 or more")
-        _settle(self, "k", min(self.k, _MOST_IDS))
+            raise ConfigError(f"top-k is {self.k}; it must be an integer, 1 or more")
+        _set(self, "k", min(self.k, _MOST_IDS))
 
     def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
         if self.k >= logits.shape[-1]:
@@ -116,15 +124,15 @@ class MinP:
 
 @dataclass(frozen=True)
 class RepetitionPenalty:
-    """Ids that the text already holds lose: a positive logit is divided by `penalty`, a negative
-    one multiplied. 1 changes nothing, less than 1 invites repetition."""
+    """Makes ids that the text already holds less likely: a positive logit is divided by `penalty`,
+    a negative one multiplied. 1 changes nothing, less than 1 makes them likelier."""
 
     penalty: float
 
     def __post_init__(self) -> None:
         if not (_is_number(self.penalty) and self.penalty > 0):
             raise ConfigError(f"the repetition penalty is {self.penalty}; it must be more than 0")
-        _settle(self, "penalty", min(max(float(self.penalty), 1 / _MOST), _MOST))
+        _set(self, "penalty", min(max(float(self.penalty), 1 / _MOST), _MOST))
 
     def apply(
         self,
@@ -134,7 +142,7 @@ class RepetitionPenalty:
         if seen is None or self.penalty == 1:
             return logits
         lowered = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        # An infinite score would leave nothing to draw from.
+        # An infinite logit would leave nothing to sample from.
         most = torch.finfo(logits.dtype).max
         return torch.where(seen, lowered.clamp(-most, most), logits)
 
@@ -144,7 +152,7 @@ Rule = Greedy | Temperature | TopK | TopP | MinP | RepetitionPenalty
 
 @dataclass(frozen=True)
 class Sampler:
-    """Applies its rules in order and draws one id from what they leave."""
+    """Applies its rules in order and samples one id from what they leave."""
 
     rules: tuple[Rule, ...] = ()
 
@@ -158,61 +166,76 @@ class Sampler:
         repetition_penalty: float | None = None,
     ) -> Sampler:
         """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p."""
-        rules: list[Rule] = []
-        if repetition_penalty is not None:
-            rules.append(RepetitionPenalty(repetition_penalty))
-        rules.append(Temperature(temperature))
-        if top_k is not None:
-            rules.append(TopK(top_k))
-        if top_p is not None:
-            rules.append(TopP(top_p))
-        if min_p is not None:
-            rules.append(MinP(min_p))
-        return cls(tuple(rules))
+        chain: list[tuple[Callable[[Any], Rule], float | None]] = [
+            (RepetitionPenalty, repetition_penalty),
+            (Temperature, temperature),
+            (TopK, top_k),
+            (TopP, top_p),
+            (MinP, min_p),
+        ]
+        return cls(tuple(rule(value) for rule, value in chain if value is not None))
 
     @property
     def needs_history(self) -> bool:
         """Whether a rule asks which ids the text already holds."""
         return any(isinstance(rule, RepetitionPenalty) for rule in self.rules)
 
-    def choose(
+    def sample(
         self,
         logits: Float[Tensor, "... vocab"],
         uniforms: Float[Tensor, "..."],
         seen: Bool[Tensor, "... vocab"] | None = None,
     ) -> Int[Tensor, "..."]:
-        """One id for each row: where its number falls in the row's distribution, in id order."""
-        ids = self.draw(logits, uniforms, seen)
-        if bool((ids == NO_ID).any()):
-            raise not_finite()
-        return ids
+        """One id for each row, NO_ID where its logits are not finite.
 
-    def draw(
-        self,
-        logits: Float[Tensor, "... vocab"],
-        uniforms: Float[Tensor, "..."],
-        seen: Bool[Tensor, "... vocab"] | None = None,
-    ) -> Int[Tensor, "..."]:
-        """The same, with NO_ID where scores are not finite."""
+        logits    what the model gives the ids of the vocabulary
+        uniforms  a number in [0, 1) for each row: the id is where it falls in the cumulative
+                  distribution, in id order
+        seen      which ids the text of each row holds, for the repetition penalty
+        """
         logits = logits.float()
         if logits.device.type == "mps":
             # It has no float64, in which sums are made below.
             logits, seen = logits.cpu(), None if seen is None else seen.cpu()
-        is_sound = logits.amax(dim=-1).isfinite()
+        is_finite = logits.amax(dim=-1).isfinite()
         for rule in self.rules:
             if isinstance(rule, RepetitionPenalty):
                 logits = rule.apply(logits, seen)
-            elif _is_greedy(rule):
-                return torch.where(is_sound, logits.argmax(dim=-1), NO_ID)
+            elif isinstance(rule, Greedy) or rule == Temperature(0):
+                return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
             else:
                 logits = rule.apply(logits)
-        return torch.where(is_sound, _invert(logits, uniforms), NO_ID)
+        return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
+
+
+class Uniforms:
+    """`uniforms[i]` is the number in [0, 1) that decides the i-th new id of a seed's text."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._block: list[float] = []
+        self._first = 0
+
+    def __getitem__(self, index: int) -> float:
+        if not self._first <= index < self._first + len(self._block):
+            # One call computes many, since a call costs far more than a number.
+            self._first = index - index % _BLOCK
+            self._block = uniforms(self._seed, self._first, _BLOCK)
+        return self._block[index - self._first]
+
+
+def uniforms(seed: int, first: int, num: int) -> list[float]:
+    """The numbers of `num` indices from `first` on, of 32 bits each."""
+    indices = np.arange(first, first + num, dtype=np.uint64)
+    bits = random_uint64(seed, STREAM, indices) >> np.uint64(32)
+    numbers: list[float] = (bits.astype(np.float64) * 2.0**-32).tolist()
+    return numbers
 
 
 def not_finite() -> CheckpointError:
     return CheckpointError(
-        "the model's scores for the next id are not finite: its weights are damaged or its "
-        "training went astray; use an earlier checkpoint"
+        "the model's logits for the next id are not finite: its weights are damaged or its "
+        "training diverged; use an earlier checkpoint"
     )
 
 
@@ -228,17 +251,13 @@ def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(sums, marks, right=True).squeeze(-1)
 
 
-def _is_greedy(rule: Rule) -> bool:
-    return isinstance(rule, Greedy) or rule == Temperature(0)
-
-
 def _is_number(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    # Whole numbers of any length compare, but not all of them are floats.
+    # Integers of any length compare, but not all of them are floats.
     return -sys.float_info.max <= value <= sys.float_info.max
 
 
-def _settle(rule: Rule, name: str, value: float) -> None:
-    """Let a rule that is being made have this value: equal rules then have equal values."""
+def _set(rule: Rule, name: str, value: float) -> None:
+    """Give a frozen rule this value while it is made: equal rules then have equal values."""
     object.__setattr__(rule, name, value)

@@ -21,7 +21,7 @@ _CHUNK = 128
 
 @dataclass(frozen=True)
 class Score:
-    """The figures of one text."""
+    """How likely one text is."""
 
     ids: tuple[int, ...]
     """The ids of the text."""
@@ -43,10 +43,14 @@ class Score:
         known = [value for value in log_probabilities if value is not None]
         nats = -math.fsum(known)
         loss = nats / len(known)
-        # Past this exp overflows; the loss says as much.
-        perplexity = math.exp(loss) if loss < 700 else math.inf
         bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else math.nan
-        return cls(tuple(ids), tuple(log_probabilities), loss, perplexity, bits_per_byte, num_bytes)
+        ids, values = tuple(ids), tuple(log_probabilities)
+        return cls(ids, values, loss, perplexity_of(loss), bits_per_byte, num_bytes)
+
+
+def perplexity_of(loss: float) -> float:
+    """exp(loss), infinite where that overflows; the loss says as much."""
+    return math.exp(loss) if loss < 700 else math.inf
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""The likeliest ids of each row without sorting the vocabulary; equals are settled by lower id.
+"""The likeliest ids of each row without sorting the vocabulary; of equals the lower ids win.
 
 Only values are compared, never the order in which torch happens to return equals. Measured for 64
 rows of 10,000 ids on a CPU: a sort takes 60 ms, the levels below 10, the likeliest 64 by topk 2 and

@@ -42,7 +42,7 @@ class TextStream:
 
     def _release(self, piece: str) -> str:
         text = self._held + piece
-        found = [(place + len(s), place) for s in self._stop if (place := text.find(s)) >= 0]
+        found = [(start + len(s), start) for s in self._stop if (start := text.find(s)) >= 0]
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)[1]]

@@ -1,6 +1,7 @@
 """A run as a GGUF file, which llama.cpp and the tools around it load. Written with `gguf`.
 
-llama.cpp turns neighbours in its llama architecture, as we do, and halves in its qwen3.
+llama.cpp rotates neighbours in its llama architecture, as we do, and halves in its qwen3. A
+tokenizer that it would not split text with as we do is refused.
 """
 
 from __future__ import annotations
@@ -18,10 +19,17 @@ from groundup.errors import ConfigError, MissingExtraError
 from groundup.files import atomic_path, hash_file, write_text_atomic
 from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
 from groundup.interop.llama import QWEN3, architecture_of
-from groundup.interop.llama_weights import GGUF_NAMES, cast_weights, to_foreign_weights
 from groundup.interop.model_card import write_card
-from groundup.interop.source import CheckpointName, DtypeName, Source, open_source
-from groundup.interop.target import CARD_NAME, check_file_is_free, export_folder
+from groundup.interop.run_export import (
+    CARD_NAME,
+    CheckpointName,
+    DtypeName,
+    Source,
+    check_file_is_free,
+    export_folder,
+    open_source,
+)
+from groundup.interop.weights import GGUF_NAMES, cast_weights, to_foreign_weights
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from groundup.files import write_json_atomic, write_text_atomic
 from groundup.interop.llama import architecture_of, to_config_json
-from groundup.interop.llama_weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
 from groundup.interop.model_card import write_card
-from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
-from groundup.interop.source import (
+from groundup.interop.run_export import (
+    CARD_NAME,
     CheckpointName,
     DtypeName,
     Source,
+    export_folder,
     express_special_ids,
     open_source,
 )
-from groundup.interop.target import CARD_NAME, export_folder
+from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
+from groundup.interop.weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
 from groundup.tokenizer.byte_spelling import read_spelling
 
 CONFIG_NAME = "config.json"
@@ -53,7 +52,11 @@ def export_huggingface(
     with export_folder(folder, force=force) as temporary:
         content_ids = write_weight_files(temporary, weights, max_shard_bytes)
         write_json_atomic(temporary / CONFIG_NAME, {**config_json, **special_ids})
-        generation = {**_without_none(special_ids), **_unreadable_ids(source)}
+        generation = {key: value for key, value in special_ids.items() if value is not None}
+        vocab = source.tokenizer.vocab
+        if lacking := [id for id in range(source.config.vocab_size) if id not in vocab]:
+            # Ids of the model that the tokenizer has no text for.
+            generation["suppress_tokens"] = lacking
         write_json_atomic(temporary / "generation_config.json", generation)
         _write_tokenizer(temporary, source)
         card = write_card(
@@ -65,13 +68,6 @@ def export_huggingface(
         )
         write_text_atomic(temporary / CARD_NAME, card)
         return sorted(file.name for file in temporary.iterdir())
-
-
-def _unreadable_ids(source: Source) -> dict[str, list[int]]:
-    """Ids that the model has and the tokenizer lacks, which nobody there is to choose."""
-    vocab = source.tokenizer.vocab
-    ids = [id for id in range(source.config.vocab_size) if id not in vocab]
-    return {"suppress_tokens": ids} if ids else {}
 
 
 def _write_tokenizer(folder: Path, source: Source) -> None:
@@ -102,7 +98,3 @@ def _reads_as_spelled(special_token: str) -> bool:
         return read_spelling(special_token) != special_token.encode()
     except UnicodeEncodeError:
         return False
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}

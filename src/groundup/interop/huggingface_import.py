@@ -17,26 +17,26 @@ from typing import Any
 import torch
 
 from groundup import __version__
-from groundup.checkpoint import CheckpointFolder, capture_random_state, restore_random_state
+from groundup.checkpoint import (
+    CheckpointFolder,
+    capture_random_state,
+    load_weights,
+    restore_random_state,
+)
 from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import hash_file
-from groundup.generation.special_ids import IMPORTED_KEY, read_special_ids
+from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
-from groundup.interop.llama import Architecture
-from groundup.interop.llama_import import read_config_json
-from groundup.interop.llama_weights import (
+from groundup.interop.llama import Architecture, read_config_json
+from groundup.interop.run_export import express_special_ids
+from groundup.interop.safetensors_files import read_json_object, read_weight_shapes
+from groundup.interop.weights import (
     HUGGINGFACE_NAMES,
     check_foreign_shapes,
     from_foreign_weights,
 )
-from groundup.interop.safetensors_files import (
-    read_json_object,
-    read_weight_files,
-    read_weight_shapes,
-)
-from groundup.interop.source import express_special_ids
 from groundup.model import ModelConfig, TransformerLM
 from groundup.optim.build import build_optimizer
 from groundup.runs.config import NAME_PATTERN, RunConfig
@@ -65,7 +65,7 @@ def import_huggingface(
     Everything is checked before the run folder appears, which is at once and whole.
     """
     folder = Path(folder)
-    destination = _free_place(name, Path(runs_folder))
+    destination = _new_run_folder(name, Path(runs_folder))
     value = read_json_object(folder / CONFIG_NAME)
     config, architecture = read_config_json(value, folder / CONFIG_NAME, context_length)
     tokenizer = _read_tokenizer(folder, config)
@@ -88,10 +88,10 @@ def import_huggingface(
     return destination
 
 
-def _free_place(name: str, runs_folder: Path) -> Path:
+def _new_run_folder(name: str, runs_folder: Path) -> Path:
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
-            f"the name {name!r:.80} cannot be that of a run: use letters, digits and . _ + = - "
+            f"the name {name!r:.80} is not a valid run name: use letters, digits and . _ + = - "
             f"after a first letter or digit"
         )
     destination = runs_folder / name
@@ -124,7 +124,8 @@ def _read_weights(folder: Path, config: ModelConfig) -> tuple[dict[str, torch.Te
     check_foreign_shapes(shapes, config, HUGGINGFACE_NAMES)
     tensors = {
         name: value
-        for name, value in read_weight_files(files).items()
+        for file in files
+        for name, value in load_weights(file).items()
         if not _DERIVED.fullmatch(name)
     }
     if config.tie_embeddings and "lm_head.weight" in tensors:
@@ -144,7 +145,10 @@ def _describe_environment(
     files: list[Path],
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
-    special_ids = read_special_ids(_read_special_settings(folder, value), tokenizer)
+    # For special ids generation_config.json overrules config.json, as in transformers.
+    path = folder / "generation_config.json"
+    told = {**value, **(read_json_object(path) if path.is_file() else {})}
+    special_ids = read_special_ids(told, tokenizer)
     if (text := _find_prefix(folder)) is not None:
         _log.warning(
             "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
@@ -167,12 +171,6 @@ def _describe_environment(
             "files": {file.name: hash_file(file) for file in hashed},
         },
     }
-
-
-def _read_special_settings(folder: Path, value: dict[str, Any]) -> dict[str, Any]:
-    """Ids of special tokens: generation_config.json overrules config.json, as in transformers."""
-    path = folder / "generation_config.json"
-    return {**value, **(read_json_object(path) if path.is_file() else {})}
 
 
 def _find_prefix(folder: Path) -> str | None:

@@ -1,15 +1,20 @@
-"""The settings of our models as Hugging Face's config.json says them, and what it cannot say.
+"""The settings of our models as Hugging Face's config.json says them, both ways.
 
-Llama is our block with defaults; with query/key norm it is Qwen3. The other way is `llama_import`,
-the weights are `llama_weights`.
+Llama is our block with defaults; with query/key norm it is Qwen3. What one side cannot compute is
+refused by name. The weights are in `weights`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from groundup.errors import ConfigError
+import pydantic
+
+from groundup.config import describe_validation_error
+from groundup.errors import CheckpointError, ConfigError
 from groundup.model.config import ModelConfig
 
 
@@ -26,6 +31,15 @@ class Architecture:
 LLAMA = Architecture("llama", "LlamaForCausalLM")
 QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM")
 MISTRAL = Architecture("mistral", "MistralForCausalLM")
+_ARCHITECTURES = {one.class_name: one for one in (LLAMA, QWEN3, MISTRAL)}
+_BY_MODEL_TYPE = {one.model_type: one for one in _ARCHITECTURES.values()}
+
+# What transformers takes where config.json is silent, by architecture where they differ.
+_DEFAULT_KV_HEADS = {"qwen3": 32, "mistral": 8}
+_DEFAULT_HEAD_DIM = {"qwen3": 128}
+_DEFAULT_WINDOW = {"mistral": 4096}
+_DEFAULT_EPS = 1e-6
+_DEFAULT_THETA = 10_000.0
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
@@ -39,19 +53,17 @@ def architecture_of(config: ModelConfig) -> Architecture:
     return QWEN3 if config.qk_norm else LLAMA
 
 
-def _inexpressible(config: ModelConfig) -> list[str]:
-    complaints = []
+def _inexpressible(config: ModelConfig) -> Iterator[str]:
     if config.norm != "pre":
-        complaints.append(f"norm is {config.norm}, and Llama normalizes before each part")
+        yield f"norm is {config.norm}, and Llama normalizes before each part"
     if config.positions != "rope":
-        complaints.append(f"positions is {config.positions}, and Llama always rotates")
+        yield f"positions is {config.positions}, and Llama always rotates"
     if config.feed_forward != "swiglu":
-        complaints.append(f"feed_forward is {config.feed_forward}, and Llama has swiglu alone")
+        yield f"feed_forward is {config.feed_forward}, and Llama has swiglu alone"
     if config.logit_soft_cap is not None:
-        complaints.append(f"logit_soft_cap is {config.logit_soft_cap}, and Llama caps no logits")
+        yield f"logit_soft_cap is {config.logit_soft_cap}, and Llama caps no logits"
     if config.num_layers < 1:
-        complaints.append("num_layers is 0, and Llama has at least one block")
-    return complaints
+        yield "num_layers is 0, and Llama has at least one block"
 
 
 def has_one_table(config: ModelConfig) -> bool:
@@ -88,3 +100,117 @@ def to_config_json(config: ModelConfig, dtype_name: str) -> dict[str, Any]:
     if architecture is LLAMA:
         value["mlp_bias"] = False
     return value
+
+
+def read_config_json(
+    value: dict[str, Any], path: Path, context_length: int | None = None
+) -> tuple[ModelConfig, Architecture]:
+    """Our settings for the model that a config.json describes, and its architecture.
+
+    `context_length` keeps fewer positions than the checkpoint knows.
+    """
+    architecture = _find_architecture(value, path)
+    complaints = list(_differences(value, architecture, path))
+    if complaints:
+        raise CheckpointError(
+            f"{path} describes a model that groundup cannot compute: {'; '.join(complaints)}; "
+            f"take a checkpoint without that"
+        )
+    num_heads = _integer(value, "num_attention_heads", path)
+    num_kv_heads = value.get("num_key_value_heads")
+    if num_kv_heads is None:
+        num_kv_heads = _DEFAULT_KV_HEADS.get(architecture.model_type, num_heads)
+    known_positions = _integer(value, "max_position_embeddings", path)
+    if context_length is not None and context_length > known_positions:
+        raise CheckpointError(
+            f"a context of {context_length} is more than the {known_positions} positions that "
+            f"{path} speaks of: choose at most that"
+        )
+    is_tied = bool(value.get("tie_word_embeddings", False))
+    settings = {
+        "vocab_size": _integer(value, "vocab_size", path),
+        "context_length": known_positions if context_length is None else context_length,
+        "d_model": _integer(value, "hidden_size", path),
+        "num_layers": _integer(value, "num_hidden_layers", path),
+        "num_heads": num_heads,
+        "num_kv_heads": None if num_kv_heads == num_heads else num_kv_heads,
+        "d_ff": _integer(value, "intermediate_size", path),
+        "rope_theta": _rope(value)["rope_theta"],
+        "norm_eps": value.get("rms_norm_eps", _DEFAULT_EPS),
+        "tie_embeddings": is_tied,
+        # Theirs know no factor.
+        "embedding_scale": 1.0 if is_tied else None,
+        "qk_norm": architecture is QWEN3,
+    }
+    try:
+        return ModelConfig.model_validate(settings), architecture
+    except pydantic.ValidationError as error:
+        raise CheckpointError(
+            f"{path} describes no model of ours: {describe_validation_error(error)}"
+        ) from error
+
+
+def _find_architecture(value: dict[str, Any], path: Path) -> Architecture:
+    names = value.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    found = _ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if name is None and isinstance(value.get("model_type"), str):
+        name = value["model_type"]
+        found = _BY_MODEL_TYPE.get(name)
+    if found is None:
+        raise CheckpointError(
+            f"{path} is of the architecture {name!r:.80}; groundup can compute "
+            f"{', '.join(_ARCHITECTURES)}: take a checkpoint of one of these"
+        )
+    return found
+
+
+def _differences(value: dict[str, Any], architecture: Architecture, path: Path) -> Iterator[str]:
+    """What the model does that ours do not, each by the name that the file gives it."""
+    kind = architecture.model_type
+    if value.get("hidden_act", "silu") not in ("silu", "swish"):
+        yield f"hidden_act is {value['hidden_act']!r:.40} and not silu"
+    for key in ("attention_bias", "mlp_bias"):
+        if value.get(key):
+            yield f"{key} is set, and our layers have no bias"
+    if value.get("quantization_config"):
+        yield "quantization_config is set, and only plain weights are read"
+    rope = _rope(value)
+    if rope["rope_type"] != "default":
+        yield f"rope_scaling is of type {rope['rope_type']!r:.40}, and ours stretches nothing"
+    if rope.get("partial_rotary_factor") not in (None, 1.0):
+        yield f"partial_rotary_factor is {rope['partial_rotary_factor']!r:.40} and not 1"
+    window = value.get("sliding_window", _DEFAULT_WINDOW.get(kind))
+    if architecture is QWEN3 and not value.get("use_sliding_window", False):
+        window = None
+    if window is not None:
+        yield f"sliding_window is {window!r:.40}, and our attention sees the whole context"
+    layers = value.get("layer_types") or []
+    if not isinstance(layers, list) or any(one != "full_attention" for one in layers):
+        yield f"layer_types is {layers!r:.80}, and our layers all have full_attention"
+    size = _integer(value, "hidden_size", path)
+    num_heads = _integer(value, "num_attention_heads", path)
+    head_dim = value.get("head_dim") or _DEFAULT_HEAD_DIM.get(kind)
+    if head_dim is not None and (type(head_dim) is not int or head_dim * num_heads != size):
+        yield f"head_dim is {head_dim!r:.40}, and ours is hidden_size {size} / {num_heads} heads"
+
+
+def _rope(value: dict[str, Any]) -> dict[str, Any]:
+    """The settings of RoPE, wherever this or that release of transformers put them."""
+    nested: dict[str, Any] = {}
+    for key in ("rope_parameters", "rope_scaling"):
+        if isinstance(value.get(key), dict):
+            nested |= value[key]
+    flat: dict[str, Any] = {
+        key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value
+    }
+    kind = nested.get("rope_type", nested.get("type", "default"))
+    return {"rope_theta": _DEFAULT_THETA, **flat, **nested, "rope_type": kind}
+
+
+def _integer(value: dict[str, Any], key: str, path: Path) -> int:
+    number = value.get(key)
+    if type(number) is not int:
+        found = f"is {number!r:.40}" if key in value else "is missing"
+        raise CheckpointError(f"{key} {found} in {path}: it must be an integer")
+    return number

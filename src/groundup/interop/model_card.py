@@ -1,11 +1,10 @@
-"""The model card beside an export: figures, settings and lineage, from the run folder alone.
+"""The model card beside an export: results, settings and lineage, from the run folder alone.
 
 Absolute paths, host names and command lines of the run stay in the run folder.
 """
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,8 +16,9 @@ from groundup import __version__
 from groundup.data.shards import ShardIndex, content_id, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
-from groundup.generation.special_ids import IMPORTED_KEY
-from groundup.interop.source import DtypeName, Source
+from groundup.generation.loading import IMPORTED_KEY
+from groundup.generation.scoring import perplexity_of
+from groundup.interop.run_export import DtypeName, Source
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
@@ -26,8 +26,8 @@ from groundup.runs.metrics_file import read_metrics
 Library = Literal["transformers", "llama.cpp"]
 
 _MAX_SOURCES_SHOWN = 50
-# The settings that decided what the model became; places on somebody's disk are no part of them.
-_TOLD_SETTINGS = (
+# The settings that decided what the model became; paths on somebody's disk are not among them.
+_SHOWN_SETTINGS = (
     "num_steps",
     "batch_size",
     "seed",
@@ -55,9 +55,9 @@ def write_card(
         f"---\n{_yaml(head)}---",
         f"# {_cell(source.name)}",
         _summary(source, dtype),
-        f"## Figures\n\n{_table(_figures(source))}",
+        f"## Results\n\n{_table(_results(source))}",
         f"## Use\n\n{_usage(source, library, content_ids)}",
-        f"## Settings\n\n```yaml\n{_yaml(_told_settings(source))}```",
+        f"## Settings\n\n```yaml\n{_yaml(_shown_settings(source))}```",
         f"## Lineage\n\n{_table(_lineage(source, content_ids))}",
     ]
     if sources := _data_sources(source):
@@ -74,7 +74,8 @@ def _summary(source: Source, dtype: DtypeName) -> str:
         f"A Transformer language model, {origin}: {_num_parameters(source):,} parameters in "
         f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
         f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. It continues "
-        f"text; it was not taught to follow instructions and may write anything its data suggests."
+        f"text; it was not taught to follow instructions and may generate anything its data "
+        f"suggests."
     )
 
 
@@ -82,7 +83,7 @@ def _num_parameters(source: Source) -> int:
     return sum(count_parameters(source.config).values())
 
 
-def _figures(source: Source) -> Rows:
+def _results(source: Source) -> Rows:
     yield "parameters", f"{_num_parameters(source):,}"
     yield "step", f"{source.step:,}"
     metrics = read_metrics(source.folder.metrics_file)
@@ -106,7 +107,7 @@ def _evaluation(name: str, metrics: Metrics, index: int | None) -> Rows:
     if loss is None or index is None:
         return
     yield f"{name} loss (step {metrics.step_of(index):,})", f"{loss:.4f}"
-    yield f"{name} perplexity", f"{math.exp(loss) if loss < 700 else math.inf:.3f}"
+    yield f"{name} perplexity", f"{perplexity_of(loss):.3f}"
     if bits is not None:
         yield f"{name} bits per byte", f"{bits:.4f}"
 
@@ -130,11 +131,11 @@ def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> 
     )
 
 
-def _told_settings(source: Source) -> dict[str, Any]:
+def _shown_settings(source: Source) -> dict[str, Any]:
     if IMPORTED_KEY in source.environment and source.step == 0:
         # What an import writes besides the model are defaults for training on.
         return {"model": source.settings.get("model", {})}
-    return {key: source.settings[key] for key in _TOLD_SETTINGS if key in source.settings}
+    return {key: source.settings[key] for key in _SHOWN_SETTINGS if key in source.settings}
 
 
 def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:

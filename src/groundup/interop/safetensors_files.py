@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groundup.checkpoint import load_weights, save_weights
+from groundup.checkpoint import save_weights
 from groundup.checkpoint.weights import read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import parse_json, write_json_atomic
@@ -65,14 +65,6 @@ def read_weight_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[P
     )
 
 
-def read_weight_files(files: list[Path]) -> dict[str, Tensor]:
-    """The tensors of files whose shapes were read before."""
-    tensors: dict[str, Tensor] = {}
-    for file in files:
-        tensors.update(load_weights(file))
-    return tensors
-
-
 def _cut(tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[dict[str, Tensor]]:
     shards: list[dict[str, Tensor]] = [{}]
     num_bytes = 0
@@ -94,13 +86,13 @@ def _read_shard_shapes(folder: Path) -> tuple[dict[str, tuple[int, ...]], list[P
         # The index is a stranger's: it names files of its own folder and no others.
         if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
             raise CheckpointError(
-                f"{path} places {name} in {file!r:.60}, which is no file beside it"
+                f"{path} says that {name} is in {file!r:.60}, which is not a file beside it"
             )
     shapes: dict[str, tuple[int, ...]] = {}
     files = [folder / name for name in sorted(set(file_of.values()))]
     for file in files:
         shard = read_shapes(file)
-        promised = {name for name, place in file_of.items() if place == file.name}
+        promised = {name for name, home in file_of.items() if home == file.name}
         if shard.keys() != promised:
             name = sorted(shard.keys() ^ promised)[0]
             what = "lacks" if name in promised else "holds"

@@ -24,6 +24,6 @@ def initialize_like_gpt2_(model: TransformerLM) -> None:
     """
     residual_std = _GPT2_STD / math.sqrt(2 * max(1, model.config.num_layers))
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2:
+        if parameter.ndim == 2 and not parameter.is_meta:
             is_residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
             parameter.normal_(0.0, residual_std if is_residual else _GPT2_STD)

@@ -1,25 +1,23 @@
 """What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
-from groundup.planner.accelerators import Accelerator
 from groundup.planner.activations import Execution
-from groundup.planner.expectation import expected_duration, time_line
+from groundup.planner.duration import expected_duration, time_line
 from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
 from groundup.planner.hardware import (
+    Accelerator,
     describe_cpu,
     find_accelerator,
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.loading import check_holdable
 from groundup.planner.memory import (
     TrainingMemory,
     pick_micro_batch,
     training_memory,
     training_state_bytes,
 )
-from groundup.planner.parameters import count_parameters
-from groundup.planner.plan import Plan, make_plan
-from groundup.planner.run_lines import memory_line, two_line_plan
+from groundup.planner.parameters import check_holdable, count_parameters
+from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
 
 __all__ = [
     "Accelerator",

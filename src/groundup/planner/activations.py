@@ -1,29 +1,31 @@
-"""What our own training step keeps of a batch from its way forward for its way back.
+"""What a training step keeps of a batch from its forward pass for its backward pass.
 
 Counted from the operations in `nn`: fused attention keeps no scores, the loss no logits, and a
-product keeps its input alone. Blocks are compiled on CUDA, as they are unless switched off.
+matmul keeps its input alone. Blocks are compiled on CUDA, as they are unless switched off. The
+textbook's count, at the end, keeps every intermediate.
 """
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import is_short_attention
+from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 
-_FLOAT32_BYTES = 4
 _ID_BYTES = 8
 
 # Inner values a token that plain layers keep, in parts of d_ff: the input of the activation, what
 # its formula keeps besides, and its output. A compiler makes the second again.
 _PLAIN_KEPT = {"silu": 3, "gelu": 4, "relu2": 3}
 _PLAIN_KEPT_COMPILED = 2
-# And on the way back the gradients of as many at once.
+# And in the backward pass the gradients of as many at once.
 _INNER_GRADIENTS = {"swiglu": 2, "silu": 2, "gelu": 4, "relu2": 2}
-# Scores, weights and their gradients on the way back of the formula, as measured at contexts from
+# Scores, weights and their gradients in the formula's backward pass, as measured at contexts from
 # 256 to 512.
 _FORMULA_SCORES = 3.75
-# What a norm's way back holds in float32 where the rest is bfloat16, in vectors of the latter.
+# What a norm's backward pass holds in float32 where the rest is bfloat16, in vectors of the latter.
 _WIDE_NORM_GRADIENTS = {"pre": 12, "post": 8, "none": 0}
 
 
@@ -35,14 +37,14 @@ class Execution(NamedTuple):
 
     @classmethod
     def of(cls, device: str, precision: str) -> "Execution":
-        """From the settings of a run: cpu, mps, cuda or cuda:N, and what products are in."""
+        """From the settings of a run: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
         kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
         kind = kinds.get(device.partition(":")[0], "cpu")
         return cls(kind, "bfloat16" if precision == "bfloat16" else "float32")
 
     @property
     def value_bytes(self) -> int:
-        return 2 if self.precision == "bfloat16" else _FLOAT32_BYTES
+        return 2 if self.precision == "bfloat16" else FLOAT32_BYTES
 
 
 FLOAT32_ON_CPU = Execution("cpu", "float32")
@@ -64,7 +66,7 @@ def layer_activations(config: ModelConfig, execution: Execution) -> dict[str, in
 
 def output_activations(config: ModelConfig, execution: Execution) -> int:
     """Bytes of each token that the last norm and the output layer keep: its input, its output and
-    the gradient of that, which the loss makes on its way forward; and the ids and targets."""
+    the gradient of that, which the loss makes in the forward pass; and the ids and targets."""
     num_vectors = 3 if config.norm == "pre" else 2
     if config.norm == "pre" and _mixes_precisions(execution):
         num_vectors = 6
@@ -84,11 +86,11 @@ def kept_weight_copies(config: ModelConfig, execution: Execution) -> int:
         single += 2 * inner
     if execution.precision == "bfloat16":
         return (packed + single) * execution.value_bytes
-    return packed * _FLOAT32_BYTES if config.kernels == "fused" else 0
+    return packed * FLOAT32_BYTES if config.kernels == "fused" else 0
 
 
 def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
-    """Bytes of each token that a block needs on its way back besides what it kept: the gradients
+    """Bytes of each token that a block's backward pass needs besides what it kept: the gradients
     of its output and of the inner values of its widest layer."""
     is_compiled_plain = execution.device == "cuda" and config.feed_forward != "swiglu"
     num_inner = 1 if is_compiled_plain else _INNER_GRADIENTS[config.feed_forward]
@@ -99,8 +101,8 @@ def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
 
 
 def formula_attention_temporaries(config: ModelConfig, execution: Execution) -> int:
-    """Bytes of each token for attention by the formula on its way back: scores of every head with
-    every position, several times over."""
+    """Bytes of each token for the backward pass of attention by the formula: scores of every head
+    with every position, several times over."""
     if config.kernels == "fused":
         return 0
     scores = config.num_heads * config.context_length * execution.value_bytes
@@ -113,34 +115,34 @@ def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
         return 0
     if _mixes_precisions(execution):
         # Norms compute in float32, and keep both what they got and what they made of it.
-        return 4 * config.d_model * _FLOAT32_BYTES + 2 * _FLOAT32_BYTES
+        return 4 * config.d_model * FLOAT32_BYTES + 2 * FLOAT32_BYTES
     num_vectors = 2 if config.kernels == "fused" else 4
-    return num_vectors * config.d_model * execution.value_bytes + 2 * _FLOAT32_BYTES
+    return num_vectors * config.d_model * execution.value_bytes + 2 * FLOAT32_BYTES
 
 
 def _fused_attention(config: ModelConfig, execution: Execution) -> dict[str, int]:
-    """Packed projections, which the values are a view of; turned queries and keys; the mixed values
-    and each head's log of its total weight."""
+    """Packed projections, which the values are a view of; rotated queries and keys; the mixed
+    values and each head's logsumexp."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     projections = d_model + 2 * d_key_value
-    turned = d_model + d_key_value if config.positions == "rope" else 0
-    log_totals = config.num_heads * _FLOAT32_BYTES
+    rotated = d_model + d_key_value if config.positions == "rope" else 0
+    logsumexps = config.num_heads * FLOAT32_BYTES
     if config.key_value_heads != config.num_heads:
         # Keys and values are written out once for each query head, and the packed ones let go.
-        projections, turned = 0, 3 * d_model
+        projections, rotated = 0, 3 * d_model
     if config.qk_norm:
-        widened = 2 * _FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
-        turned += widened * (d_model + d_key_value)
-        log_totals += (config.num_heads + config.key_value_heads) * _FLOAT32_BYTES
-    if _turns_again(config, execution):
-        turned = 0
+        widened = 2 * FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
+        rotated += widened * (d_model + d_key_value)
+        logsumexps += (config.num_heads + config.key_value_heads) * FLOAT32_BYTES
+    if _rotates_again(config, execution):
+        rotated = 0
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
     is_apart = _mixes_precisions(execution) and config.positions == "rope"
     mixed = d_model if _stays_packed(config) and not is_apart else 2 * d_model
     return {
         "query_key_value": projections * execution.value_bytes,
-        "rotated": turned * execution.value_bytes,
-        "attention_mixing": mixed * execution.value_bytes + log_totals,
+        "rotated": rotated * execution.value_bytes,
+        "attention_mixing": mixed * execution.value_bytes + logsumexps,
     }
 
 
@@ -161,11 +163,11 @@ def _stays_packed(config: ModelConfig) -> bool:
 
 
 def _mixes_precisions(execution: Execution) -> bool:
-    """On a CPU products alone are in bfloat16, and kernels of ours that fuse are for float32."""
+    """On a CPU matmuls alone are in bfloat16, and kernels of ours that fuse are for float32."""
     return execution == ("cpu", "bfloat16")
 
 
-def _turns_again(config: ModelConfig, execution: Execution) -> bool:
+def _rotates_again(config: ModelConfig, execution: Execution) -> bool:
     return (
         execution == ("cuda", "bfloat16")
         and _stays_packed(config)
@@ -180,3 +182,71 @@ def _feed_forward_values(config: ModelConfig, execution: Execution) -> int:
     if config.kernels == "fused":
         return 4 if _mixes_precisions(execution) else 3
     return 3 if is_compiled else 5
+
+
+@dataclass(frozen=True)
+class TextbookMemory:
+    """Training memory by the textbook: float32, every intermediate kept, a·batch + b. What our own
+    step keeps is less; this is the result that other calculations of the same kind arrive at.
+
+    Bytes of weights, gradients and AdamW's two averages, and of one sequence's activations."""
+
+    weights: int
+    gradients: int
+    optimizer_state: int
+    activations_per_sequence: dict[str, int]
+
+    @property
+    def fixed_bytes(self) -> int:
+        """b, whatever the batch."""
+        return self.weights + self.gradients + self.optimizer_state
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """a, for each sequence of a batch."""
+        return sum(self.activations_per_sequence.values())
+
+    def bytes_at(self, batch_size: int) -> int:
+        return self.bytes_per_sequence * batch_size + self.fixed_bytes
+
+    def largest_batch(self, memory_bytes: int) -> int:
+        """The most sequences that fit; 0 where not even one does."""
+        return max(0, (memory_bytes - self.fixed_bytes) // self.bytes_per_sequence)
+
+    def formula(self) -> str:
+        return f"{self.bytes_per_sequence:,} x batch + {self.fixed_bytes:,} bytes"
+
+
+def textbook_memory(config: ModelConfig) -> TextbookMemory:
+    """Of each block: two norms, queries, keys and values, scores, their softmax, the mixed values,
+    the output projection, and the feed-forward layer's matmuls, activation and (gated) their
+    product; then the last norm, the logits, and the logits' softmax within the loss."""
+    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
+    values = _values_of_one_sequence(config)
+    return TextbookMemory(
+        weights=weights,
+        gradients=weights,
+        optimizer_state=2 * weights,
+        activations_per_sequence={name: FLOAT32_BYTES * count for name, count in values.items()},
+    )
+
+
+def _values_of_one_sequence(config: ModelConfig) -> dict[str, int]:
+    tokens, d_model, num_layers = config.context_length, config.d_model, config.num_layers
+    d_key_value = config.key_value_heads * config.d_head
+    norms_per_block = 0 if config.norm == "none" else 2
+    num_inner = 4 if config.feed_forward == "swiglu" else 2
+    scores = num_layers * config.num_heads * tokens**2
+    return {
+        "norms": norms_per_block * num_layers * tokens * d_model,
+        "query_key_value": num_layers * tokens * (d_model + 2 * d_key_value),
+        "attention_scores": scores,
+        "attention_softmax": scores,
+        "attention_mixing": num_layers * tokens * d_model,
+        "attention_output": num_layers * tokens * d_model,
+        "feed_forward_inner": num_layers * tokens * num_inner * config.feed_forward_dim,
+        "feed_forward_output": num_layers * tokens * d_model,
+        "final_norm": tokens * d_model if config.norm == "pre" else 0,
+        "logits": tokens * config.vocab_size,
+        "cross_entropy": tokens * config.vocab_size,
+    }

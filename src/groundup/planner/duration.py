@@ -1,20 +1,28 @@
 """How long a run takes on a device, and what that costs, with the way to the answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.planner.activations import DeviceKind
 from groundup.planner.flops import FORWARDS_A_STEP, forward_flops
-from groundup.planner.prices import Price
-from groundup.planner.quantities import show_dollars
+from groundup.planner.hardware import Price, find_accelerator, find_price
+from groundup.planner.quantities import show_dollars, show_duration
 
-# The share of a device's peak that is planned with where nobody says another.
 ASSUMED_MFU = 0.5
+"""The fraction of a device's peak that is planned with where nobody says another."""
+
+# Of its data sheet's peak an H200 reached 34 to 52% over five models of 23 to 400 million
+# parameters, and two cores of a CPU 35 to 57% of what matmuls alone reach there (2026-11): small
+# models on a busy machine least. Nobody has measured mps.
+EXPECTED_MFU: Mapping[DeviceKind, float] = {"cpu": 0.5, "cuda": 0.4, "mps": 0.4}
+"""The fraction that `groundup train` is expected to reach where it runs."""
 
 _SECONDS_A_DAY = 86_400
 _SECONDS_AN_HOUR = 3_600
 
-# Beyond it nothing that is asked for can be meant, and figures no longer fit a float.
+# Beyond it nothing that is asked for can be meant, and results no longer fit a float.
 _MOST_FLOPS = 1e60
 _LEAST_MFU = 1e-6
 
@@ -24,12 +32,12 @@ class Duration:
     """The work of a run and the rate it is done at."""
 
     forward_flops: int
-    """Of one sequence."""
+    """Of one sequence, which fills the context."""
     batch_size: int
     num_steps: int
     peak_flops_per_second: float
     mfu: float
-    """The share of the peak that the products of training reach."""
+    """The fraction of the peak that training reaches."""
     device: str
     precision: str
     price: Price | None = None
@@ -37,6 +45,18 @@ class Duration:
     """Where the peak was read."""
     limit_seconds: float | None = None
     """The time that the steps were to fit into, where that decided their number."""
+
+    def __post_init__(self) -> None:
+        if not _LEAST_MFU <= self.mfu <= 1:
+            raise ConfigError(
+                f"mfu is {self.mfu:g}, but it is a fraction of the device's peak: give one from "
+                f"{_LEAST_MFU:g} to 1"
+            )
+        if self.total_flops > _MOST_FLOPS:
+            raise ConfigError(
+                f"the run would take more than {_MOST_FLOPS:g} operations, far beyond any device: "
+                f"look for a setting with too many digits"
+            )
 
     @property
     def flops_per_step(self) -> int:
@@ -113,38 +133,40 @@ def _show_amount(number: float, num_decimals: int = 1) -> str:
     return f"{number:,.{num_decimals}f}" if number >= 1 else f"{number:.3g}"
 
 
-def estimate_duration(
+def expected_duration(
     config: ModelConfig,
     *,
     batch_size: int,
     num_steps: int,
     peak_flops_per_second: float,
-    mfu: float,
     device: str,
+    kind: DeviceKind,
     precision: str,
-    price: Price | None = None,
-    source: str = "",
 ) -> Duration:
-    """The time of a run whose sequences fill the context."""
-    if not _LEAST_MFU <= mfu <= 1:
-        raise ConfigError(
-            f"mfu is {mfu:g}, but it is a share of the device's peak: give one from "
-            f"{_LEAST_MFU:g} to 1"
-        )
-    duration = Duration(
-        sum(forward_flops(config).values()),
-        batch_size,
-        num_steps,
-        peak_flops_per_second,
-        mfu,
-        device,
-        precision,
-        price,
-        source,
+    """The time of a run's steps on a device, by its name as torch or `describe_cpu` has it."""
+    row = find_accelerator(device)
+    name = device if row is None else row.name
+    return Duration(
+        forward_flops=sum(forward_flops(config).values()),
+        batch_size=batch_size,
+        num_steps=num_steps,
+        peak_flops_per_second=peak_flops_per_second,
+        mfu=EXPECTED_MFU[kind],
+        device=name,
+        precision=precision,
+        price=find_price(name),
+        source="measured" if row is None else row.source,
     )
-    if duration.total_flops > _MOST_FLOPS:
-        raise ConfigError(
-            f"the run would take more than {_MOST_FLOPS:g} operations, far beyond any device: look "
-            f"for a setting with too many digits"
-        )
-    return duration
+
+
+def time_line(duration: Duration) -> str:
+    """One line for the log of a run: the time of its steps, what that assumes, and the price."""
+    line = (
+        f"about {show_duration(duration.seconds)} for {duration.num_steps:,} steps at "
+        f"{duration.mfu:.0%} of the {duration.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
+        f"{duration.precision} of one {duration.device} ({duration.source})"
+    )
+    if duration.price is None or duration.dollars is None:
+        return line
+    per_hour = duration.price.dollars_per_hour
+    return f"{line}: {show_dollars(duration.dollars)} at ${per_hour:,.2f} an hour"

@@ -1,27 +1,34 @@
-"""How many floating-point operations a model takes: its matrix products, and the usual rule.
+"""How many floating-point operations a model takes: its matmuls, and the usual rule.
 
-A product of (m, k) with (k, n) is 2mkn operations. Embeddings are looked up, and norms, gates and
+A matmul of (m, k) with (k, n) is 2mkn operations. Embeddings are looked up, and norms, gates and
 rotations are a thousandth of the rest: none of them counts.
 """
 
+import math
 from typing import Literal
 
-from groundup.model.config import ModelConfig
+from groundup.model.config import PRESETS, ModelConfig
 from groundup.optim.config import OptimizerConfig
 from groundup.planner.parameters import block_matrices, count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 
-# Each product has two on the way back, one for either factor.
+# Each matmul has two in the backward pass, one for either factor.
 FORWARDS_A_STEP = 3
 
-# Additions, multiplications and roots for one weight, as the formulas of `optim` read.
+# Additions, multiplications and roots for one parameter, as the formulas of `optim` read.
 _UPDATE_OPERATIONS = {"adamw": 14, "sgd": 2, "muon": 9}
 ORTHOGONALIZATION_STEPS = OptimizerConfig().orthogonalization_steps
 
+OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens a parameter"
+_TOKENS_PER_PARAMETER = 20
+
+_SIZES = ("gpt2-small", "gpt2-medium", "gpt2-large", "gpt2-xl")
+_CONTEXT_FACTORS = (1, 2, 4, 8, 16)
+
 
 def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
-    """One block's products for one sequence of `num_tokens`, which attends to all of itself.
+    """One block's matmuls for one sequence of `num_tokens`, which attends to all of itself.
 
     projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head)
     attention     4 · num_tokens² · d_model: queries with keys, then weights with values
@@ -37,7 +44,7 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
 
 
 def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[str, int]:
-    """All products of a forward pass over one sequence, by component; their sum is the whole.
+    """All matmuls of a forward pass over one sequence, by component; their sum is the whole.
 
     Without `num_tokens` the sequence fills the context. `output_head` is
     2 · num_tokens · d_model · vocab_size.
@@ -50,7 +57,7 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
 
 
 def step_flops(config: ModelConfig, batch_size: int) -> int:
-    """Forward and backward over a batch, the way back counted as twice the way there."""
+    """Forward and backward over a batch; backward counts as twice forward."""
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
 
 
@@ -67,17 +74,17 @@ def update_flops(
     num_in_blocks = parts["attention"] + parts["feed_forward"]
     elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
     elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
-    products = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
-    return elementwise + config.num_layers * orthogonalization_steps * products
+    matmuls = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
+    return elementwise + config.num_layers * orthogonalization_steps * matmuls
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
     """6N + 12 · num_layers · context_length · d_model for one token, forward and backward.
 
-    Each of the N weights multiplies and adds once forward and twice backward. The input embedding
-    is looked up, not multiplied, so it is no part of N; tied to the output it is, once. The second
-    term is attention: queries with keys and weights with values, over the whole context (causal
-    kernels may skip half of it; the rule does not, so that figures compare with others').
+    Each of the N parameters multiplies and adds once forward and twice backward. The input
+    embedding is looked up, not multiplied, so it is no part of N; tied to the output it is, once.
+    The second term is attention: queries with keys and weights with values, over the whole context
+    (causal kernels may skip half of it; the rule does not, so that results compare with others').
     """
     parts = count_parameters(config)
     num_multiplied = sum(parts.values()) - parts["token_embedding"]
@@ -85,6 +92,37 @@ def training_flops_per_token(config: ModelConfig) -> int:
         num_multiplied += parts["token_embedding"]
     attention = 12 * config.num_layers * config.context_length * config.d_model
     return 6 * num_multiplied + attention
+
+
+def flop_fractions(config: ModelConfig, num_tokens: int | None = None) -> dict[str, float]:
+    """Each component's fraction of the operations of a forward pass."""
+    parts = forward_flops(config, num_tokens)
+    total = sum(parts.values())
+    return {name: flops / total for name, flops in parts.items()}
+
+
+def fractions_by_size() -> dict[str, dict[str, float]]:
+    """The fractions of the GPT-2 family, from small to XL, each at its own context."""
+    return {name: flop_fractions(PRESETS[name]) for name in _SIZES}
+
+
+def fractions_by_context(config: ModelConfig) -> dict[int, dict[str, float]]:
+    """The fractions of one model at its context and at up to sixteen times of it."""
+    lengths = [factor * config.context_length for factor in _CONTEXT_FACTORS]
+    return {length: flop_fractions(config, length) for length in lengths}
+
+
+def optimal_tokens(num_parameters: int) -> int:
+    """The tokens after which a larger model would have been the better use of the compute.
+
+    The rule of OPTIMAL_SOURCE: size and tokens should grow alike.
+    """
+    return _TOKENS_PER_PARAMETER * num_parameters
+
+
+def optimal_parameters(training_flops: float) -> int:
+    """The size N whose 20 N tokens cost the budget: 6 · N · 20 N = training_flops."""
+    return round(math.sqrt(training_flops / (6 * _TOKENS_PER_PARAMETER)))
 
 
 def _orthogonalization_flops(rows: int, columns: int) -> int:

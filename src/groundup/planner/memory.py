@@ -1,7 +1,7 @@
-"""The memory of a training step, as ours takes it: what stands, what a batch adds, and the peak.
+"""The memory of a training step, as ours takes it: what is fixed, what a batch adds, and the peak.
 
 A step is fullest at one of a few moments, each of them a·micro_batch + b: while the loss works
-through its chunks of logits, when it hands back its gradients, in a block's way back, and at the
+through its chunks of logits, when it returns its gradients, in a block's backward pass, and at the
 update, when activations are gone and every gradient is there.
 """
 
@@ -23,12 +23,10 @@ from groundup.planner.activations import (
     output_activations,
 )
 from groundup.planner.flops import OptimizerName
-from groundup.planner.parameters import block_matrices, count_parameters
-
-_FLOAT32_BYTES = 4
+from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
-_USABLE_SHARE = 0.92
+_USABLE_FRACTION = 0.92
 _LARGEST_MICRO_BATCH = 1 << 20
 
 # cuBLAS takes a workspace for each thread and stream that multiplies: forward, backward, and the
@@ -37,9 +35,9 @@ _LARGEST_MICRO_BATCH = 1 << 20
 _CUDA_WORKSPACES = 3 * (32 << 20)
 
 # On a CPU freed memory is kept, and the holes between blocks of different life are never all used:
-# a process grows beyond its tensors by these shares of what comes and goes in the passes and at the
-# update, and by some blocks of the size of the output matrix and the embedding: their gradients are
-# the largest blocks of all, and find no room where anything small has settled. That meets the whole
+# a process grows beyond its tensors by these fractions of what comes and goes in the passes and at
+# the update, and by some blocks of the size of the output matrix and the embedding: their gradients
+# are the largest blocks of all, and find no room where anything small lies. That meets the whole
 # process of `groundup train`, evaluations and checkpoints included, to 7% over 39 shapes; models
 # of gigabytes take up to a tenth less, and where the vocabulary is nearly all of a model, no two
 # runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
@@ -50,7 +48,7 @@ _HOLES_OF_EMBEDDING = 0.8
 _PROCESS_BYTES = 355_000_000
 # On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch 2.13).
 _COPIES_TRANSPOSED = sys.platform == "linux" and platform.machine() == "aarch64"
-# What oneDNN sets up for products in bfloat16.
+# What oneDNN sets up for matmuls in bfloat16.
 _BFLOAT16_PROCESS_BYTES = 80_000_000
 
 
@@ -75,17 +73,17 @@ class TrainingMemory:
 
     @property
     def state_bytes(self) -> int:
-        """What stands between two steps."""
+        """What is there between two steps."""
         return self.weights + self.optimizer_state
 
     @property
     def workspaces(self) -> int:
-        """What the library of matrix products keeps for itself among the tensors."""
+        """What the matmul library keeps for itself among the tensors."""
         return _CUDA_WORKSPACES if self.execution.device == "cuda" else 0
 
     @property
     def bytes_per_sequence(self) -> int:
-        """What one more sequence in a micro-batch keeps for the way back."""
+        """What one more sequence in a micro-batch keeps for the backward pass."""
         return sum(self.activations_per_sequence.values())
 
     def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
@@ -106,11 +104,11 @@ class TrainingMemory:
         return _PROCESS_BYTES + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
 
     def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
-        """Bytes of tensors above the standing ones where a step may be fullest."""
+        """Bytes of tensors above the fixed ones where a step may be fullest."""
         config, execution = self.config, self.execution
         tokens = micro_batch * config.context_length
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies
-        head = _FLOAT32_BYTES * config.vocab_size * config.d_model
+        head = FLOAT32_BYTES * config.vocab_size * config.d_model
         earlier = self.gradients if accumulates else 0
         in_block = tokens * backward_temporaries(config, execution)
         kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
@@ -155,17 +153,18 @@ class TrainingMemory:
 
     def _usable(self, memory_bytes: int) -> int:
         if self.execution.device == "cuda":
-            return int(memory_bytes * _USABLE_SHARE)
+            return int(memory_bytes * _USABLE_FRACTION)
         return max(0, memory_bytes - self.process_bytes)
 
     def _holes(self, moments: dict[str, int]) -> int:
         in_passes = max(count for name, count in moments.items() if name != "update")
-        head = _FLOAT32_BYTES * self.config.vocab_size * self.config.d_model
+        head = FLOAT32_BYTES * self.config.vocab_size * self.config.d_model
         per_head = _HOLES_OF_OUTPUT_MATRIX
         if not self.config.tie_embeddings:
             per_head += _HOLES_OF_EMBEDDING
-        share = _HOLES_OF_PASSES[self.config.kernels]
-        in_steps = share * in_passes + _HOLES_OF_UPDATE * moments["update"]
+        in_steps = (
+            _HOLES_OF_PASSES[self.config.kernels] * in_passes + _HOLES_OF_UPDATE * moments["update"]
+        )
         return round(in_steps + per_head * head)
 
     def _head_copies(self) -> int:
@@ -180,7 +179,7 @@ class TrainingMemory:
         in place."""
         row = self.config.vocab_size * self.execution.value_bytes
         rows = logit_chunk_rows(tokens, row, self.chunk_bytes)
-        return rows * (row + self._wide_copies() * self.config.vocab_size * _FLOAT32_BYTES)
+        return rows * (row + self._wide_copies() * self.config.vocab_size * FLOAT32_BYTES)
 
     def _wide_copies(self) -> int:
         """How often passes over logits hold them in float32 besides, where no kernel of ours works
@@ -201,7 +200,7 @@ def training_memory(
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device, which has `memory_bytes` if that is known."""
     parts = count_parameters(config)
-    weights = _FLOAT32_BYTES * sum(parts.values())
+    weights = FLOAT32_BYTES * sum(parts.values())
     num_tokens, num_layers = config.context_length, config.num_layers
     activations = {
         name: num_layers * num_tokens * count
@@ -237,7 +236,7 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
 def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
     """Memory of weights, gradients and optimizer state in float32, whatever the batch.
 
-    AdamW keeps two values a weight, SGD none; Muon keeps one for the matrices of the blocks and
+    AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks and
     leaves the rest to AdamW.
     """
     parts = count_parameters(config)
@@ -248,7 +247,7 @@ def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw"
         "sgd": 0,
         "muon": 2 * num_parameters - num_block_weights,
     }
-    return _FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
+    return FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
 
 
 def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: OptimizerName) -> int:
@@ -264,10 +263,10 @@ def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: Opti
     staying = parts["token_embedding"] + parts["norms"]
     if optimizer == "adamw":
         largest = max(staying, sum(parts.values()) - staying)
-        return 6 * _FLOAT32_BYTES * largest if device == "mps" else 0
+        return 6 * FLOAT32_BYTES * largest if device == "mps" else 0
     matrices = [config.vocab_size * config.d_model]
     matrices += [rows * columns for rows, columns in block_matrices(config) if config.num_layers]
-    return _FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
+    return FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
 
 
 def _muon_temporaries(config: ModelConfig) -> int:
@@ -279,4 +278,4 @@ def _muon_temporaries(config: ModelConfig) -> int:
         count = shapes.count((short, long))
         stacks.append(count * (3 * short * long + 2 * short**2))
     everything = sum(short * long for short, long in shapes)
-    return _FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))
+    return FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))

@@ -1,10 +1,14 @@
-"""How many weights a model has, part by part, from its settings alone."""
+"""How many parameters a model has, part by part, and whether they fit: from settings alone."""
 
+from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
+from groundup.planner.quantities import show_bytes
+
+FLOAT32_BYTES = 4
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:
-    """The weights of each part of the model; their sum is the number of parameters.
+    """The parameters of each part of the model; their sum is the whole.
 
     token_embedding  vocab_size · d_model
     attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
@@ -33,6 +37,23 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
     num_wide = 3 if config.feed_forward == "swiglu" else 2
     attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
     return attention + [(d_model, config.feed_forward_dim)] * num_wide
+
+
+def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
+    """Raise ConfigError, before anything is allocated, for a model whose weights in float32, RoPE
+    tables and caches of so many whole sequences are more than the memory there is."""
+    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
+    per_position = config.d_head if config.positions == "rope" else 0
+    per_position += num_sequences * 2 * config.key_value_heads * config.d_head
+    of_context = FLOAT32_BYTES * config.num_layers * config.context_length * per_position
+    # A layer's tables are computed in float64, from angles that stand beside them.
+    of_context += 8 * config.context_length * config.d_head if config.positions == "rope" else 0
+    if weights + of_context > memory_bytes:
+        raise ConfigError(
+            f"the model takes {show_bytes(weights)} for its weights and {show_bytes(of_context)} "
+            f"for a context_length of {config.context_length}, and this machine has "
+            f"{show_bytes(memory_bytes)}: use a smaller model or context_length"
+        )
 
 
 def _num_norms(config: ModelConfig) -> int:

@@ -1,30 +1,39 @@
-"""A run on one page before it starts: everything the planner knows, as one value."""
+"""A run before it starts: everything the planner knows, as one value, and in lines for its log."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.planner.accelerators import Accelerator
-from groundup.planner.activations import Execution
-from groundup.planner.duration import ASSUMED_MFU, Duration, estimate_duration
+from groundup.planner.activations import Execution, TextbookMemory, textbook_memory
+from groundup.planner.duration import ASSUMED_MFU, Duration
 from groundup.planner.flops import (
+    OPTIMAL_SOURCE,
     ORTHOGONALIZATION_STEPS,
     OptimizerName,
+    flop_fractions,
     forward_flops,
+    fractions_by_context,
+    fractions_by_size,
     layer_flops,
+    optimal_parameters,
+    optimal_tokens,
     step_flops,
+    training_flops_per_token,
     update_flops,
 )
-from groundup.planner.hardware import Precision, device_kind, fastest_precision, rate_in
-from groundup.planner.memory import TrainingMemory, training_memory
-from groundup.planner.optimal import SOURCE, optimal_parameters, optimal_tokens
-from groundup.planner.parameters import count_parameters
-from groundup.planner.prices import Price, find_price
-from groundup.planner.shares import flop_shares, shares_by_context, shares_by_size
-from groundup.planner.textbook_memory import TextbookMemory, textbook_memory
-
-_FLOAT32_BYTES = 4
+from groundup.planner.hardware import (
+    Accelerator,
+    Precision,
+    Price,
+    device_kind,
+    fastest_precision,
+    find_price,
+    rate_in,
+)
+from groundup.planner.memory import TrainingMemory, training_memory, training_state_bytes
+from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.quantities import show_bytes, show_count, show_flops
 
 
 @dataclass(frozen=True)
@@ -62,7 +71,7 @@ class Plan:
 
     @property
     def enough(self) -> Duration:
-        """The run that gives this model the tokens it is worth (see `optimal`)."""
+        """The run that gives this model the tokens it is worth (see `optimal_tokens`)."""
         tokens_per_step = self.batch_size * self.config.context_length
         num_steps = -(-optimal_tokens(self.num_parameters) // tokens_per_step)
         return replace(self.duration, num_steps=num_steps, limit_seconds=None)
@@ -72,6 +81,14 @@ class Plan:
         return replace(self, duration=self.duration.within(seconds))
 
     @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that a step of ours takes; None where not even one sequence fits."""
+        if self.micro_batch == 0:
+            return None
+        accumulates = self.micro_batch < self.batch_size
+        return self.memory.bytes_at(self.micro_batch, accumulates=accumulates)
+
+    @property
     def fits(self) -> bool:
         """Whether a step of ours fits into the memory of the device."""
         accumulates = self.micro_batch < self.batch_size
@@ -79,20 +96,15 @@ class Plan:
             self.micro_batch, self.memory_bytes, accumulates=accumulates
         )
 
-    @property
-    def peak_bytes(self) -> int | None:
-        """The most memory that a step of ours takes, where one fits."""
-        if self.micro_batch == 0:
-            return None
-        accumulates = self.micro_batch < self.batch_size
-        return self.memory.bytes_at(self.micro_batch, accumulates=accumulates)
-
     def to_json(self) -> dict[str, Any]:
-        """Every figure; counts, bytes and operations are integers."""
+        """All results; counts, bytes and operations are integers."""
+        memory, textbook, duration = self.memory, self.textbook, self.duration
+        by_context = fractions_by_context(self.config)
+        best = optimal_parameters(duration.total_flops)
         return {
             "model": self.config.model_dump(mode="json"),
             "parameters": {**self.parameters, "total": self.num_parameters},
-            "weight_bytes": _FLOAT32_BYTES * self.num_parameters,
+            "weight_bytes": FLOAT32_BYTES * self.num_parameters,
             "forward_flops": {
                 "num_tokens": self.config.context_length,
                 "per_layer": self.flops_per_layer,
@@ -101,84 +113,61 @@ class Plan:
             },
             "flops_per_step": step_flops(self.config, self.batch_size),
             "update_flops": self.update_flops,
-            "shares": self._shares(),
-            "memory": self._memory(),
-            "textbook_memory": self._textbook_memory(),
-            "duration": self._duration(),
-            "compute_optimal": self._compute_optimal(),
-        }
-
-    def _shares(self) -> dict[str, Any]:
-        by_context = shares_by_context(self.config)
-        return {
-            "model": _rounded(flop_shares(self.config)),
-            "by_size": {name: _rounded(one) for name, one in shares_by_size().items()},
-            "by_context": {str(length): _rounded(one) for length, one in by_context.items()},
-        }
-
-    def _memory(self) -> dict[str, Any]:
-        memory = self.memory
-        return {
-            "device": memory.execution.device,
-            "precision": memory.execution.precision,
-            "weights": memory.weights,
-            "gradients": memory.gradients,
-            "optimizer_state": memory.optimizer_state,
-            "weight_copies": memory.weight_copies,
-            "workspaces": memory.workspaces,
-            "activations_per_sequence": memory.activations_per_sequence,
-            "bytes_per_sequence": memory.bytes_per_sequence,
-            "memory_bytes": self.memory_bytes,
-            "largest_micro_batch": memory.largest_micro_batch(self.memory_bytes),
-            "micro_batch": self.micro_batch,
-            "peak_bytes": self.peak_bytes,
-            "process_bytes": memory.process_bytes,
-            "fits": self.fits,
-        }
-
-    def _textbook_memory(self) -> dict[str, Any]:
-        textbook = self.textbook
-        return {
-            "precision": "float32",
-            "weights": textbook.weights,
-            "gradients": textbook.gradients,
-            "optimizer_state": textbook.optimizer_state,
-            "activations_per_sequence": textbook.activations_per_sequence,
-            "bytes_per_sequence": textbook.bytes_per_sequence,
-            "fixed_bytes": textbook.fixed_bytes,
-            "formula": textbook.formula(),
-            "memory_bytes": self.memory_bytes,
-            "largest_batch": textbook.largest_batch(self.memory_bytes),
-        }
-
-    def _duration(self) -> dict[str, Any]:
-        duration = self.duration
-        return {
-            "device": duration.device,
-            "precision": duration.precision,
-            "peak_flops_per_second": round(duration.peak_flops_per_second),
-            "mfu": duration.mfu,
-            "batch_size": duration.batch_size,
-            "num_steps": duration.num_steps,
-            "num_tokens": self.num_tokens,
-            "num_epochs": None if self.num_epochs is None else round(self.num_epochs, 3),
-            "total_flops": duration.total_flops,
-            "seconds": round(duration.seconds),
-            "days": round(duration.days, 2),
-            "dollars": None if duration.dollars is None else round(duration.dollars, 2),
-            "derivation": duration.derivation(),
-        }
-
-    def _compute_optimal(self) -> dict[str, Any]:
-        num_parameters = optimal_parameters(self.duration.total_flops)
-        return {
-            "tokens_per_parameter": round(self.num_tokens / self.num_parameters, 2),
-            "tokens_for_this_model": optimal_tokens(self.num_parameters),
-            "steps_for_this_model": self.enough.num_steps,
-            "seconds_for_this_model": round(self.enough.seconds),
-            "parameters_for_this_compute": num_parameters,
-            "tokens_for_this_compute": optimal_tokens(num_parameters),
-            "source": SOURCE,
+            "shares": {
+                "model": _rounded(flop_fractions(self.config)),
+                "by_size": {name: _rounded(one) for name, one in fractions_by_size().items()},
+                "by_context": {str(length): _rounded(one) for length, one in by_context.items()},
+            },
+            "memory": {
+                "device": memory.execution.device,
+                "precision": memory.execution.precision,
+                "weights": memory.weights,
+                "gradients": memory.gradients,
+                "optimizer_state": memory.optimizer_state,
+                "weight_copies": memory.weight_copies,
+                "workspaces": memory.workspaces,
+                "activations_per_sequence": memory.activations_per_sequence,
+                "bytes_per_sequence": memory.bytes_per_sequence,
+                "memory_bytes": self.memory_bytes,
+                "largest_micro_batch": memory.largest_micro_batch(self.memory_bytes),
+                "micro_batch": self.micro_batch,
+                "peak_bytes": self.peak_bytes,
+                "process_bytes": memory.process_bytes,
+                "fits": self.fits,
+            },
+            "textbook_memory": {
+                "precision": "float32",
+                **asdict(textbook),
+                "bytes_per_sequence": textbook.bytes_per_sequence,
+                "fixed_bytes": textbook.fixed_bytes,
+                "formula": textbook.formula(),
+                "memory_bytes": self.memory_bytes,
+                "largest_batch": textbook.largest_batch(self.memory_bytes),
+            },
+            "duration": {
+                "device": duration.device,
+                "precision": duration.precision,
+                "peak_flops_per_second": round(duration.peak_flops_per_second),
+                "mfu": duration.mfu,
+                "batch_size": duration.batch_size,
+                "num_steps": duration.num_steps,
+                "num_tokens": self.num_tokens,
+                "num_epochs": None if self.num_epochs is None else round(self.num_epochs, 3),
+                "total_flops": duration.total_flops,
+                "seconds": round(duration.seconds),
+                "days": round(duration.days, 2),
+                "dollars": None if duration.dollars is None else round(duration.dollars, 2),
+                "derivation": duration.derivation(),
+            },
+            "compute_optimal": {
+                "tokens_per_parameter": round(self.num_tokens / self.num_parameters, 2),
+                "tokens_for_this_model": optimal_tokens(self.num_parameters),
+                "steps_for_this_model": self.enough.num_steps,
+                "seconds_for_this_model": round(self.enough.seconds),
+                "parameters_for_this_compute": best,
+                "tokens_for_this_compute": optimal_tokens(best),
+                "source": OPTIMAL_SOURCE,
+            },
         }
 
 
@@ -200,7 +189,7 @@ def make_plan(
     """The plan of a run on one device; the price is the table's where none is given, and
     `memory_factor` what a probe measured of a step's memory over what is predicted. Micro-batches
     are the ones that `groundup train` takes, which knows of no probe."""
-    chosen = _settle_precision(precision, accelerator)
+    chosen = _resolve_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
     if peak is None:
         raise ConfigError(
@@ -213,8 +202,8 @@ def make_plan(
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
     memory = replace(memory, factor=memory_factor)
-    duration = estimate_duration(
-        config,
+    duration = Duration(
+        forward_flops=sum(forward_flops(config).values()),
         batch_size=batch_size,
         num_steps=num_steps,
         peak_flops_per_second=peak,
@@ -240,7 +229,7 @@ def make_plan(
     )
 
 
-def _settle_precision(
+def _resolve_precision(
     precision: Literal["auto", "float32", "tf32", "bfloat16"], accelerator: Accelerator
 ) -> Precision:
     """TF32 is how float32 is multiplied where the hardware has it, and plain float32 elsewhere."""
@@ -251,5 +240,46 @@ def _settle_precision(
     return precision
 
 
-def _rounded(shares: dict[str, float]) -> dict[str, float]:
-    return {name: round(share, 4) for name, share in shares.items()}
+def _rounded(fractions: dict[str, float]) -> dict[str, float]:
+    return {name: round(fraction, 4) for name, fraction in fractions.items()}
+
+
+def two_line_plan(
+    config: ModelConfig,
+    batch_size: int,
+    num_steps: int,
+    *,
+    tokens_in_corpus: int | None = None,
+    optimizer: OptimizerName = "adamw",
+) -> list[str]:
+    """Two lines: the parameters and the memory they take; the tokens and operations of the run."""
+    num_parameters = sum(count_parameters(config).values())
+    state_bytes = training_state_bytes(config, optimizer)
+    tokens_per_step = batch_size * config.context_length
+    num_tokens = tokens_per_step * num_steps
+    flops_per_step = training_flops_per_token(config) * tokens_per_step
+    tokens = f"{show_count(num_tokens)} tokens"
+    if tokens_in_corpus:
+        epochs = num_tokens / tokens_in_corpus
+        tokens += f" ({epochs:.2g} epochs of {show_count(tokens_in_corpus)})"
+    return [
+        f"{show_count(num_parameters)} parameters: {show_bytes(state_bytes)} of memory for "
+        f"weights, gradients and optimizer, activations on top",
+        f"{num_steps:,} steps of {tokens_per_step:,} tokens: {tokens}, "
+        f"{show_flops(flops_per_step)} a step, {show_flops(flops_per_step * num_steps)} in all",
+    ]
+
+
+def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> str:
+    """One line for the log of a run: the peak of a step, and what it is made of."""
+    peak = memory.bytes_at(micro_batch, accumulates=micro_batch < batch_size)
+    at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
+    if micro_batch < batch_size:
+        at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
+    fixed = memory.state_bytes + memory.workspaces
+    temporary = peak - fixed - micro_batch * memory.bytes_per_sequence
+    return (
+        f"about {show_bytes(peak)} at the peak of a step with {at_once}: {show_bytes(fixed)} "
+        f"fixed, {show_bytes(memory.bytes_per_sequence)} per sequence, "
+        f"{show_bytes(max(0, temporary))} temporary"
+    )

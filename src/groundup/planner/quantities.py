@@ -2,20 +2,18 @@
 
 
 def show_count(number: float) -> str:
-    return _in_steps(number, (("billion", 1e9), ("million", 1e6))) or f"{number:,.0f}"
+    return _in_units(number, (("billion", 1e9), ("million", 1e6))) or f"{number:,.0f}"
 
 
 def show_bytes(number: float) -> str:
     units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-    return _in_steps(number, units) or f"{number:,.0f} B"
+    return _in_units(number, units) or f"{number:,.0f} B"
 
 
 def show_flops(number: float) -> str:
-    units = (("zetta", 1e21), ("exa", 1e18), ("peta", 1e15), ("tera", 1e12), ("giga", 1e9))
-    for prefix, size in units:
-        if number >= size:
-            return f"{number / size:,.3g} {prefix}FLOP"
-    return f"{number:,.0f} FLOP"
+    prefixes = (("zetta", 1e21), ("exa", 1e18), ("peta", 1e15), ("tera", 1e12), ("giga", 1e9))
+    units = tuple((f"{prefix}FLOP", size) for prefix, size in prefixes)
+    return _in_units(number, units, ".3g") or f"{number:,.0f} FLOP"
 
 
 def show_dollars(number: float) -> str:
@@ -34,8 +32,8 @@ def show_duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _in_steps(number: float, units: tuple[tuple[str, float], ...]) -> str | None:
-    for unit, size in units:
-        if number >= size:
-            return f"{number / size:,.1f} {unit}"
-    return None
+def _in_units(
+    number: float, units: tuple[tuple[str, float], ...], digits: str = ".1f"
+) -> str | None:
+    found = ((unit, size) for unit, size in units if number >= size)
+    return next((f"{number / size:,{digits}} {unit}" for unit, size in found), None)

@@ -11,7 +11,7 @@ from groundup.errors import MissingExtraError
 from groundup.experiments.report.charts import COLORS, Chart, HeatMap, Line, columns_of, crosses_of
 from groundup.experiments.report.text import shorten, show_count, visible
 from groundup.model.config import ModelConfig
-from groundup.planner.shares import shares_by_context, shares_by_size
+from groundup.planner.flops import fractions_by_context, fractions_by_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,8 +89,8 @@ def draw_picture(charts: Sequence[Chart | HeatMap]) -> str:
 def draw_flop_fractions(config: ModelConfig, name: str = "the model") -> str:
     """How a forward pass divides among its components: GPT-2's sizes, and a model at growing
     context lengths."""
-    sizes = {size.removeprefix("gpt2-"): one for size, one in shares_by_size().items()}
-    contexts = {f"{length:,}": one for length, one in shares_by_context(config).items()}
+    sizes = {size.removeprefix("gpt2-"): one for size, one in fractions_by_size().items()}
+    contexts = {f"{length:,}": one for length, one in fractions_by_context(config).items()}
     panels = {
         "by size, GPT-2 at context 1,024": sizes,
         f"by context length, {name}": contexts,

@@ -45,7 +45,7 @@ from groundup.experiments.results.groups import (
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
 from groundup.experiments.results.statistics import Interval
-from groundup.planner.expectation import EXPECTED_MFU
+from groundup.planner.duration import EXPECTED_MFU
 from groundup.runs.metrics import Sample
 
 _LOSSES = {"validation_loss": "Validation loss", "loss": "Training loss"}

@@ -1,7 +1,7 @@
-"""Attention of one token a row over its text's cache, for writing text on CUDA in half precision.
+"""Attention of one token a row over its sequence's cache, for generating on CUDA in half precision.
 
 A row's sums run over the keys in blocks of one size from the first on, so they never depend on
-what else is being written.
+what else is being generated.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ def attend(
     keys: Tensor,
     values: Tensor,
     positions: Tensor,
-    places: Tensor | None,
+    sequences: Tensor | None,
     tables: tuple[Tensor, Tensor] | None,
     mixed: Tensor,
 ) -> None:
-    """Turn queries and keys, store keys and values, and attend, for each row and head.
+    """Rotate queries and keys, store keys and values, and attend, for each row and head.
 
-    `keys` and `values` are one layer's cache (texts, kv_heads, positions, d_head). Without `places`
-    row i is the next token of text i. With them row i belongs to text places[i], many rows to one
-    text, so that all are stored before any is read.
+    keys, values: one layer's cache (sequences, kv_heads, positions, d_head).
+    sequences: the sequence that each row belongs to, many rows to one, so that all are stored
+        before any is read; without it row i is the next token of sequence i.
+    tables: the cosines and sines of `RotaryEmbedding`; None for no rotation.
+    mixed: where the result goes.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
@@ -35,15 +37,15 @@ def attend(
         "KV_HEADS": num_kv_heads,
         "D_HEAD": d_head,
         "LANES": triton.next_power_of_2(d_head),
-        "TURNS": tables is not None,
+        "ROTATE": tables is not None,
     }
-    if places is not None:
+    if sequences is not None:
         _store[(num_rows, num_kv_heads)](
             packed,
             keys,
             values,
             positions,
-            places,
+            sequences,
             cos,
             sin,
             positions.stride(0),
@@ -56,7 +58,7 @@ def attend(
         keys,
         values,
         positions,
-        places if places is not None else positions,
+        sequences if sequences is not None else positions,
         cos,
         sin,
         mixed,
@@ -64,7 +66,7 @@ def attend(
         longest,
         d_head**-0.5,
         **sizes,
-        STORED=places is not None,
+        STORED=sequences is not None,
         # Keys looked at together, part of the order of sums as well; measured for both sizes.
         BLOCK=128 if d_head <= 32 else 256,
         num_warps=2 if d_head <= 32 else 4,
@@ -83,18 +85,18 @@ def _head(
     WIDTH: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
-    TURNS: tl.constexpr,
+    ROTATE: tl.constexpr,
 ):
-    """One head of a row of `packed` in float32, turned by its position."""
+    """One head of a row of `packed` in float32, rotated by its position."""
     lane = tl.arange(0, LANES)
     fits = lane < D_HEAD
     start = packed + row * WIDTH + head * D_HEAD
     value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
-    if TURNS:
+    if ROTATE:
         other = tl.load(start + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
-        place = position * (D_HEAD // 2) + lane // 2
-        cosine = tl.load(cos + place, mask=fits, other=0.0)
-        sine = tl.load(sin + place, mask=fits, other=0.0)
+        offset = position * (D_HEAD // 2) + lane // 2
+        cosine = tl.load(cos + offset, mask=fits, other=0.0)
+        sine = tl.load(sin + offset, mask=fits, other=0.0)
         value = value * cosine + tl.where(lane % 2 == 0, -other, other) * sine
     return value
 
@@ -105,7 +107,7 @@ def _store(
     keys,
     values,
     positions,
-    places,
+    sequences,
     cos,
     sin,
     stride,
@@ -114,21 +116,21 @@ def _store(
     KV_HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
-    TURNS: tl.constexpr,
+    ROTATE: tl.constexpr,
 ):
     row = tl.program_id(0)
     head = tl.program_id(1)
     width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
     position = tl.load(positions + row * stride).to(tl.int32)
-    text = tl.load(places + row).to(tl.int64)
-    key = _head(packed, HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, TURNS)
+    sequence = tl.load(sequences + row).to(tl.int64)
+    key = _head(packed, HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE)
     value = _head(
         packed, HEADS + KV_HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, False
     )
     lane = tl.arange(0, LANES)
-    place = ((text * KV_HEADS + head) * longest + position) * D_HEAD + lane
-    tl.store(keys + place, key.to(keys.dtype.element_ty), mask=lane < D_HEAD)
-    tl.store(values + place, value.to(values.dtype.element_ty), mask=lane < D_HEAD)
+    offset = ((sequence * KV_HEADS + head) * longest + position) * D_HEAD + lane
+    tl.store(keys + offset, key.to(keys.dtype.element_ty), mask=lane < D_HEAD)
+    tl.store(values + offset, value.to(values.dtype.element_ty), mask=lane < D_HEAD)
 
 
 @triton.jit
@@ -137,7 +139,7 @@ def _attend(
     keys,
     values,
     positions,
-    places,
+    sequences,
     cos,
     sin,
     mixed,
@@ -148,26 +150,26 @@ def _attend(
     KV_HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
-    TURNS: tl.constexpr,
+    ROTATE: tl.constexpr,
     STORED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """softmax(q Kᵀ · scale) V over the text so far, by running maximum and sum."""
+    """softmax(q Kᵀ · scale) V over the sequence so far, by running maximum and sum."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
     width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
     position = tl.load(positions + row * stride).to(tl.int32)
-    text = row.to(tl.int64)
+    sequence = row.to(tl.int64)
     if STORED:
-        text = tl.load(places + row).to(tl.int64)
+        sequence = tl.load(sequences + row).to(tl.int64)
     lane = tl.arange(0, LANES)
     fits = lane < D_HEAD
-    start = (text * KV_HEADS + kv_head) * longest * D_HEAD
+    start = (sequence * KV_HEADS + kv_head) * longest * D_HEAD
 
-    query = _head(packed, head, row, position, cos, sin, width, D_HEAD, LANES, TURNS) * scale
+    query = _head(packed, head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE) * scale
     # The new token comes first, from what was just computed, the earlier ones from the cache.
-    key = _head(packed, HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, TURNS)
+    key = _head(packed, HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE)
     value = _head(
         packed, HEADS + KV_HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, False
     )
@@ -184,15 +186,15 @@ def _attend(
     for first in range(0, tl.minimum(position, longest), BLOCK):
         index = first + tl.arange(0, BLOCK)
         is_before = index < position
-        place = start + index[:, None] * D_HEAD + lane[None, :]
+        offset = start + index[:, None] * D_HEAD + lane[None, :]
         known = is_before[:, None] & fits[None, :]
-        tile = tl.load(keys + place, mask=known, other=0.0).to(tl.float32)
+        tile = tl.load(keys + offset, mask=known, other=0.0).to(tl.float32)
         scores = tl.sum(tile * query[None, :], axis=1)
         scores = tl.where(is_before, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         weights = tl.exp(scores - new_top)
         shrink = tl.exp(top - new_top)
-        tile = tl.load(values + place, mask=known, other=0.0).to(tl.float32)
+        tile = tl.load(values + offset, mask=known, other=0.0).to(tl.float32)
         sums = sums * shrink + tl.sum(weights[:, None] * tile, axis=0)
         total = total * shrink + tl.sum(weights, axis=0)
         top = new_top

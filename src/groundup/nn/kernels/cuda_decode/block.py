@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from groundup.nn.block import TransformerBlock
 from groundup.nn.feed_forward import SwiGLU
 from groundup.nn.kernels.cuda_decode.attention import attend
-from groundup.nn.kernels.cuda_decode.matmul import add_product, gated_product, normed_product
+from groundup.nn.kernels.cuda_decode.matmul import add_matmul, gated_matmul, normed_matmul
 
 
 class DecodingBlock:
-    """One block and its share of the cache."""
+    """One block, and the keys and values of its layer in the cache."""
 
     def __init__(self, block: nn.Module, keys: Tensor, values: Tensor) -> None:
         assert isinstance(block, TransformerBlock)
@@ -34,12 +34,12 @@ class DecodingBlock:
         self._feed_forward_gain = block.feed_forward_norm.weight.detach()
         self._eps = block.attention_norm.eps
 
-    def advance(self, b: Buffers, positions: Tensor, places: Tensor | None) -> None:
-        normed_product(b.x, self._attention_gain, self._eps, self.packed_weight, b.packed)
-        attend(b.packed, self._keys, self._values, positions, places, self._tables, b.mixed)
-        add_product(b.mixed, self._output, b.x)
-        gated_product(b.x, self._feed_forward_gain, self._eps, self.gates, b.gated)
-        add_product(b.gated, self._down, b.x)
+    def advance(self, b: Buffers, positions: Tensor, sequences: Tensor | None) -> None:
+        normed_matmul(b.x, self._attention_gain, self._eps, self.packed_weight, b.packed)
+        attend(b.packed, self._keys, self._values, positions, sequences, self._tables, b.mixed)
+        add_matmul(b.mixed, self._output, b.x)
+        gated_matmul(b.x, self._feed_forward_gain, self._eps, self.gates, b.gated)
+        add_matmul(b.gated, self._down, b.x)
 
 
 class Buffers:

@@ -1,13 +1,13 @@
-"""One token a row through a Transformer block, for writing text on CUDA in half precision.
+"""One token a row through a Transformer block, for generating on CUDA in half precision.
 
-Every row's numbers hang on that row alone: products add up in one order whatever the number of
-rows, so a text does not change with what else is being written. Five launches make a block:
+Every row's numbers depend on that row alone: matmuls add up in one order whatever the number of
+rows, so a text does not change with what else is being generated. Five launches make a block:
 
-    packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_product`
+    packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_matmul`
     mixed  = attention over the row's cache          `attention.attend`
-    x     += mixed W_outputᵀ                         `add_product`
-    gated  = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ   `gated_product`
-    x     += gated W_downᵀ                           `add_product`
+    x     += mixed W_outputᵀ                         `add_matmul`
+    gated  = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ   `gated_matmul`
+    x     += gated W_downᵀ                           `add_matmul`
 
 x stays in float32; weights, cache and what flows between are in half precision.
 """
@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# How a product is cut into tiles. Sums run along the depth in an order that must not depend on the
+# How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
 # number of rows, or rows would feel each other in the last digit: all but the number of columns is
 # fixed. Sixteen rows are the fewest that tensor cores take.
 _ROWS = 16
 _DEPTH = 128
 _STAGES = 4
 # Multiprocessors of the GPUs this is for, less a few.
-_MOST_PROGRAMS = 128
+_MAX_PROGRAMS = 128
 
 
 def embed(ids: Tensor, table: Tensor, x: Tensor) -> None:
@@ -54,7 +54,7 @@ def to_logits(
     _normalize[(len(x),)](
         x, gain, normal, eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4
     )
-    _product[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
+    _matmul[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
         normal,
         weight,
         logits,
@@ -70,10 +70,10 @@ def to_logits(
     )
 
 
-def normed_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
+def normed_matmul(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
     """out = norm(x) weightᵀ."""
     tiles = _tiles(len(x), len(weight))
-    _normed_product[_grid(len(x), len(weight), tiles)](
+    _normed_matmul[_grid(len(x), len(weight), tiles)](
         x,
         gain,
         weight,
@@ -87,11 +87,11 @@ def normed_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Ten
     )
 
 
-def gated_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
+def gated_matmul(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
     """out = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ, the weights on top of each other."""
     width = len(weight) // 2
     tiles = _tiles(len(x), width)
-    _gated_product[_grid(len(x), width, tiles)](
+    _gated_matmul[_grid(len(x), width, tiles)](
         x,
         gain,
         weight,
@@ -105,10 +105,10 @@ def gated_product(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tens
     )
 
 
-def add_product(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
+def add_matmul(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
     """x += inputs weightᵀ."""
     tiles = _tiles(len(x), len(weight))
-    _add_product[_grid(len(x), len(weight), tiles)](
+    _add_matmul[_grid(len(x), len(weight), tiles)](
         inputs,
         weight,
         x,
@@ -121,10 +121,10 @@ def add_product(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
 
 
 def _tiles(num_rows: int, num_columns: int) -> dict[str, int]:
-    """The narrowest tiles with which the programs of a product run all at once."""
+    """The narrowest tiles with which the programs of a matmul run all at once."""
     row_tiles = triton.cdiv(num_rows, _ROWS)
     columns = 16
-    while columns < 64 and triton.cdiv(num_columns, columns) * row_tiles > _MOST_PROGRAMS:
+    while columns < 64 and triton.cdiv(num_columns, columns) * row_tiles > _MAX_PROGRAMS:
         columns *= 2
     return {
         "ROWS": _ROWS,
@@ -160,8 +160,8 @@ def _normed_rows(x, gain, row, column, num_rows, DEPTH: tl.constexpr):
 def _weights(weight, out_column, column, num_columns, DEPTH: tl.constexpr):
     """A tile of weightᵀ."""
     fits = (column < DEPTH)[:, None] & (out_column < num_columns)[None, :]
-    place = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
-    return tl.load(weight + place, mask=fits, other=0.0)
+    offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
+    return tl.load(weight + offset, mask=fits, other=0.0)
 
 
 @triton.jit
@@ -176,7 +176,7 @@ def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _product(
+def _matmul(
     inputs,
     weight,
     out,
@@ -201,12 +201,12 @@ def _product(
         # tanh(y) = 1 - 2 / (e^(2y) + 1).
         total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    place = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
-    tl.store(out + place, total, mask=fits)
+    offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
+    tl.store(out + offset, total, mask=fits)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _normed_product(
+def _normed_matmul(
     x,
     gain,
     weight,
@@ -223,7 +223,7 @@ def _normed_product(
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     squares = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    # The norm divides a whole row by one number, so that it can wait until after the product.
+    # The norm divides a whole row by one number, so that it can wait until after the matmul.
     for start in range(0, DEPTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
         value, added = _normed_rows(x, gain, row, column, num_rows, DEPTH)
@@ -232,12 +232,12 @@ def _normed_product(
         total = tl.dot(value.to(tile.dtype), tile, total)
     total *= tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    place = row[:, None] * num_columns + out_column[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), mask=fits)
+    offset = row[:, None] * num_columns + out_column[None, :]
+    tl.store(out + offset, total.to(out.dtype.element_ty), mask=fits)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _gated_product(
+def _gated_matmul(
     x,
     gain,
     weight,
@@ -268,12 +268,12 @@ def _gated_product(
     gate *= scale
     gated = gate / (1.0 + tl.exp(-gate)) * up * scale
     fits = (row < num_rows)[:, None] & (out_column < width)[None, :]
-    place = row[:, None] * width + out_column[None, :]
-    tl.store(out + place, gated.to(out.dtype.element_ty), mask=fits)
+    offset = row[:, None] * width + out_column[None, :]
+    tl.store(out + offset, gated.to(out.dtype.element_ty), mask=fits)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _add_product(
+def _add_matmul(
     inputs,
     weight,
     x,
@@ -294,5 +294,5 @@ def _add_product(
         tile = _weights(weight, out_column, column, num_columns, DEPTH)
         total = tl.dot(value, tile, total)
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    place = x + row[:, None] * num_columns + out_column[None, :]
-    tl.store(place, tl.load(place, mask=fits, other=0.0) + total, mask=fits)
+    offset = x + row[:, None] * num_columns + out_column[None, :]
+    tl.store(offset, tl.load(offset, mask=fits, other=0.0) + total, mask=fits)

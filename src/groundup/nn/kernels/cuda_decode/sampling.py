@@ -76,7 +76,7 @@ def _load(row, start, VOCAB: tl.constexpr, other, BLOCK: tl.constexpr):
 
 @triton.jit
 def _bits(weight):
-    """Whole numbers in the order of weights, which are never negative."""
+    """Integers in the order of weights, which are never negative."""
     return weight.to(tl.int32, bitcast=True)
 
 
@@ -100,10 +100,10 @@ def _edge(weights, target, lowest, counts, VOCAB: tl.constexpr, BLOCK: tl.conste
         for start in tl.range(0, VOCAB, BLOCK, loop_unroll_factor=UNROLL):
             weight = _load(weights, start, VOCAB, -1.0, BLOCK)
             bits = _bits(weight)
-            share = tl.where(counts, 1.0, weight)
-            first += tl.where(bits >= low + quarter, share, 0.0)
-            second += tl.where(bits >= low + 2 * quarter, share, 0.0)
-            third += tl.where(bits >= low + 3 * quarter, share, 0.0)
+            added = tl.where(counts, 1.0, weight)
+            first += tl.where(bits >= low + quarter, added, 0.0)
+            second += tl.where(bits >= low + 2 * quarter, added, 0.0)
+            third += tl.where(bits >= low + 3 * quarter, added, 0.0)
         a, b, c = tl.reduce((first, second, third), 0, _add)
         # Levels beyond the highest are empty and reach nothing.
         if c >= target:
@@ -231,8 +231,8 @@ def _sample(
             before = edge
             edge = _edge(weights, target, edge, False, VOCAB, BLOCK)
             mass, num_above, num_ties = _above(weights, edge, VOCAB, BLOCK)
-            share = tl.maximum(edge.to(tl.float32, bitcast=True), 1e-38)
-            room = tl.maximum(tl.ceil((target - mass) / share), 1.0).to(tl.int32)
+            edge_weight = tl.maximum(edge.to(tl.float32, bitcast=True), 1e-38)
+            room = tl.maximum(tl.ceil((target - mass) / edge_weight), 1.0).to(tl.int32)
             # With an edge of its own, the ties of the last one are all above it.
             last_tie = tl.where(edge == before, last_tie, VOCAB)
             if room < num_ties:

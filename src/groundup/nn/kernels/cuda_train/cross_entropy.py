@@ -1,5 +1,5 @@
 """Cross-entropy of a chunk of logits and its gradient in one kernel, for CUDA. See
-`linear_cross_entropy` for the formula and for the twin that runs everywhere."""
+`linear_cross_entropy` for the formula and for the form that runs everywhere."""
 
 from __future__ import annotations
 
@@ -59,38 +59,38 @@ def _loss_and_gradient(
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    number = tl.program_id(0).to(tl.int64)
-    row = logits + number * row_stride
-    target = tl.load(targets + number)
-    place = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    row_index = tl.program_id(0).to(tl.int64)
+    row = logits + row_index * row_stride
+    target = tl.load(targets + row_index)
+    index = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     # Every lane keeps its own maximum and total; they meet once, after the last block.
     top = tl.full([LANES], -1e30, tl.float32)
     total = tl.zeros([LANES], tl.float32)
     for begin in range(0, vocab_size, LANES * WIDTH):
-        inside = begin + place < vocab_size
-        x = tl.load(row + begin + place, mask=inside, other=-float("inf")).to(tl.float32)
+        inside = begin + index < vocab_size
+        x = tl.load(row + begin + index, mask=inside, other=-float("inf")).to(tl.float32)
         if HAS_CAP:
             x = tl.where(inside, _capped(x, cap), -float("inf"))
         higher = tl.maximum(top, tl.max(x, 1))
         total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
         top = higher
     highest = tl.max(top)
-    log_total = highest + tl.log(tl.sum(total * tl.exp(top - highest)))
+    logsumexp = highest + tl.log(tl.sum(total * tl.exp(top - highest)))
     chosen = tl.load(row + target).to(tl.float32)
     if HAS_CAP:
         chosen = _capped(chosen, cap)
-    tl.store(losses + number, log_total - chosen + z_loss * log_total * log_total)
+    tl.store(losses + row_index, logsumexp - chosen + z_loss * logsumexp * logsumexp)
     # d/dx of log Z + z (log Z)² is softmax · (1 + 2 z log Z).
-    weight = scale * (1.0 + 2.0 * z_loss * log_total)
+    weight = scale * (1.0 + 2.0 * z_loss * logsumexp)
     # The target's logit is read above before any thread writes over it below.
     tl.debug_barrier()
     for begin in range(0, vocab_size, LANES * WIDTH):
-        inside = begin + place < vocab_size
-        x = tl.load(row + begin + place, mask=inside, other=0.0).to(tl.float32)
+        inside = begin + index < vocab_size
+        x = tl.load(row + begin + index, mask=inside, other=0.0).to(tl.float32)
         if HAS_CAP:
             x = _capped(x, cap)
-        gradient = weight * tl.exp(x - log_total)
-        gradient -= tl.where(begin + place == target, scale, 0.0)
+        gradient = weight * tl.exp(x - logsumexp)
+        gradient -= tl.where(begin + index == target, scale, 0.0)
         if HAS_CAP:
             gradient *= 1.0 - (x / cap) * (x / cap)
-        tl.store(row + begin + place, gradient, mask=inside)
+        tl.store(row + begin + index, gradient, mask=inside)

@@ -1,7 +1,7 @@
 """Rotation and causal attention as one operation on packed projections, so that neither the
 rotated copies nor the parts of the gradient are shuffled through memory more than once.
 
-Short texts go to our own kernel, longer ones through torch's attention between our rotations.
+Short sequences go to our own kernel, longer ones through torch's attention between our rotations.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ def packed_attention(
     packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what the
-    way back needs: each row's log of its total weight, and the rotated queries and keys."""
+    way back needs: each row's logsumexp, and the rotated queries and keys."""
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
     if is_short_attention(seq, d_head):
-        out, log_total = short_attention(packed, cos, sin, num_heads)
-        return out, log_total, packed.new_empty(0)
+        out, logsumexp = short_attention(packed, cos, sin, num_heads)
+        return out, logsumexp, packed.new_empty(0)
     query, key, value = _heads(packed, num_heads)
-    turned = packed.new_empty(0)
+    rotated = packed.new_empty(0)
     if cos is not None and sin is not None:
-        turned, (query, key) = _rotated(packed, cos, sin, num_heads)
-    mixed, log_total = _attend(query, key, value)
+        rotated, (query, key) = _rotated(packed, cos, sin, num_heads)
+    mixed, logsumexp = _attend(query, key, value)
     # The kernels lay heads out within rows, so this is a view of what they wrote.
-    return mixed.transpose(1, 2).reshape(batch, seq, width // 3), log_total, turned
+    return mixed.transpose(1, 2).reshape(batch, seq, width // 3), logsumexp, rotated
 
 
 @packed_attention.register_fake
@@ -47,13 +47,13 @@ def _(
     d_head = width // 3 // num_heads
     out = packed.new_empty(batch, seq, width // 3)
     if is_short_attention(seq, d_head) or cos is None:
-        turned = packed.new_empty(0)
+        rotated = packed.new_empty(0)
     else:
-        turned = packed.new_empty(batch, seq, 2, num_heads, d_head)
+        rotated = packed.new_empty(batch, seq, 2, num_heads, d_head)
     shape: tuple[int, ...] = (batch, num_heads, seq)
     if not is_short_attention(seq, d_head) and _uses_cudnn():
         shape = (*shape, 1)
-    return out, packed.new_empty(shape, dtype=torch.float32), turned
+    return out, packed.new_empty(shape, dtype=torch.float32), rotated
 
 
 @torch.library.custom_op("groundup::packed_attention_backward", mutates_args=())
@@ -61,8 +61,8 @@ def packed_attention_backward(
     d_out: Tensor,
     packed: Tensor,
     out: Tensor,
-    log_total: Tensor,
-    turned: Tensor,
+    logsumexp: Tensor,
+    rotated: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
     num_heads: int,
@@ -71,15 +71,15 @@ def packed_attention_backward(
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
     if is_short_attention(seq, d_head):
-        return short_attention_backward(d_out, packed, out, log_total, cos, sin, num_heads)
+        return short_attention_backward(d_out, packed, out, logsumexp, cos, sin, num_heads)
     query, key, value = _heads(packed, num_heads)
     if cos is not None:
-        query, key = turned.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key = rotated.permute(2, 0, 3, 1, 4).unbind(0)
     mixed, d_mixed = (
         part.view(batch, seq, num_heads, d_head).transpose(1, 2)
         for part in (out, d_out.contiguous())
     )
-    gradients = _attend_backward(d_mixed, query, key, value, mixed, log_total)
+    gradients = _attend_backward(d_mixed, query, key, value, mixed, logsumexp)
     return pack_gradients(*gradients, cos, sin)
 
 
@@ -88,8 +88,8 @@ def _(
     d_out: Tensor,
     packed: Tensor,
     out: Tensor,
-    log_total: Tensor,
-    turned: Tensor,
+    logsumexp: Tensor,
+    rotated: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
     num_heads: int,
@@ -103,10 +103,10 @@ def _remember(ctx, inputs, output):
     ctx.num_heads = num_heads
 
 
-def _backward(ctx, d_out, d_log_total, d_turned):
-    packed, out, log_total, turned, cos, sin = ctx.saved_tensors
+def _backward(ctx, d_out, d_logsumexp, d_rotated):
+    packed, out, logsumexp, rotated, cos, sin = ctx.saved_tensors
     d_packed = packed_attention_backward(
-        d_out, packed, out, log_total, turned, cos, sin, ctx.num_heads
+        d_out, packed, out, logsumexp, rotated, cos, sin, ctx.num_heads
     )
     return d_packed, None, None, None
 
@@ -124,8 +124,8 @@ def _heads(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
 def _rotated(
     packed: Tensor, cos: Tensor, sin: Tensor, num_heads: int
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    turned = rotate_packed(packed, cos, sin, num_heads)
-    return turned, turned.permute(2, 0, 3, 1, 4).unbind(0)
+    rotated = rotate_packed(packed, cos, sin, num_heads)
+    return rotated, rotated.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def _uses_cudnn() -> bool:
@@ -152,17 +152,17 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _attend_backward(
-    d_mixed: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, log_total: Tensor
+    d_mixed: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, logsumexp: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     seq = query.shape[2]
     # Without dropout the random state is not looked at; the operators still want tensors.
     empty = torch.zeros((), dtype=torch.int64, device=query.device)
     if _uses_cudnn():
         return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            d_mixed, query, key, value, mixed, log_total, empty, empty, None, None, None,
+            d_mixed, query, key, value, mixed, logsumexp, empty, empty, None, None, None,
             seq, seq, 0.0, True,
         )  # fmt: skip
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        d_mixed, query, key, value, mixed, log_total, None, None, seq, seq, 0.0, True,
+        d_mixed, query, key, value, mixed, logsumexp, None, None, seq, seq, 0.0, True,
         empty, empty,
     )  # fmt: skip

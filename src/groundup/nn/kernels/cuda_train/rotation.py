@@ -12,10 +12,10 @@ def rotate_packed(packed: Tensor, cos: Tensor, sin: Tensor, num_heads: int) -> T
     batch, seq, width = packed.shape
     d_model = width // 3
     d_head = d_model // num_heads
-    turned = packed.new_empty(batch, seq, 2, num_heads, d_head)
+    out = packed.new_empty(batch, seq, 2, num_heads, d_head)
     _rotate[(batch * seq,)](
         packed,
-        turned,
+        out,
         cos,
         sin,
         seq,
@@ -25,13 +25,13 @@ def rotate_packed(packed: Tensor, cos: Tensor, sin: Tensor, num_heads: int) -> T
         D_HEAD=d_head,
         num_warps=4,
     )
-    return turned
+    return out
 
 
 def pack_gradients(
     d_query: Tensor, d_key: Tensor, d_value: Tensor, cos: Tensor | None, sin: Tensor | None
 ) -> Tensor:
-    """Gradients of rotated queries, keys and of values, turned back and laid side by side."""
+    """Gradients of rotated queries, keys and of values, rotated back and laid side by side."""
     batch, num_heads, seq, d_head = d_query.shape
     d_model = num_heads * d_head
     packed = d_query.new_empty(batch, seq, 3 * d_model)
@@ -57,7 +57,7 @@ def pack_gradients(
 
 @triton.jit
 def rotated(x, cos, sin, ROWS: tl.constexpr, D_HEAD: tl.constexpr):
-    """Turn the pairs (2k, 2k + 1) of each row of a tile; a negative sine turns them back."""
+    """Rotate the pairs (2k, 2k + 1) of each row of a tile; a negative sine rotates them back."""
     even, odd = tl.split(tl.reshape(x, (ROWS, D_HEAD // 2, 2)))
     return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (ROWS, D_HEAD))
 
@@ -65,7 +65,7 @@ def rotated(x, cos, sin, ROWS: tl.constexpr, D_HEAD: tl.constexpr):
 @triton.jit
 def _rotate(
     packed,
-    turned,
+    out,
     cos,
     sin,
     seq,
@@ -83,7 +83,7 @@ def _rotate(
     c, s = tl.load(cos + angle), tl.load(sin + angle)
     even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
     y = tl.reshape(tl.join(even * c - odd * s, even * s + odd * c), (BLOCK,))
-    tl.store(turned + row * COLUMNS + column, y, mask=inside)
+    tl.store(out + row * COLUMNS + column, y, mask=inside)
 
 
 @triton.jit

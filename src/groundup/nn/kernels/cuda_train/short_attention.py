@@ -1,7 +1,7 @@
-"""Causal attention for short texts, rotation included, from packed projections to packed gradients.
+"""Causal attention for short sequences with rotation, packed projections to packed gradients.
 
-One program holds all of a head's queries on the way back, so that every
-value is read once, nothing is added by several programs, and the result is the same every time.
+One program holds all of a head's queries on the way back, so that every value is read once, nothing
+is added by several programs, and the result is the same every time. `nn.limits` says what is short.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ BACKWARD_TILE = (128, 64, 4, 3)
 def short_attention(
     packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
 ) -> tuple[Tensor, Tensor]:
-    """Mixed values (batch, seq, d_model) and each row's log₂ of its total weight."""
+    """Mixed values (batch, seq, d_model) and each row's logsumexp, in base 2."""
     batch, seq, width = packed.shape
     d_head = width // 3 // num_heads
     out = packed.new_empty(batch, seq, width // 3)
-    log_total = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
+    logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
     rows, columns, warps, stages = FORWARD_TILE
-    # One number for tile and head: a grid's other dimensions end at 65,535.
+    # One head_index for tile and head: a grid's other dimensions end at 65,535.
     _forward[(triton.cdiv(seq, rows) * batch * num_heads,)](
         packed,
         packed if cos is None else cos,
         packed if sin is None else sin,
         out,
-        log_total,
+        logsumexp,
         seq,
         num_heads,
         _LOG2_E / math.sqrt(d_head),
@@ -48,14 +48,14 @@ def short_attention(
         num_warps=warps,
         num_stages=stages,
     )
-    return out, log_total
+    return out, logsumexp
 
 
 def short_attention_backward(
     d_out: Tensor,
     packed: Tensor,
     out: Tensor,
-    log_total: Tensor,
+    logsumexp: Tensor,
     cos: Tensor | None,
     sin: Tensor | None,
     num_heads: int,
@@ -71,7 +71,7 @@ def short_attention_backward(
         packed if sin is None else sin,
         out,
         d_out.contiguous(),
-        log_total,
+        logsumexp,
         d_packed,
         seq,
         num_heads,
@@ -89,8 +89,8 @@ def short_attention_backward(
 
 @triton.jit
 def _load(base, rows, seq, row_stride, D_HEAD: tl.constexpr):
-    place = base + rows[:, None] * row_stride + tl.arange(0, D_HEAD)[None, :]
-    return tl.load(place, mask=rows[:, None] < seq, other=0.0)
+    pointer = base + rows[:, None] * row_stride + tl.arange(0, D_HEAD)[None, :]
+    return tl.load(pointer, mask=rows[:, None] < seq, other=0.0)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def _load_rotated(
 
 
 @triton.jit
-def _store_turned_back(
+def _store_unrotated(
     base,
     x,
     rows,
@@ -134,8 +134,8 @@ def _store_turned_back(
         c = tl.load(cos + angle, mask=inside, other=0.0)
         s = tl.load(sin + angle, mask=inside, other=0.0)
         x = rotated(x, c, -s, ROWS, D_HEAD)
-    place = base + rows[:, None] * row_stride + tl.arange(0, D_HEAD)[None, :]
-    tl.store(place, x, mask=inside)
+    pointer = base + rows[:, None] * row_stride + tl.arange(0, D_HEAD)[None, :]
+    tl.store(pointer, x, mask=inside)
 
 
 @triton.jit
@@ -144,7 +144,7 @@ def _forward(
     cos,
     sin,
     out,
-    log_total,
+    logsumexp,
     seq,
     num_heads,
     scale_log2,
@@ -155,8 +155,8 @@ def _forward(
 ):
     num_tiles = tl.cdiv(seq, ROWS)
     first = tl.program_id(0) % num_tiles * ROWS
-    number = tl.program_id(0) // num_tiles
-    batch, head = (number // num_heads).to(tl.int64), number % num_heads
+    head_index = tl.program_id(0) // num_tiles
+    batch, head = (head_index // num_heads).to(tl.int64), head_index % num_heads
     d_model = num_heads * D_HEAD
     stride = 3 * d_model
     base = packed + batch * seq * stride + head * D_HEAD
@@ -179,19 +179,19 @@ def _forward(
         top = higher
     mixed = mixed / total[:, None]
     inside = rows < seq
-    place = out + (batch * seq + rows[:, None]) * d_model + head * D_HEAD
-    tl.store(place + tl.arange(0, D_HEAD)[None, :], mixed, mask=inside[:, None])
-    tl.store(log_total + number.to(tl.int64) * seq + rows, top + tl.log2(total), mask=inside)
+    pointer = out + (batch * seq + rows[:, None]) * d_model + head * D_HEAD
+    tl.store(pointer + tl.arange(0, D_HEAD)[None, :], mixed, mask=inside[:, None])
+    tl.store(logsumexp + head_index.to(tl.int64) * seq + rows, top + tl.log2(total), mask=inside)
 
 
 @triton.jit
-def _look_back(query, d_mixed, delta, log_total, rows, key, value, columns, scale_log2):
+def _look_back(query, d_mixed, delta, logsumexp, rows, key, value, columns, scale_log2):
     """What some rows (queries) say about a block of columns (keys): weights and their gradient.
 
-    Kept rows by columns: transposed, as two of the three products want it, was a third slower.
+    Kept rows by columns: transposed, as two of the three matmuls want it, was a third slower.
     """
     scores = tl.dot(query, tl.trans(key)) * scale_log2
-    weights = tl.exp2(scores - log_total[:, None])
+    weights = tl.exp2(scores - logsumexp[:, None])
     weights = tl.where(rows[:, None] >= columns[None, :], weights, 0.0)
     d_weights = tl.dot(d_mixed, tl.trans(value))
     d_scores = weights * (d_weights - delta[:, None])
@@ -218,9 +218,9 @@ def _rows_of_backward(
     d_mixed = _load(d_out_base, rows, seq, d_model, D_HEAD)
     mixed = _load(out_base, rows, seq, d_model, D_HEAD)
     delta = tl.sum(mixed.to(tl.float32) * d_mixed.to(tl.float32), 1)
-    # Rows beyond the text get no weight at all.
-    log_total = tl.load(log_base + rows, mask=rows < seq, other=float("inf"))
-    return query, d_mixed, delta, log_total
+    # Rows beyond the sequence get no weight at all.
+    logsumexp = tl.load(log_base + rows, mask=rows < seq, other=float("inf"))
+    return query, d_mixed, delta, logsumexp
 
 
 @triton.jit
@@ -230,7 +230,7 @@ def _backward(
     sin,
     out,
     d_out,
-    log_total,
+    logsumexp,
     d_packed,
     seq,
     num_heads,
@@ -241,15 +241,15 @@ def _backward(
     HALF: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    number = tl.program_id(0)
-    batch, head = (number // num_heads).to(tl.int64), number % num_heads
+    head_index = tl.program_id(0)
+    batch, head = (head_index // num_heads).to(tl.int64), head_index % num_heads
     d_model = num_heads * D_HEAD
     stride = 3 * d_model
     offset = batch * seq * stride + head * D_HEAD
     base, d_base = packed + offset, d_packed + offset
     out_base = out + batch * seq * d_model + head * D_HEAD
     d_out_base = d_out + batch * seq * d_model + head * D_HEAD
-    log_base = log_total + number.to(tl.int64) * seq
+    log_base = logsumexp + head_index.to(tl.int64) * seq
     low, high = tl.arange(0, HALF), HALF + tl.arange(0, HALF)
     query_0, d_mixed_0, delta_0, log_0 = _rows_of_backward(
         base,
@@ -299,7 +299,7 @@ def _backward(
         d_value += tl.dot(tl.trans(weights), d_mixed_1)
         d_key += tl.dot(tl.trans(d_scores), query_1)
         d_query_1 += tl.dot(d_scores, key)
-        _store_turned_back(
+        _store_unrotated(
             d_base + d_model,
             d_key * scale,
             columns,
@@ -311,7 +311,7 @@ def _backward(
             COLUMNS,
             D_HEAD,
         )
-        _store_turned_back(
+        _store_unrotated(
             d_base + 2 * d_model,
             d_value,
             columns,
@@ -323,7 +323,7 @@ def _backward(
             COLUMNS,
             D_HEAD,
         )
-    _store_turned_back(d_base, d_query_0 * scale, low, seq, stride, cos, sin, ROTATE, HALF, D_HEAD)
+    _store_unrotated(d_base, d_query_0 * scale, low, seq, stride, cos, sin, ROTATE, HALF, D_HEAD)
     # The first half of the rows never looks at the second half of the columns.
     for begin in range(HALF, seq, COLUMNS):
         columns = begin + tl.arange(0, COLUMNS)
@@ -335,7 +335,7 @@ def _backward(
         d_value = tl.dot(tl.trans(weights), d_mixed_1)
         d_key = tl.dot(tl.trans(d_scores), query_1)
         d_query_1 += tl.dot(d_scores, key)
-        _store_turned_back(
+        _store_unrotated(
             d_base + d_model,
             d_key * scale,
             columns,
@@ -347,7 +347,7 @@ def _backward(
             COLUMNS,
             D_HEAD,
         )
-        _store_turned_back(
+        _store_unrotated(
             d_base + 2 * d_model,
             d_value,
             columns,
@@ -359,4 +359,4 @@ def _backward(
             COLUMNS,
             D_HEAD,
         )
-    _store_turned_back(d_base, d_query_1 * scale, high, seq, stride, cos, sin, ROTATE, HALF, D_HEAD)
+    _store_unrotated(d_base, d_query_1 * scale, high, seq, stride, cos, sin, ROTATE, HALF, D_HEAD)

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groundup.interop import permute_rotation_rows, restore_rotation_rows
+from groundup.interop.weights import permute_rotation_rows, restore_rotation_rows
 from groundup.nn import RotaryEmbedding
 
 
 def rotate_halves(x: Tensor, theta: float) -> Tensor:
-    """Llama's rotation of (seq, d_head): elements k and k + d_head/2 are turned together."""
+    """Llama's rotation of (seq, d_head): elements k and k + d_head/2 are rotated together."""
     seq, d_head = x.shape
     frequencies = theta ** -(torch.arange(0, d_head, 2) / d_head)
     angles = torch.arange(seq)[:, None] * frequencies

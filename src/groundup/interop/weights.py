@@ -1,6 +1,7 @@
 """The tensors of our models under other names: of Hugging Face's Llama family and of GGUF files.
 
-Only names and the row order of rotated heads differ; no value changes. Files are left to others.
+Only names and the row order of rotated heads differ: ours rotates neighbours, Llama's rotates
+halves. No value changes. Files are left to others.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
 from groundup.checkpoint import shape_differences
 from groundup.errors import CheckpointError, ConfigError
 from groundup.interop.llama import has_one_table
-from groundup.interop.rotation import permute_rotation_rows, restore_rotation_rows
 from groundup.model import ModelConfig
 from groundup.model.shapes import weight_shapes
 
@@ -149,8 +150,26 @@ def from_foreign_weights(
     return weights
 
 
+def permute_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
+    """Reorder the rows of every head from pairs (2k, 2k+1) to pairs (k, k + d_head/2).
+
+    Queries and keys are reordered alike, so their dot products stay what they were. A vector of
+    d_head gains, shared by the heads, is a weight of one head.
+    """
+    return rearrange(
+        weight, "(heads pair part) ... -> (heads part pair) ...", heads=num_heads, part=2
+    )
+
+
+def restore_rotation_rows(weight: Tensor, num_heads: int) -> Tensor:
+    """The inverse: from pairs (k, k + d_head/2) to pairs (2k, 2k+1)."""
+    return rearrange(
+        weight, "(heads part pair) ... -> (heads pair part) ...", heads=num_heads, part=2
+    )
+
+
 def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
-    """How many heads' rows a tensor has, if they are turned by position."""
+    """How many heads' rows a tensor has, if they are rotated by position."""
     part = ours.partition(".attention.")[2].removesuffix(".weight")
     counts = {
         "query": config.num_heads,
@@ -164,7 +183,7 @@ def _num_rotated_heads(ours: str, config: ModelConfig) -> int | None:
 def _refuse_values(name: str, weight: Tensor, dtype: torch.dtype) -> None:
     if not bool(weight.isfinite().all()):
         raise CheckpointError(
-            f"{name} has values that are not finite: its training went astray; export an earlier "
+            f"{name} has values that are not finite: its training diverged; export an earlier "
             f"checkpoint with --checkpoint"
         )
     raise ConfigError(

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import CheckpointError
-from groundup.interop.llama import to_config_json
-from groundup.interop.llama_import import read_config_json
+from groundup.interop.llama import read_config_json, to_config_json
 from groundup.model import ModelConfig
 
 transformers = pytest.importorskip("transformers")
 
-PLACE = Path("config.json")
+CONFIG_FILE = Path("config.json")
 SHAPE = {
     "vocab_size": 100,
     "hidden_size": 64,
@@ -39,14 +38,14 @@ LLAMA = {**SHAPE, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 )
 def test_settings_come_back_as_they_went(settings: dict[str, Any]) -> None:
     config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, **settings)
-    found, _ = read_config_json(to_config_json(config, "float32"), PLACE)
+    found, _ = read_config_json(to_config_json(config, "float32"), CONFIG_FILE)
     assert found == config.model_copy(update={"d_ff": config.feed_forward_dim})
 
 
 def test_a_scaled_input_is_a_table_of_its_own_for_others() -> None:
     config = ModelConfig(vocab_size=50, d_model=64, num_heads=8, tie_embeddings=True)
     assert to_config_json(config, "float32")["tie_word_embeddings"] is False
-    found, _ = read_config_json(to_config_json(config, "float32"), PLACE)
+    found, _ = read_config_json(to_config_json(config, "float32"), CONFIG_FILE)
     assert not found.tie_embeddings and found.input_scale == 1
 
 
@@ -67,7 +66,7 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
     shape = {**SHAPE, "hidden_size": 4096, "num_attention_heads": 32}
     theirs = kind(**shape)
     silent = {**shape, "model_type": kind.model_type, "sliding_window": None}
-    ours, _ = read_config_json(silent, PLACE)
+    ours, _ = read_config_json(silent, CONFIG_FILE)
     assert ours.key_value_heads == theirs.num_key_value_heads
     assert ours.norm_eps == theirs.rms_norm_eps
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
@@ -105,20 +104,20 @@ def test_what_would_change_the_numbers_is_refused_by_name(
     changes: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(CheckpointError, match=name):
-        read_config_json({**LLAMA, **changes}, PLACE)
+        read_config_json({**LLAMA, **changes}, CONFIG_FILE)
 
 
 @pytest.mark.parametrize("key", SHAPE)
 def test_a_missing_size_is_named(key: str) -> None:
     value = {name: number for name, number in LLAMA.items() if name != key}
     with pytest.raises(CheckpointError, match=f"{key} is missing in config.json"):
-        read_config_json(value, PLACE)
+        read_config_json(value, CONFIG_FILE)
 
 
 def test_fewer_positions_may_be_kept_but_not_more() -> None:
-    assert read_config_json(LLAMA, PLACE, context_length=16)[0].context_length == 16
+    assert read_config_json(LLAMA, CONFIG_FILE, context_length=16)[0].context_length == 16
     with pytest.raises(CheckpointError, match="256 is more than the 128"):
-        read_config_json(LLAMA, PLACE, context_length=256)
+        read_config_json(LLAMA, CONFIG_FILE, context_length=256)
 
 
 JSON = st.recursive(
@@ -139,4 +138,4 @@ KEYS = st.sampled_from(
 @given(changes=st.dictionaries(KEYS, JSON, max_size=3))
 def test_whatever_a_file_says_is_settings_or_a_refusal(changes: dict[str, Any]) -> None:
     with contextlib.suppress(CheckpointError):
-        read_config_json({**LLAMA, **changes}, PLACE)
+        read_config_json({**LLAMA, **changes}, CONFIG_FILE)

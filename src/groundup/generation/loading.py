@@ -1,0 +1,129 @@
+"""A run folder as a model, its tokenizer and the ids that begin and end its texts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pydantic
+import torch
+
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
+from groundup.config import describe_validation_error, load_yaml
+from groundup.errors import CheckpointError
+from groundup.model import ModelConfig, TransformerLM
+from groundup.model.shapes import weight_shapes
+from groundup.planner import check_holdable
+from groundup.runs.folder import RunFolder
+from groundup.runtime import memory_bytes
+from groundup.text_files import END_OF_TEXT
+from groundup.tokenizer import Tokenizer
+
+IMPORTED_KEY = "imported"
+"""In environment.json of an imported run: where it came from."""
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning of their own; a model may know several ends."""
+
+    begin: int | None = None
+    ends: tuple[int, ...] = ()
+    padding: int | None = None
+
+    @property
+    def end(self) -> int | None:
+        return self.ends[0] if self.ends else None
+
+
+def load_run(
+    run: str | os.PathLike[str],
+    checkpoint: Literal["newest", "best"] | int = "newest",
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[TransformerLM, Tokenizer, int, SpecialIds]:
+    """The model, its tokenizer, its step and special ids: what `LanguageModel` is made of.
+
+    Settings, shapes and memory are checked before the weights are read.
+    """
+    folder = RunFolder(run)
+    config = _read_model_config(folder)
+    tokenizer = Tokenizer.load(folder.tokenizer_file)
+    found = _find_checkpoint(folder, checkpoint)
+    check_shapes(weight_shapes(config), found.model_shapes())
+    if torch.device(device or "cpu").type == "cpu":
+        check_holdable(config, memory_bytes(), num_sequences=1)
+    model = TransformerLM.from_config(config, device=device)
+    restore_model(model, found.model_state())
+    _check_settings(folder, config, found)
+    if dtype is not None:
+        model = model.to(dtype)
+    special_ids = find_special_ids(tokenizer, folder.read_environment())
+    return model.eval(), tokenizer, found.step, special_ids
+
+
+def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
+    """Those an imported run came with; else the end of documents, which also begins and pads."""
+    imported = environment.get(IMPORTED_KEY)
+    stored = imported.get("special_ids") if isinstance(imported, dict) else None
+    if isinstance(stored, dict):
+        return read_special_ids(stored, tokenizer)
+    end = _known(environment.get("end_id"), tokenizer)
+    if end is None:
+        end = tokenizer.special_tokens.get(END_OF_TEXT)
+    return SpecialIds() if end is None else SpecialIds(begin=end, ends=(end,), padding=end)
+
+
+def read_special_ids(value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
+    """Special ids under Hugging Face's names; what is no id of the tokenizer is left out."""
+    stored = value.get("eos_token_id")
+    ends = [_known(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])]
+    return SpecialIds(
+        begin=_known(value.get("bos_token_id"), tokenizer),
+        ends=tuple(id for id in ends if id is not None),
+        padding=_known(value.get("pad_token_id"), tokenizer),
+    )
+
+
+def _known(id: Any, tokenizer: Tokenizer) -> int | None:
+    return id if type(id) is int and id in tokenizer.vocab else None
+
+
+def _read_model_config(folder: RunFolder) -> ModelConfig:
+    path = folder.config_file
+    if not folder.path.is_dir():
+        raise CheckpointError(
+            f"run folder {folder.path} does not exist: check the name, or train it first"
+        )
+    if not folder.has_run():
+        raise CheckpointError(f"{folder.path} is not a run folder: it has no {path.name}")
+    try:
+        return ModelConfig.model_validate(load_yaml(path).get("model") or {})
+    except pydantic.ValidationError as error:
+        complaint = describe_validation_error(error)
+        raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
+
+
+def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
+    """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
+    saved = checkpoint.state.get("settings")
+    values = saved.get("model") if isinstance(saved, dict) else None
+    if not isinstance(values, dict):
+        return
+    for name, value in config.model_dump(mode="json", exclude={"kernels"}).items():
+        if name in values and values[name] != value:
+            raise CheckpointError(
+                f"{folder.config_file} says model.{name} is {value!r:.60}, but "
+                f"{checkpoint.path} was saved with {values[name]!r:.60}: put config.yaml back as "
+                f"it was"
+            )
+
+
+def _find_checkpoint(folder: RunFolder, which: Literal["newest", "best"] | int) -> Checkpoint:
+    checkpoints = CheckpointFolder(folder.checkpoints)
+    if not checkpoints.steps():
+        raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
+    if which == "newest":
+        return checkpoints.newest()
+    return checkpoints.best() if which == "best" else checkpoints.load(which)

@@ -1,0 +1,124 @@
+"""What an export is made from and where it goes: a run at one checkpoint, read and checked; and a
+folder that is whole or absent, and never one with other things in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from groundup.checkpoint.folder_swap import atomic_folder, find_folder, remove_leftovers
+from groundup.checkpoint.record import MODEL_NAME, read_record
+from groundup.config import load_yaml
+from groundup.errors import ConfigError
+from groundup.generation.loading import SpecialIds, load_run
+from groundup.model import ModelConfig
+from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+
+CheckpointName = Literal["newest", "best"] | int
+DtypeName = Literal["float32", "bfloat16", "float16"]
+
+CARD_NAME = "README.md"
+
+# What an export may hold, and so what another may replace.
+_OUR_SUFFIXES = (".json", ".safetensors", ".gguf", ".md")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run at one of its checkpoints."""
+
+    folder: RunFolder
+    step: int
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    weights_id: str
+    """Content id of the checkpoint's weights file."""
+    tokenizer: Tokenizer
+    special_ids: SpecialIds
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.folder.path.resolve().name
+
+
+def open_source(
+    run_folder: str | os.PathLike[str], checkpoint: CheckpointName = "newest"
+) -> Source:
+    """Read a run as `LanguageModel.load` does, with what is known of where it came from."""
+    folder = RunFolder(run_folder)
+    model, tokenizer, step, special_ids = load_run(run_folder, checkpoint, device="cpu")
+    saved = folder.checkpoints / f"step_{step:06d}"
+    return Source(
+        folder=folder,
+        step=step,
+        config=model.config,
+        weights=model.state_dict(),
+        weights_id=read_record(find_folder(saved) or saved, step).files[MODEL_NAME].hash,
+        tokenizer=tokenizer,
+        special_ids=special_ids,
+        settings=load_yaml(folder.config_file),
+        environment=folder.read_environment(),
+    )
+
+
+def express_special_ids(ids: SpecialIds) -> dict[str, Any]:
+    """Special ids under Hugging Face's names; several ends are a list."""
+    return {
+        "bos_token_id": ids.begin,
+        "eos_token_id": list(ids.ends) if len(ids.ends) > 1 else ids.end,
+        "pad_token_id": ids.padding,
+    }
+
+
+@contextlib.contextmanager
+def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Path]:
+    """Yield a folder to fill beside `folder`; it replaces that one if the block succeeds.
+
+    A folder that is not empty needs `force`, which replaces an earlier export and nothing else.
+    """
+    destination = Path(os.path.realpath(folder))
+    if destination.exists():
+        _check_replaceable(destination, Path(folder), force=force)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(destination.parent)
+    with atomic_folder(destination) as temporary:
+        yield temporary
+
+
+def check_file_is_free(file: Path, *, force: bool) -> None:
+    """Refuse a file that is there, unless it may be replaced; folders are never replaced."""
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder: choose another name")
+    if file.exists() and not force:
+        raise ConfigError(f"{file} exists: choose another name, or replace it with --force")
+
+
+def _check_replaceable(destination: Path, shown: Path, *, force: bool) -> None:
+    if not destination.is_dir():
+        raise ConfigError(f"{shown} is a file, and an export is a folder: choose another name")
+    if Path.cwd().is_relative_to(destination):
+        raise ConfigError(
+            f"{shown} holds the folder you are in, and an export replaces its folder as a whole: "
+            f"name a new one"
+        )
+    entries = sorted(destination.iterdir())
+    if not entries:
+        return
+    foreign = [one.name for one in entries if one.is_dir() or one.suffix not in _OUR_SUFFIXES]
+    if foreign:
+        raise ConfigError(
+            f"{shown} holds {foreign[0]}, which is not part of an export: choose another folder"
+        )
+    if not force:
+        raise ConfigError(
+            f"{shown} is not empty: choose another folder, or replace the export in it with --force"
+        )
