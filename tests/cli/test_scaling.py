@@ -1,4 +1,4 @@
-"""`groundup scaling` as typed, with trials that only write figures: its tables, file and errors."""
+"""`groundup scaling` as typed, with trials that only write metrics: its tables, file and errors."""
 
 import functools
 import json
@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from groundup.cli.main import main
-from groundup.cli.scaling import print_scaling
 from groundup.experiments import scaling
-from groundup.experiments.fits import FloorFit, FloorLaw, PowerLaw
-from groundup.experiments.scaling import Prediction, ScalingOutcome, run_scaling
+from groundup.experiments.scaling import run_scaling
 from groundup.files import read_json_lines
 
 # The trainer without a model finds width 16 best, whatever the budget.
@@ -19,8 +17,8 @@ LADDER = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
 
 
 @pytest.fixture(autouse=True)
-def with_figures_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(repository / "tests" / "experiments" / "figures_only.py")
+def with_metrics_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = str(repository / "tests" / "experiments" / "metrics_only.py")
 
     def command(config_file: Path, resume: bool) -> list[str]:
         return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
@@ -68,21 +66,18 @@ def test_the_ladder_its_best_sizes_and_the_tested_law_are_printed_and_stored(
             f"{rung['budget_flops']:.3g} {rung['d_model']} {rung['num_layers']} "
             f"{rung['num_parameters']:,} {rung['tokens']:,} 0.01 {rung['loss']:.4f}"
         )
-    assert lines[8] == "best size for each budget"
-    for line, fit in zip(lines[10:12], stored["fits"], strict=True):
-        assert fit["is_inside"] and line == (
-            f"{fit['budget_flops']:.3g} {fit['best_parameters']:,.0f} {fit['best_loss']:.4f}"
-        )
+    assert lines[8].startswith("For each budget of training FLOPs") and " to the power " in lines[8]
+    assert lines[9] == "Best size for each budget"
+    assert [fit["is_inside"] for fit in stored["fits"]] == [True, True]
+    for line, fit in zip(lines[11:13], stored["fits"], strict=True):
+        assert line.endswith(f"{fit['best_loss']:.4f} —")
     prediction = stored["prediction"]
     assert prediction["d_model"] == 16 and prediction["measured_loss"] == pytest.approx(2.0)
-    laws = "\n".join(lines[12:])
-    assert laws.startswith("the laws\nbest size grows as FLOPs^")
-    assert "next budget 3.2e+08 FLOPs" in laws and "nearest width 16 with" in laws
-    assert f"predicted loss {prediction['predicted_loss']:.4f}" in laws
-    assert f"measured loss {prediction['measured_loss']:.4f}" in laws
     missed = prediction["measured_loss"] - prediction["predicted_loss"]
-    assert lines[-1] == f"measured less predicted {missed:+.4f}"
-    assert "not to be trusted" not in page and "add widths" not in page
+    told = f"{prediction['predicted_loss']:.4f} {prediction['measured_loss']:.4f} ({missed:+.4f})"
+    assert told in lines[13] and "predicted, then trained: width 16," in lines[13]
+    assert lines[14].startswith("From the smaller budgets, 320 MFLOP were to reach a loss of ")
+    assert "a guess" not in page and "add widths" not in page
 
     # Nothing is left to run, and the same is said again.
     before = list(read_json_lines("sweeps/steps/trials.jsonl"))
@@ -100,38 +95,11 @@ def test_a_ladder_beside_the_best_size_is_not_to_be_trusted_and_needs_no_check(
     assert main(["scaling", str(small_config), *words]) == 0
     page = capsys.readouterr().out
     assert page.count("at the end of the ladder: add widths") == 2
-    assert "not to be trusted" in page and "fewer than two best sizes lie inside" in page
-    assert "predicted loss" in page and "measured" not in page
+    assert "rests on best sizes at the ladder's end: a guess" in page
+    assert "that has not been trained" in page
     stored = json.loads(Path("sweeps/scaling/scaling.json").read_text("utf-8"))
     assert stored["prediction"]["measured_loss"] is None
     assert len(list(read_json_lines("sweeps/scaling/trials.jsonl"))) == 6
-
-
-@pytest.mark.parametrize(
-    ("missed", "closer"), [(0.003, "the one with a floor"), (-0.5, "the power law")]
-)
-def test_a_law_with_a_floor_stands_beside_the_power_law(
-    capsys: pytest.CaptureFixture[str], missed: float, closer: str
-) -> None:
-    floor_fit = FloorFit(FloorLaw(1.7, 500.0, -0.15), 1.65, 1.8, missed, 0.09)
-    prediction = Prediction(1e18, 1e8, 512, 100_000_000, 2.4, 2.5, 2.51)
-    laws = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
-    print_scaling(ScalingOutcome(Path("a"), [], [], *laws, floor_fit, prediction))
-    lines = words_of(capsys.readouterr().out)
-    assert "its loss falls as FLOPs^-0.0500" in lines
-    assert "or, with a floor falls to 1.7000 as FLOPs^-0.1500" in lines
-    assert "the floor 1.6500 to 1.8000 without any one budget" in lines
-    assert (
-        f"without the last budget the power law misses it by +0.0900, the one with a floor by "
-        f"{missed:+.4f}: {closer} is closer"
-    ) in lines
-    assert lines[-5:] == [
-        "predicted loss 2.4000",
-        "predicted with a floor 2.5000",
-        "measured loss 2.5100",
-        "measured less predicted +0.1100",
-        "the same with a floor +0.0100",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def write_sweep(small_config: Path, tmp_path: Path) -> WriteSweep:
 
 
 @pytest.fixture
-def figures_only(repository: Path) -> Command:
-    script = str(repository / "tests" / "experiments" / "figures_only.py")
+def metrics_only(repository: Path) -> Command:
+    script = str(repository / "tests" / "experiments" / "metrics_only.py")
     return lambda config_file, resume: [sys.executable, script, str(config_file)]
 
 
@@ -115,7 +115,7 @@ def test_a_dry_run_where_a_file_is_in_the_way_says_so(
 
 
 def test_a_dry_run_of_a_search_says_how_far_it_is(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], metrics_only: Command
 ) -> None:
     pytest.importorskip("optuna")
     ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
@@ -128,7 +128,7 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     assert not Path("sweeps").exists()
 
     path = Path("sweeps/small")
-    run_sweep(load_sweep(spec), path, command=figures_only)
+    run_sweep(load_sweep(spec), path, command=metrics_only)
     before = files()
     assert main(["sweep", spec, "--dry-run"]) == 0
     page = capsys.readouterr().out
@@ -142,25 +142,25 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
 
 
 def test_what_a_search_leaves_out_is_not_left(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], metrics_only: Command
 ) -> None:
     pytest.importorskip("optuna")
     # Heads of three cannot share a width of 16, and a choice of one is proposed twice.
     for heads, counts in (([3], "none finished, 0 left"), ([2], "1 finished, 0 left")):
         name = f"heads{heads[0]}"
         spec = write_sweep(name=name, sampler="tpe", num_trials=2, grid={"model.num_heads": heads})
-        run_sweep(load_sweep(spec), Path("sweeps") / name, command=figures_only)
+        run_sweep(load_sweep(spec), Path("sweeps") / name, command=metrics_only)
         assert main(["sweep", spec, "--dry-run"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == [f"trials: {counts}"]
 
 
 def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], figures_only: Command
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], metrics_only: Command
 ) -> None:
     pytest.importorskip("optuna")
     search: dict[str, Any] = {"sampler": "tpe", "num_trials": 1}
     spec = write_sweep(**search, grid={"model.num_heads": [1, 2]})
-    run_sweep(load_sweep(spec), Path("sweeps/small"), command=figures_only)
+    run_sweep(load_sweep(spec), Path("sweeps/small"), command=metrics_only)
     capsys.readouterr()
     before = files()
     changed = write_sweep(**search, grid={"model.num_heads": [2, 4]})
@@ -177,9 +177,9 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
         ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: nothere"),
         (
             {"variants": {"a": {}, "b": {"data.tokenizer": "gone.json"}}},
-            "data.tokenizer of trial b+seed=0: gone.json is not there; name the tokenizer",
+            "data.tokenizer of trial b+seed=0: gone.json does not exist; name the tokenizer",
         ),
-        ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is no file"),
+        ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is not a file"),
         (
             {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
             "data.shards of the sweep small: folder nothere does not exist; make shards",
@@ -190,7 +190,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
                 "num_trials": 2,
                 "variants": {"a": {"data.tokenizer": "gone.json"}, "b": {}},
             },
-            "data.tokenizer of the sweep small: gone.json is not there",
+            "data.tokenizer of the sweep small: gone.json does not exist",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from groundup.cli.parsing import parse_arguments
 from groundup.cli.temperatures import Arguments, run
 from groundup.data.shards import open_shards
 from groundup.errors import GroundupError
-from groundup.experiments.temperatures.reference_text import unseen_documents
+from groundup.experiments.reference_text import unseen_documents
 from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
 
@@ -122,7 +122,7 @@ def test_runs_are_taken_once_and_the_prompt_has_a_default(folder: Path, tmp_path
         (["smal"], r"there is no run smal.* did you mean small\?"),
         (["small", "empty"], "runs/empty has no checkpoint yet"),
         (["small", "--temperatures", "0.5", "-0.1"], "the temperature is -0.1"),
-        (["small", "--temperatures"], "no temperature to write at"),
+        (["small", "--temperatures"], "no temperature to generate at"),
         (["small", "--top-p", "0"], "top-p is 0"),
         (["small", "--top-p", "1.1"], "top-p is 1.1"),
         (["small", "--num-samples", "0"], "number of texts is 0"),

@@ -1,5 +1,6 @@
-"""Sweeps of runs that take a moment: a tiny base, and a trainer that only writes figures."""
+"""Sweeps of runs that take a moment: a tiny base, and a trainer that only writes metrics."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,16 @@ from typing import Any
 
 import pytest
 
+from groundup.config import load_settings, save_yaml
+from groundup.experiments.report import markdown_page
+from groundup.experiments.report.comparison import Report
+from groundup.experiments.report.html_page import render_html
+from groundup.experiments.report.markdown_page import render_markdown
+from groundup.experiments.report.sections import comparison_document
+from groundup.experiments.report.text import markup
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, resolve
+from groundup.runs.config import RunConfig
 
 MakeSpec = Callable[..., SweepConfig]
 
@@ -42,11 +51,77 @@ def make_spec() -> MakeSpec:
 
 
 @pytest.fixture
-def figures_only() -> Command:
+def metrics_only() -> Command:
     """The command of a trial that writes metrics.jsonl as a formula gives them, and no weights."""
-    script = Path(__file__).with_name("figures_only.py")
+    script = Path(__file__).with_name("metrics_only.py")
 
     def command(config_file: Path, resume: bool) -> list[str]:
         return [sys.executable, str(script), str(config_file), *(["--resume"] if resume else [])]
 
     return command
+
+
+@pytest.fixture
+def write_run() -> Callable[..., Path]:
+    """`write_run(folder, losses)`: a run folder as training would have left it, with samples and a
+    validation loss on every line."""
+
+    def write(
+        folder: Path,
+        losses: list[float | None],
+        data: str = "sha256:aa",
+        tokenizer: str = "sha256:tt",
+        sample: str = " there was a fox.",
+        **settings: Any,
+    ) -> Path:
+        folder.mkdir(parents=True)
+        overrides = {"num_steps": len(losses), "device": "cuda", **settings}
+        save_yaml(folder / "config.yaml", load_settings(RunConfig, None, overrides))
+        environment = {
+            "device": "NVIDIA H200",
+            "torch": "2.13.0",
+            "data": {"content": data, "tokenizer": tokenizer},
+            "command": ["/x/groundup/__main__.py", "train", "--name", folder.name],
+        }
+        (folder / "environment.json").write_text(json.dumps(environment))
+        lines = []
+        for step, loss in enumerate(losses, start=1):
+            record = {
+                "step": step,
+                "wall_seconds": 2.0 * step,
+                "tokens": 8192 * step,
+                "loss": loss,
+                "validation_loss": loss,
+                "bits_per_byte": loss,
+                "samples": [sample],
+                "tokens_per_second": 4096.0,
+                "mfu": 0.25,
+                "memory_bytes": 10**9,
+            }
+            lines.append(json.dumps(record) + "\n")
+        (folder / "metrics.jsonl").write_text("".join(lines))
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that hold what charts say and nothing else: matplotlib takes a second for each."""
+
+    def quick(charts: Any) -> str:
+        return f"<svg>{markup(' '.join(chart.description for chart in charts))}</svg>"
+
+    monkeypatch.setattr(markdown_page, "draw_picture", quick)
+
+
+@pytest.fixture
+def html_of() -> Callable[[Report], str]:
+    """The page of a report."""
+    return lambda report: render_html(comparison_document(report))
+
+
+@pytest.fixture
+def markdown_of(quick_pictures: None) -> Callable[[Report], dict[str, str]]:
+    """The Markdown of a report, with quick pictures."""
+    return lambda report: render_markdown(comparison_document(report))

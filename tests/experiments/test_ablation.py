@@ -87,7 +87,7 @@ def test_all_trials_see_the_same_tokens(make_spec: Any) -> None:
 
 
 def test_each_variant_is_repeated_at_its_best_learning_rate_alone(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = ablation_spec(
         base_config(make_spec()),
@@ -96,7 +96,7 @@ def test_each_variant_is_repeated_at_its_best_learning_rate_alone(
         seeds=[0, 1],
     )
     path = tmp_path / spec.name
-    outcome = run_ablation(spec, path, command=figures_only)
+    outcome = run_ablation(spec, path, command=metrics_only)
     assert [row.variant for row in outcome.rows] == [BASE, "qk-norm"]
     for row in outcome.rows:
         assert row.learning_rate == 0.01 and not row.is_at_edge
@@ -144,7 +144,7 @@ def told(outcome: AblationOutcome) -> dict[str, tuple[float | None, bool, list[f
 
 
 def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
-    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wide_spec: SweepConfig, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = []
 
@@ -155,7 +155,7 @@ def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
         return run_sweep(*words, **options)
 
     monkeypatch.setattr(ablation, "run_sweep", count_round)
-    outcome = run_ablation(wide_spec, tmp_path / "a", jobs=2, command=figures_only)
+    outcome = run_ablation(wide_spec, tmp_path / "a", jobs=2, command=metrics_only)
     assert told(outcome) == {
         "base": (0.01, False, [0.003, 0.01, 0.03]),
         # A run that diverges is worse than any that finishes, and so the search ends there.
@@ -179,26 +179,26 @@ def test_a_best_rate_at_an_end_of_the_list_is_searched_for_beyond(
 
 
 def test_a_search_that_was_killed_goes_on_and_runs_nothing_twice(
-    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+    wide_spec: SweepConfig, metrics_only: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "a"
     spec = without_no_norm(wide_spec)
     # Six trials of the list and the first beyond it.
-    first = Launches(figures_only, kill_at=7)
+    first = Launches(metrics_only, kill_at=7)
     with pytest.raises(RuntimeError, match="killed"):
         run_ablation(spec, path, command=first)
     assert not (path / "ablation.json").exists()
-    second = Launches(figures_only)
+    second = Launches(metrics_only)
     outcome = run_ablation(spec, path, jobs=2, command=second)
     assert told(outcome)["muon"] == (0.27, False, [0.003, 0.01, 0.03, 0.09, 0.27, 0.81])
     assert len(first.names) == 7 and len(second.names) == 2 + 2
     assert not {*first.names} & {*second.names}
-    third = Launches(figures_only)
+    third = Launches(metrics_only)
     assert run_ablation(spec, path, command=third) == outcome and not third.names
 
 
 def test_a_rate_beyond_the_list_that_failed_is_tried_again_by_the_next_command_alone(
-    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+    wide_spec: SweepConfig, metrics_only: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "a"
     spec = without_no_norm(wide_spec, seeds=[0])
@@ -206,30 +206,30 @@ def test_a_rate_beyond_the_list_that_failed_is_tried_again_by_the_next_command_a
     def fail(config_file: Path, resume: bool) -> list[str]:
         if "learning_rate=0.09+" in config_file.name:
             return [sys.executable, "-c", "raise SystemExit(3)"]
-        return figures_only(config_file, resume)
+        return metrics_only(config_file, resume)
 
     first = Launches(fail, kill_at=20)
     outcome = run_ablation(spec, path, jobs=2, command=first)
     # A failure says nothing of the rate, so the best one is still at the end of those tried.
     assert told(outcome)["muon"] == (0.03, True, [0.003, 0.01, 0.03])
     assert len(first.names) == 6 + 1
-    second = Launches(figures_only)
+    second = Launches(metrics_only)
     outcome = run_ablation(spec, path, extra_rates=1, jobs=2, command=second)
     assert second.names == ["muon+learning_rate=0.09+seed=0"]
     assert told(outcome)["muon"] == (0.09, True, [0.003, 0.01, 0.03, 0.09])
 
 
 def test_a_folder_that_kept_to_its_list_is_gone_on_with(
-    wide_spec: SweepConfig, figures_only: Command, tmp_path: Path
+    wide_spec: SweepConfig, metrics_only: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "a"
-    kept = run_ablation(wide_spec, path, extra_rates=0, jobs=2, command=figures_only)
+    kept = run_ablation(wide_spec, path, extra_rates=0, jobs=2, command=metrics_only)
     assert {name: row[:2] for name, row in told(kept).items()} == {
         "base": (0.01, False),
         "muon": (0.03, True),
         "no-norm": (0.003, True),
     }
-    again = Launches(figures_only)
+    again = Launches(metrics_only)
     outcome = run_ablation(wide_spec, path, extra_rates=1, jobs=2, command=again)
     rates = {"muon": "0.09", "no-norm": "0.0009"}
     names = {f"{n}+learning_rate={r}+seed={s}" for n, r in rates.items() for s in (0, 1)}

@@ -70,7 +70,7 @@ def test_trials_die_with_a_sweep_that_is_killed(tmp_path: Path) -> None:
     base = {"num_steps": 4, "device": "cpu", "optimizer": {"learning_rate": 1e-7}}
     file, folder = tmp_path / "sweep.yaml", tmp_path / "sweep"
     file.write_text(yaml.safe_dump({"name": "small", "base": base}))
-    script = str(Path(__file__).with_name("figures_only.py"))
+    script = str(Path(__file__).with_name("metrics_only.py"))
     run = folder / "runs" / "seed=0"
     with subprocess.Popen([sys.executable, "-c", SWEEP, script, str(file), str(folder)]) as sweep:
         try:

@@ -1,9 +1,5 @@
 """A loss that no budget takes away: found where it was put, and not where it was not."""
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +12,7 @@ from groundup.experiments.fits import (
     fit_power_law,
     judge_floor_law,
 )
-from groundup.experiments.ladder import scaling_spec
-from groundup.experiments.runner import Command
-from groundup.experiments.scaling import BudgetFit, fit_floor, predict_next, run_scaling
-from groundup.experiments.spec import base_config
-from groundup.planner.flops import training_flops_per_token
+from groundup.experiments.scaling import BudgetFit, fit_floor, predict_next
 from groundup.runs.config import RunConfig
 
 BUDGETS = [1e15, 3e15, 1e16, 3e16, 1e17]
@@ -119,15 +111,3 @@ def test_both_predictions_of_the_next_budget_are_given() -> None:
 def test_only_best_sizes_inside_the_ladder_count_for_a_floor() -> None:
     assert fit_floor(fits_of(TRUTH, 4)) is not None
     assert fit_floor(fits_of(TRUTH, 3)) is None
-
-
-def test_a_short_ladder_has_a_power_law_alone(
-    make_spec: Any, figures_only: Command, tmp_path: Path
-) -> None:
-    base = base_config(make_spec())
-    budget = 60 * base.tokens_per_step * training_flops_per_token(base.model)
-    spec = scaling_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
-    outcome = run_scaling(spec, tmp_path / "a", check=False, jobs=2, command=figures_only)
-    assert outcome.floor_fit is None and outcome.loss_law is not None
-    stored = json.loads((tmp_path / "a" / "scaling.json").read_text())
-    assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None

@@ -1,15 +1,15 @@
 """What a report adds to its runs: a person's finding, an ablation's worths, a ladder's laws."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from groundup.experiments.report.contents import make_report
-from groundup.experiments.report.html_page import render_html
-from groundup.experiments.report.markdown_page import render_markdown
+from groundup.experiments.report.comparison import make_report
 
+Pages = Callable[..., tuple[str, str, dict[str, str]]]
 ROW = {
     "variant": "base",
     "settings": {},
@@ -80,14 +80,19 @@ def write_trial(
             file.write(json.dumps({"trial": name, "point": point, "status": status}) + "\n")
 
 
-def pages(folder: Path, **options: Any) -> tuple[str, str, dict[str, str]]:
-    """The page, the Markdown, and the drawings beside it."""
-    report = make_report([folder], **options)
-    files = render_markdown(report)
-    return render_html(report), files.pop(f"{folder.name}.md"), files
+@pytest.fixture
+def pages(html_of: Any, markdown_of: Any) -> Pages:
+    """The page, the Markdown, and the pictures beside it."""
+
+    def make(folder: Path, **options: Any) -> tuple[str, str, dict[str, str]]:
+        report = make_report([folder], **options)
+        files = markdown_of(report)
+        return html_of(report), files.pop(f"{folder.name}.md"), files
+
+    return make
 
 
-def test_a_finding_stands_under_the_verdicts_as_a_persons_words(sweep: Path) -> None:
+def test_a_finding_stands_under_the_verdicts_as_a_persons_words(sweep: Path, pages: Pages) -> None:
     html, markdown, _ = pages(sweep, finding="It is <b>so</b> | *so*.\n\n1. And so on.")
     assert "It is &lt;b&gt;so&lt;/b&gt; | *so*." in html
     assert html.index('class="verdicts"') < html.index("It is &lt;b") < html.index('id="results"')
@@ -101,7 +106,6 @@ def test_a_sweeps_own_finding_is_kept_unless_another_is_given(sweep: Path) -> No
     assert make_report([sweep.parent]).finding == "Ours, measured."
     assert make_report([sweep], finding="Another.").finding == "Another."
     assert make_report([sweep], finding="").finding == ""
-    assert "What we make of it" not in render_html(make_report([sweep], finding=""))
 
 
 def test_a_finding_that_is_no_text_is_named_and_the_report_made(sweep: Path) -> None:
@@ -111,14 +115,16 @@ def test_a_finding_that_is_no_text_is_named_and_the_report_made(sweep: Path) -> 
     assert "finding.txt of rates cannot be read as text" in report.warnings
 
 
-def test_a_sweep_over_a_number_is_drawn_over_it(sweep: Path) -> None:
+def test_a_sweep_over_a_number_is_drawn_over_it(sweep: Path, pages: Pages) -> None:
     html, markdown, files = pages(sweep)
     assert "Best training loss by learning rate" in html
     assert "(rates/best_training_loss_by_learning_rate.svg)" in markdown
     assert "divergence at 0.2" in files["rates/best_training_loss_by_learning_rate.svg"]
 
 
-def test_an_ablation_says_what_each_part_is_worth_before_the_results(sweep: Path) -> None:
+def test_an_ablation_says_what_each_part_is_worth_before_the_results(
+    sweep: Path, pages: Pages
+) -> None:
     rows = [
         ROW,
         {**ROW, "variant": "better", "difference": -0.5, "is_clear": True},
@@ -139,15 +145,12 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(sweep: Path
         assert told in html
 
 
-def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path) -> None:
+def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path, pages: Pages) -> None:
     first, last = sorted((sweep / "runs").iterdir())
     for run, day in ((first, "2026-01-30"), (last, "2026-02-01")):
         (run / "environment.json").write_text(json.dumps({"started": f"{day}T10:00:00+00:00"}))
-    (page,) = (
-        text for name, text in render_markdown(make_report([sweep])).items() if "/" not in name
-    )
-    assert "; 2026-01-30 to 2026-02-01.\n" in page
-    assert "2026-01-30 to 2026-02-01" in render_html(make_report([sweep]))
+    html, page, _ = pages(sweep)
+    assert "; 2026-01-30 to 2026-02-01.\n" in page and "2026-01-30 to 2026-02-01" in html
     (last / "environment.json").write_text('{"started": ["odd"]}')
     assert make_report([sweep]).days == "2026-01-30"
 
@@ -175,7 +178,9 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
     assert "alone has finished" in make_report([sweep]).verdicts[0]
 
 
-def test_an_ablation_tells_which_learning_rates_each_variant_tried(sweep: Path) -> None:
+def test_an_ablation_tells_which_learning_rates_each_variant_tried(
+    sweep: Path, pages: Pages
+) -> None:
     rows = [
         {**ROW, "rates_tried": [0.003, 0.01, 0.03]},
         {**ROW, "variant": "alone", "is_at_edge": True, "rates_tried": [0.01]},
@@ -183,14 +188,16 @@ def test_an_ablation_tells_which_learning_rates_each_variant_tried(sweep: Path) 
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
     html, markdown, _ = pages(sweep)
-    assert "| best learning rate | rates tried | loss |" in markdown
+    assert "| Best learning rate | Rates tried | Loss |" in markdown
     assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
     assert "≈ not told apart from the base, → the only rate tried" in markdown
     assert "| lost | 46,240 | 0.01 | — | — | — |" in markdown
     assert "0.003, 0.01, 0.03" in html and "Rates tried" in html
 
 
-def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(sweep: Path) -> None:
+def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(
+    sweep: Path, pages: Pages
+) -> None:
     (sweep / "scaling.json").write_text(json.dumps(LADDER))
     html, markdown, files = pages(sweep)
     assert "| 1 PFLOP | 2 | 4M with 3.0500 | 2M | 3.0000 | — |" in markdown
@@ -202,7 +209,9 @@ def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(sweep: Path
     assert "2.6250 (+0.1250)" in html and "4 PFLOP, trained" in html
 
 
-def test_a_ladder_with_a_floor_says_which_law_foresaw_the_last_budget(sweep: Path) -> None:
+def test_a_ladder_with_a_floor_says_which_law_foresaw_the_last_budget(
+    sweep: Path, pages: Pages
+) -> None:
     floor_fit = {
         "law": {"floor": 1.7, "factor": 500.0, "exponent": -0.15},
         "least_floor": 1.65,
@@ -257,12 +266,13 @@ def test_a_trial_under_way_belongs_to_its_point(tmp_path: Path) -> None:
     "odd", [3, "text", None, [1, 2], {"a": 3}, {"a": {"num": "x"}}, {1: [None]}]
 )
 @pytest.mark.parametrize("part", ["grid", "ranges", "variants", "why", "name"])
-def test_a_sweep_file_of_any_content_loses_no_run(sweep: Path, part: str, odd: Any) -> None:
+def test_a_sweep_file_of_any_content_loses_no_run(
+    sweep: Path, html_of: Any, part: str, odd: Any
+) -> None:
     write_spec(sweep, **{part: odd})
     report = make_report([sweep])
     assert len(report.runs) == 2
-    render_html(report)
-    render_markdown(report)
+    html_of(report)
 
 
 def test_the_best_of_what_has_finished_is_called_no_more_than_that(sweep: Path) -> None:

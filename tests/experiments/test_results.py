@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.report.contents import make_report
 from groundup.experiments.results.groups import choose_measure, group_runs, shared_settings
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult, read_run
@@ -276,9 +275,9 @@ def test_bits_per_byte_are_those_of_the_best_loss(tmp_path: Path) -> None:
         line["bits_per_byte"] = bits
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     group = groups_of(read_run(folder))[0]
-    assert group.figure_at_best("bits_per_byte").mean == 0.9
-    assert group.figure("bits_per_byte").mean == 1.4
-    assert group.figure_at_best("unheard_of") is None
+    assert group.at_best("bits_per_byte").mean == 0.9
+    assert group.last("bits_per_byte").mean == 1.4
+    assert group.at_best("unheard_of") is None
 
 
 def test_texts_that_differ_are_told_by_their_places(tmp_path: Path) -> None:
@@ -294,21 +293,6 @@ def test_texts_that_differ_are_told_by_their_places(tmp_path: Path) -> None:
     ]
     shared = shared_settings(runs)
     assert "num_steps" in shared and not {"data.shards", "seed"} & set(shared)
-
-
-def test_a_lone_group_says_of_how_many_seeds_its_loss_is_the_mean(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", [3.0, 2.0], seed=0)
-    assert make_report([tmp_path]).verdicts == ("a reached a validation loss of 2.5000.",)
-    write_run(tmp_path / "b", [3.0, 2.2], seed=1)
-    (told,) = make_report([tmp_path]).verdicts
-    assert told.endswith(", the mean of 2 seeds.") and "2.6000 ± " in told
-
-
-def test_a_loss_that_rises_again_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path / "by_heart", [3.0, 2.0, 2.5])
-    write_run(tmp_path / "level", [3.0, 2.0, 2.001], batch_size=3)
-    (told,) = [warning for warning in make_report([tmp_path]).warnings if "rose" in warning]
-    assert "by_heart (2.5000, then 3.0000)" in told and "level" not in told
 
 
 def test_each_data_set_has_its_own_winner(tmp_path: Path) -> None:

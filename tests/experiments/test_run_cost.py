@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from groundup.config import load_settings, save_yaml
-from groundup.experiments.report.contents import make_report
-from groundup.experiments.report.figure_text import show_duration
-from groundup.experiments.report.markdown_page import render_markdown
+from groundup.experiments.report.comparison import make_report
+from groundup.experiments.report.text import show_duration
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, training_memory
@@ -114,7 +113,9 @@ def test_a_run_that_ended_early_is_set_against_its_own_part_of_the_plan(tmp_path
     assert early.planned_tokens_per_second == whole.planned_tokens_per_second
 
 
-def test_a_report_sets_a_diverged_run_against_the_steps_it_took(tmp_path: Path) -> None:
+def test_a_report_sets_a_diverged_run_against_the_steps_it_took(
+    tmp_path: Path, markdown_of: Any
+) -> None:
     folder = tmp_path / "diverged"
     folder.mkdir()
     model = PRESETS["quickstart"].model_dump()
@@ -125,7 +126,7 @@ def test_a_report_sets_a_diverged_run_against_the_steps_it_took(tmp_path: Path) 
     report = make_report([folder], title="one")
     assert report.runs[0].outcome.state == "diverged"
     planned = show_duration(0.4 * WORK / 2.5e9)
-    assert f"| {show_duration(12.0)} ({planned}) |" in render_markdown(report)["one.md"]
+    assert f"| {show_duration(12.0)} (planned {planned}) |" in markdown_of(report)["one.md"]
 
 
 def test_a_run_without_figures_is_planned_whole(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from groundup.config import save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments import devices
-from groundup.experiments.devices import make_slots
-from groundup.experiments.runner import Command, train_command
+from groundup.experiments import slots
+from groundup.experiments.runner import Command
+from groundup.experiments.slots import make_slots
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
 from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
@@ -33,10 +33,10 @@ def run(spec: SweepConfig, folder: Path, command: Command, **options: Any) -> Sw
 
 
 def test_trials_are_runs_and_the_best_point_wins(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={RATE: [0.001, 0.01]}, seeds=[0, 1])
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     assert [result.point for result in outcome.results] == [
         "learning_rate=0.01",
         "learning_rate=0.001",
@@ -52,51 +52,50 @@ def test_trials_are_runs_and_the_best_point_wins(
 
 
 def test_a_second_start_runs_only_what_is_missing(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    run(make_spec(grid={RATE: [0.01]}), tmp_path, figures_only)
+    run(make_spec(grid={RATE: [0.01]}), tmp_path, metrics_only)
     file = tmp_path / "small" / "runs" / "learning_rate=0.01+seed=0" / "metrics.jsonl"
     before = file.stat().st_mtime_ns
     # A sweep may grow; a torn line of its records is one trial to run again, no more.
     with (tmp_path / "small" / "trials.jsonl").open("a") as records:
         records.write('{"trial": "learning_rate=0.1+se')
-    outcome = run(make_spec(grid={RATE: [0.01, 0.1]}), tmp_path, figures_only)
+    outcome = run(make_spec(grid={RATE: [0.01, 0.1]}), tmp_path, metrics_only)
     assert len(outcome.records) == 2 and file.stat().st_mtime_ns == before
 
 
 def test_divergence_is_stopped_and_kept_as_a_result(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={RATE: [0.01, 1.0]})
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     record = outcome.records["learning_rate=1+seed=0"]
     assert record.status == "diverged" and "above 5.5" in (record.reason or "")
     assert outcome.results[-1].point == "learning_rate=1" and not outcome.results[-1].is_sound
     # It ended; a second start does not try it again.
-    again = run(spec, tmp_path, figures_only)
+    again = run(spec, tmp_path, metrics_only)
     assert again.records == outcome.records
 
 
 def test_the_hopeless_are_stopped_when_asked(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
     spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules)
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
     record = outcome.records["learning_rate=1e-07+seed=0"]
     assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
 
 
-@pytest.mark.parametrize("rates", [[0.01, 0.001, 1e-7], [1e-7, 0.01, 0.001]])
 def test_the_hopeless_are_measured_by_what_finished_before_a_restart(
-    make_spec: Any, figures_only: Command, tmp_path: Path, rates: list[float]
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
-    spec = make_spec(grid={RATE: rates}, prune=rules)
+    spec = make_spec(grid={RATE: [1e-7, 0.01, 0.001]}, prune=rules)
     rivals = [Point({RATE: rate}) for rate in (0.01, 0.001)]
-    assert len(run(spec, tmp_path, figures_only, points=rivals).records) == 2
-    record = run(spec, tmp_path, figures_only).records["learning_rate=1e-07+seed=0"]
+    assert len(run(spec, tmp_path, metrics_only, points=rivals).records) == 2
+    record = run(spec, tmp_path, metrics_only).records["learning_rate=1e-07+seed=0"]
     assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
 
 
@@ -117,67 +116,56 @@ def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path
 
 
 def test_trials_of_equal_time_have_the_steps_of_their_runs(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={RATE: [0.01, 0.1]}, minutes=3)
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     record = outcome.records["learning_rate=0.01+seed=0"]
     assert record.status == "finished" and (record.step, record.num_steps) == (30, 30)
     # One that had begun goes on with what it began with, whatever the time would give now.
     words = tmp_path / "small" / "runs" / record.trial / "words.txt"
     assert words.read_text().endswith(f"{record.trial}.yaml --minutes 3")
     (tmp_path / "small" / "trials.jsonl").unlink()
-    assert run(spec, tmp_path, figures_only).records[record.trial].num_steps == 30
+    assert run(spec, tmp_path, metrics_only).records[record.trial].num_steps == 30
     assert words.read_text() == f"{words.with_name('config.yaml')} --resume"
     with pytest.raises(ConfigError, match=r"minutes: 3\.0 -> 4\.0"):
-        run(make_spec(grid={RATE: [0.01, 0.1]}, minutes=4), tmp_path, figures_only)
+        run(make_spec(grid={RATE: [0.01, 0.1]}, minutes=4), tmp_path, metrics_only)
 
 
 def test_the_hopeless_are_found_by_their_share_of_a_settled_length(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     rules = {"hopeless": True, "min_trials": 2, "after": 0.4}
     spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules, minutes=1)
-    record = run(spec, tmp_path, figures_only).records["learning_rate=1e-07+seed=0"]
+    record = run(spec, tmp_path, metrics_only).records["learning_rate=1e-07+seed=0"]
     # Four of ten steps; by the twenty of the base it would have been a fifth.
     assert record.status == "pruned" and "after 40% of the run" in (record.reason or "")
 
 
 def test_a_failure_stops_no_other_trial_and_is_tried_again(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={"z_loss": [13, 0]})
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     assert outcome.records["z_loss=13+seed=0"].status == "failed"
     assert outcome.records["z_loss=13+seed=0"].reason == "13 brings bad luck"
     assert outcome.records["z_loss=0+seed=0"].status == "finished"
     (tmp_path / "small" / "runs" / "mended").mkdir()
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     assert {record.status for record in outcome.records.values()} == {"finished"}
 
 
 def test_trials_run_together_on_as_many_slots_as_told(
-    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_spec: Any, metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOGETHER", "3")
     spec = make_spec(seeds=[0, 1, 2])
-    outcome = run(spec, tmp_path, figures_only, jobs=3)
+    outcome = run(spec, tmp_path, metrics_only, jobs=3)
     assert {record.status for record in outcome.records.values()} == {"finished"}
 
 
-def test_each_cuda_device_gets_a_trial_of_its_own(
-    make_spec: Any, figures_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "5"])
-    monkeypatch.setenv("TOGETHER", "2")
-    spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1])
-    run(spec, tmp_path, figures_only)
-    files = (tmp_path / "small" / "runs").glob("*/device.txt")
-    assert sorted(file.read_text() for file in files) == ["0", "5"]
-
-
 def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     spec = make_spec(grid={RATE: [0.01, 1e-7, 0.1]})
     waiting = tmp_path / "small" / "runs" / "learning_rate=1e-07+seed=0" / "metrics.jsonl"
@@ -189,7 +177,7 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    outcome = run(spec, tmp_path, figures_only)
+    outcome = run(spec, tmp_path, metrics_only)
     thread.join()
     assert outcome.stopped_by == signal.SIGTERM
     assert list(outcome.records) == ["learning_rate=0.01+seed=0"]
@@ -209,34 +197,34 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
 def test_slots_follow_the_device(
     monkeypatch: pytest.MonkeyPatch, device: str, jobs: int | None, expected: list[str | None]
 ) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "1"])
-    slots = make_slots(RunConfig(device=device), jobs)
-    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots] == expected
-    assert len({id(slot) for slot in slots}) == len(expected)
+    monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "1"])
+    found = make_slots(RunConfig(device=device), jobs)
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in found] == expected
+    assert len({id(slot) for slot in found}) == len(expected)
 
 
 def test_a_changed_base_is_refused_and_named(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    run(make_spec(), tmp_path, figures_only)
+    run(make_spec(), tmp_path, metrics_only)
     with pytest.raises(ConfigError, match=r"batch_size: 2 -> 4.*another name"):
-        run(make_spec(settings={"batch_size": 4}), tmp_path, figures_only)
+        run(make_spec(settings={"batch_size": 4}), tmp_path, metrics_only)
     with pytest.raises(ConfigError, match=r"tokens: None -> 5"):
-        run(make_spec(tokens=5), tmp_path, figures_only)
+        run(make_spec(tokens=5), tmp_path, metrics_only)
 
 
 def test_a_variant_cannot_change_under_its_name(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    run(make_spec(variants={"a": {"batch_size": 4}}), tmp_path, figures_only)
+    run(make_spec(variants={"a": {"batch_size": 4}}), tmp_path, metrics_only)
     with pytest.raises(ConfigError, match=r"variant a: .*4.* -> .*8"):
-        run(make_spec(variants={"a": {"batch_size": 8}}), tmp_path, figures_only)
+        run(make_spec(variants={"a": {"batch_size": 8}}), tmp_path, metrics_only)
     grown = make_spec(variants={"a": {"batch_size": 4}, "b": {}})
-    assert len(run(grown, tmp_path, figures_only).records) == 2
+    assert len(run(grown, tmp_path, metrics_only).records) == 2
 
 
 def test_a_trial_that_still_saves_is_waited_for(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "small" / "runs" / "seed=0"
     folder.mkdir(parents=True)
@@ -252,13 +240,13 @@ def test_a_trial_that_still_saves_is_waited_for(
 
     thread = threading.Thread(target=save_and_end)
     thread.start()
-    outcome = run(make_spec(), tmp_path, figures_only)
+    outcome = run(make_spec(), tmp_path, metrics_only)
     thread.join()
     assert (folder / "last").exists() and outcome.records["seed=0"].status == "finished"
 
 
 def test_two_sweeps_cannot_share_a_folder(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     path = tmp_path / "small"
     path.mkdir()
@@ -266,27 +254,27 @@ def test_two_sweeps_cannot_share_a_folder(
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         with pytest.raises(ConfigError, match="another process is running the sweep"):
-            run_sweep(make_spec(), path, command=figures_only)
+            run_sweep(make_spec(), path, command=metrics_only)
     finally:
         os.close(lock)
 
 
 def test_checkpoints_go_when_none_are_kept(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     checkpoints = tmp_path / "small" / "runs" / "seed=0" / "checkpoints" / "step_000004"
     checkpoints.mkdir(parents=True)
-    run(make_spec(keep_checkpoints="none"), tmp_path, figures_only)
+    run(make_spec(keep_checkpoints="none"), tmp_path, metrics_only)
     assert not checkpoints.exists()
 
 
 def test_a_sweep_is_explained_by_its_own_folder(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     from groundup.config import load_settings
 
     spec = make_spec(why="Because.")
-    run(spec, tmp_path, figures_only)
+    run(spec, tmp_path, metrics_only)
     folder = SweepFolder(tmp_path / "small")
     stored = load_settings(SweepConfig, folder.spec_file)
     assert stored.why == "Because." and base_config(stored) == base_config(spec)
@@ -322,8 +310,3 @@ def test_a_quantile_is_one_of_the_values() -> None:
     assert quantile([3, 1, 2, 4], 0.5) == 2
     assert quantile([3, 1, 2], 1.0) == 3
     assert quantile([3], 0.1) == 3
-
-
-def test_a_trial_is_groundup_train() -> None:
-    command = train_command(Path("a.yaml"), resume=True)
-    assert command[1:] == ["-m", "groundup", "train", "--config", "a.yaml", "--resume"]

@@ -178,14 +178,14 @@ def test_a_bound_does_not_bend_the_laws() -> None:
 
 
 def test_the_next_budget_is_predicted_and_trained(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     base = base_config(make_spec())
     per_token = training_flops_per_token(base.model)
     budget = float(f"{60 * base.tokens_per_step * per_token:.3g}")
     spec = scaling_spec(base, budgets=[budget, 2 * budget], widths=[8, 16, 24])
     path = tmp_path / spec.name
-    outcome = run_scaling(spec, path, command=figures_only)
+    outcome = run_scaling(spec, path, command=metrics_only)
     assert len(outcome.rungs) == 6 and len(outcome.fits) == 2
     prediction = outcome.prediction
     assert prediction is not None and prediction.budget_flops == pytest.approx(4 * budget)
@@ -193,5 +193,6 @@ def test_the_next_budget_is_predicted_and_trained(
     assert prediction.d_model == 16 and prediction.error == pytest.approx(0, abs=0.05)
     stored = json.loads((path / "scaling.json").read_text())
     assert stored["prediction"]["measured_loss"] == prediction.measured_loss
-    again = run_scaling(spec, path, command=figures_only)
+    assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None
+    again = run_scaling(spec, path, command=metrics_only)
     assert again == outcome

@@ -1,13 +1,11 @@
 """Sweeps as a whole: ranking, and Optuna's proposals that a stop does not lose."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from groundup.errors import MissingExtraError
-from groundup.experiments.results.run_standing import describe_last_figures
+from groundup.experiments.results.run_result import describe_divergence
 from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.samplers import make_sampler
 from groundup.experiments.sweep import plan_trials, run_sweep, summarize
@@ -87,7 +85,7 @@ def test_a_trial_that_diverged_is_said_to_have_once(
     metrics = Metrics()
     for step, line in enumerate(lines, start=1):
         metrics.add({"step": step, **line})
-    found = describe_last_figures(metrics)
+    found = describe_divergence(metrics)
     assert found.startswith(reason)
     ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
     assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
@@ -95,18 +93,20 @@ def test_a_trial_that_diverged_is_said_to_have_once(
 
 
 def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(
-    make_spec: Any, figures_only: Command, tmp_path: Path
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     pytest.importorskip("optuna")
     path = tmp_path / "small"
     spec = make_spec(**SEARCH, seeds=[0, 1])
     assert plan_trials(spec, path) == []
-    outcome = run_sweep(spec, path, command=figures_only)
+    outcome = run_sweep(spec, path, command=metrics_only)
     assert len(outcome.results) == 3 and len(outcome.records) == 6
+    assert (path / "optuna.jsonl").stat().st_size > 0
+    assert [found.name for found in tmp_path.iterdir()] == ["small"]
     # Nothing is left to do, and a longer search goes on from the three points it knows.
-    assert run_sweep(spec, path, command=figures_only).records == outcome.records
+    assert run_sweep(spec, path, command=metrics_only).records == outcome.records
     longer = make_spec(**{**SEARCH, "num_trials": 4}, seeds=[0, 1])
-    grown = run_sweep(longer, path, command=figures_only)
+    grown = run_sweep(longer, path, command=metrics_only)
     assert len(grown.results) == 4
     assert {result.point for result in outcome.results} < {result.point for result in grown.results}
 
@@ -122,17 +122,9 @@ def test_a_proposal_that_was_interrupted_is_the_next_one(make_spec: Any, tmp_pat
 
 
 def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
-    make_spec: Any, figures_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("optuna")
     search = {"sampler": "tpe", "num_trials": 2, "grid": {"model.num_heads": [3]}}
-    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=figures_only)
+    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=metrics_only)
     assert outcome.results == [] and "trial num_heads=3" in caplog.text
-
-
-def test_without_optuna_the_extra_is_named(
-    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[sweep\]"):
-        run_sweep(make_spec(**SEARCH), tmp_path / "small")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments import devices, expected_time
+from groundup.experiments import expected_time, slots
 from groundup.experiments.expected_time import expected_line, steps_left, timed_line
 from groundup.experiments.sweep import plan_trials
 from groundup.experiments.trials import Trial
@@ -21,7 +21,7 @@ def one_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def two_h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_cuda_devices", lambda: ["0", "1"])
+    monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "1"])
     settled = {"device": "cuda", "precision": "bfloat16", "compile": "blocks"}
     settle = lambda config: config.model_copy(update=settled)  # noqa: E731
     monkeypatch.setattr(expected_time, "resolve_device", settle)

@@ -22,6 +22,7 @@ from groundup.files import read_json_lines
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SMALL: dict[str, Any] = {
     "device": "cpu",
@@ -89,29 +90,30 @@ def report(folder: str) -> str:
 def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
     # A model so small bears far more than a real one.
     grid = {"optimizer.learning_rate": [0.01, 300.0]}
-    run("sweep", shrink("learning_rate", tokens=3_200, grid=grid), "--jobs", "2")
+    variants = {"unclipped": {"clip_norm": None}}
+    sweep = shrink("learning_rate", tokens=3_200, grid=grid, variants=variants)
+    run("sweep", sweep, "--jobs", "2")
     records = {record["trial"]: record for record in read_json_lines(RECORDS["learning_rate"])}
     assert {name: record["status"] for name, record in records.items()} == {
-        f"{clipping}+learning_rate={rate}+seed=0": status
-        for clipping in ("clipped", "unclipped")
-        for rate, status in (("0.01", "finished"), ("300", "diverged"))
+        "unclipped+learning_rate=0.01+seed=0": "finished",
+        "unclipped+learning_rate=300+seed=0": "diverged",
     }
     page = report("sweeps/learning_rate")
     assert "# Learning rate" in page and "diverged" in page and "unclipped" in page
 
 
 def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
-    grid = {"batch_size": [1, 16], "optimizer.learning_rate": [0.002]}
-    run("sweep", shrink("batch_size", tokens=2_560, grid=grid))
+    grid = {"batch_size": [1, 8], "optimizer.learning_rate": [0.002]}
+    run("sweep", shrink("batch_size", tokens=1_280, grid=grid), "--jobs", "2")
     records = list(read_json_lines(RECORDS["batch_size"]))
-    assert [(record["tokens"], record["step"]) for record in records] == [(2_560, 160), (2_560, 10)]
+    assert {(record["tokens"], record["step"]) for record in records} == {(1_280, 80), (1_280, 10)}
     assert "batch" in report("sweeps/batch_size")
 
 
 def test_texts_are_compared_and_written_at_several_temperatures(
     laboratory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("sweep", shrink("text", tokens=3_200), "--jobs", "2")
+    run("sweep", shrink("text", tokens=1_280), "--jobs", "2")
     assert "no best: the texts differ" in capsys.readouterr().out
     page = report("sweeps/text")
     assert "did not all learn from the same data" in page and "Once upon a time" in page
@@ -128,16 +130,15 @@ def test_parts_are_taken_away_one_by_one(laboratory: Path) -> None:
         section, _, key = name.rpartition(".")
         (base[section] if section else base)[key] = value
     Path("base.yaml").write_text(yaml.safe_dump(base), "utf-8")
-    words = "--variants no-norm muon --learning-rates 0.003 --seeds 0 --tokens 2560 --jobs 2"
+    words = "--variants muon --learning-rates 0.003 --seeds 0 --tokens 1280 --jobs 2"
     run("ablate", "base.yaml", *words.split())
     rows = json.loads(Path("sweeps/ablations/ablation.json").read_text("utf-8"))
-    assert rows[0]["variant"] == "base"
-    assert {row["variant"] for row in rows} == {"base", "no-norm", "muon"}
-    assert "no-norm" in report("sweeps/ablations")
+    assert [row["variant"] for row in rows] == ["base", "muon"]
+    assert "muon" in report("sweeps/ablations")
 
 
 def test_the_recipe_keeps_to_its_time(laboratory: Path) -> None:
-    variants = {name: {"optimizer.name": name} for name in ("adamw", "muon")}
+    variants = {"muon": {"optimizer.name": "muon"}}
     minutes = 0.15
     if main(["sweep", shrink("recipe", minutes=minutes, variants=variants)]) != 0:
         # On a busy machine nine seconds can pass before a process has loaded torch.
@@ -147,10 +148,9 @@ def test_the_recipe_keeps_to_its_time(laboratory: Path) -> None:
     ended = {record["trial"]: record["status"] for record in read_json_lines(RECORDS["recipe"])}
     assert set(ended.values()) == {"finished"}
     logs = [path.read_text("utf-8") for path in Path("sweeps/recipe/runs").glob("*/log.txt")]
-    assert len(logs) == 2
-    for log in logs:
-        # No more than that, to the digits that the line has, and most of it used.
-        assert 50 * minutes < planned_seconds(log, f"{minutes} minutes: ") <= 60.4 * minutes
+    (log,) = logs
+    # No more than that, to the digits that the line has, and most of it used.
+    assert 50 * minutes < planned_seconds(log, f"{minutes} minutes: ") <= 60.4 * minutes
     assert "recipe" in report("sweeps/recipe")
 
 

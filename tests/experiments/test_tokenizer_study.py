@@ -6,21 +6,20 @@ import re
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from groundup.cli.tokenizer_study import Arguments, run
 from groundup.errors import ConfigError, DataError, GroundupError
-from groundup.experiments.tokenizer_study.drawing import draw_study
-from groundup.experiments.tokenizer_study.page import render_html, render_markdown
-from groundup.experiments.tokenizer_study.study import (
-    TokenizerStudy,
-    hold_out,
-    study_tokenizers,
-)
-from groundup.experiments.tokenizer_study.words import find_verdicts
+from groundup.experiments.report.charts import HeatMap
+from groundup.experiments.report.document import Figure
+from groundup.experiments.report.html_page import render_html
+from groundup.experiments.report.markdown_page import render_markdown
+from groundup.experiments.report.tokenizer_page import find_verdicts, tokenizer_document
+from groundup.experiments.tokenizer_study import TokenizerStudy, hold_out, study_tokenizers
 from groundup.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.usefixtures("quick_pictures")
 
 
 def babble(words: str, seed: int) -> str:
@@ -92,7 +91,7 @@ def test_the_command_prints_tables_and_writes_json(
     run(Arguments(corpora=files, vocab_sizes=(280,), megabytes=0.01, out=(out,)))
     page = capsys.readouterr().out
     assert f"written: {out}" in page
-    assert "bytes per token" in page and "own tokenizer" in page and "MB/s" in page
+    assert "Bytes per token" in page and "Away from home" in page and "MB/s" in page
     stored = json.loads(out.read_text("utf-8"))
     assert stored["corpora"] == ["stories", "code"] and len(stored["cells"]) == 4
     # No more than was asked for is read, and a tenth of that is measured.
@@ -121,7 +120,9 @@ def study() -> TokenizerStudy:
 
 
 def test_markdown_holds_every_figure_and_a_drawing(study: TokenizerStudy) -> None:
-    files = render_markdown(study, "A study", why="Why?", finding="It is *so*.\n\nAnd so.")
+    files = render_markdown(
+        tokenizer_document(study, "A study", why="Why?", finding="It is *so*.\n\nAnd so.")
+    )
     assert list(files) == ["a_study.md", "a_study/bytes_per_token.svg"]
     page = files["a_study.md"]
     assert page.startswith("# A study\n\nWhy?\n")
@@ -137,28 +138,24 @@ def test_markdown_holds_every_figure_and_a_drawing(study: TokenizerStudy) -> Non
             assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
 
 
-def test_the_drawing_shows_every_cell_and_marks_the_homes(study: TokenizerStudy) -> None:
-    drawing = ElementTree.fromstring(draw_study(study))
-    names = [node.get("class") for node in drawing.iter() if node.get("class")]
-    assert names.count("heat") == len(study.cells) == 10
-    assert names.count("home") == 4 + 1  # And one in the key.
-    assert names.count("speed") == len(study.tokenizers)
-    strengths = {
-        cell.bytes_per_token: float(node.get("fill-opacity", ""))
-        for cell, node in zip(
-            sorted(study.cells, key=lambda cell: cell.learned_from is None),
-            (node for node in drawing.iter() if node.get("class") == "heat"),
-            strict=True,
-        )
-    }
-    assert sorted(strengths, key=strengths.__getitem__) == sorted(strengths)
+def heat_map(study: TokenizerStudy) -> HeatMap:
+    figure = tokenizer_document(study, "x").sections[0].blocks[0]
+    assert isinstance(figure, Figure) and isinstance(figure.charts[0], HeatMap)
+    return figure.charts[0]
+
+
+def test_the_heat_map_shows_every_cell_and_marks_the_homes(study: TokenizerStudy) -> None:
+    chart = heat_map(study)
+    shown = sorted(value for row in chart.values for value in row)
+    assert shown == sorted(cell.bytes_per_token for cell in study.cells) and len(shown) == 10
+    assert chart.outlined == {(0, 0), (1, 1), (2, 0), (3, 1)} and len(chart.bars) == 5
 
 
 def test_the_page_stands_alone_and_shows_names_as_they_are(study: TokenizerStudy) -> None:
-    page = render_html(study, "A study", why="Why?", finding="It is <so>.")
+    page = render_html(tokenizer_document(study, "A study", why="Why?", finding="It is <so>."))
     assert "It is &lt;so&gt;." in page and "<b>" not in page and "<CPU>" not in page
     assert "&lt;b&gt;stories&lt;/b&gt;" in page
-    assert not re.search(r"<script|https?://(?!www\.w3\.org/2000/svg)", page)
+    assert "src=" not in page.partition("</main>")[0]
     for sentence in find_verdicts(study):
         assert escape(sentence) in page
 
@@ -186,8 +183,7 @@ def test_a_corpus_too_small_for_its_vocabulary_stays_in_its_group() -> None:
     corpora = {"stories": CORPORA["stories"], "tiny": "ab ab\n" * 20}
     study = study_tokenizers(corpora, {}, vocab_sizes=[280], num_passes=1)
     assert study.cell("tiny-280", "tiny").vocab_size < 280
-    drawing = draw_study(study)
-    assert "280 tokens, learned from" in drawing and "tiny (only 25" in drawing
+    assert heat_map(study).rows[1].startswith("tiny 280 (only 25")
     assert len(find_verdicts(study)) == 1
 
 
@@ -195,9 +191,9 @@ def test_given_tokenizers_alone_have_no_homes_to_speak_of(tmp_path: Path) -> Non
     bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     study = study_tokenizers({"code": CORPORA["code"]}, {"bytes": bytes_only}, num_passes=1)
     assert find_verdicts(study) == []
-    page = render_markdown(study, "Bytes")["bytes.md"]
+    page = render_markdown(tokenizer_document(study, "Bytes"))["bytes.md"]
     assert "with 1 that were given" in page and "Away from home" not in page
-    assert "Outcome" not in render_html(study, "Bytes")
+    assert "Outcome" not in render_html(tokenizer_document(study, "Bytes"))
 
 
 def test_the_command_writes_the_page_and_markdown(
@@ -225,7 +221,7 @@ def test_places_that_cannot_be_written_to_are_refused_first(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     for changes, complaint in (
         ({"out": (tmp_path,)}, "is a folder"),
-        ({"out": (tmp_path / "study.csv",)}, r"neither \.json nor \.html"),
+        ({"out": (tmp_path / "study.csv",)}, r"must end in \.json or \.html"),
         ({"markdown": tmp_path / "file"}, "is a file"),
         ({"finding": "@none.txt"}, "cannot be read"),
     ):

@@ -1,8 +1,6 @@
 """The whole plan as one value, its drawing, and the two lines that the log of a run begins with."""
 
 import json
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -27,7 +25,6 @@ from groundup.planner.activations import DeviceKind
 from groundup.planner.duration import EXPECTED_MFU
 from groundup.planner.hardware import Price
 from groundup.planner.quantities import show_bytes
-from groundup.planner.shares_svg import draw_shares
 
 
 def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
@@ -124,22 +121,6 @@ def test_enough_steps_give_a_model_its_twenty_tokens_a_parameter() -> None:
     tokens_per_step = 64 * 1_024
     steps = plan.enough.num_steps
     assert (steps - 1) * tokens_per_step < 20 * plan.num_parameters <= steps * tokens_per_step
-
-
-def test_the_drawing_is_svg_with_a_bar_for_each_size_and_context() -> None:
-    svg = draw_shares(PRESETS["gpt2-xl"], "a <name> & more")
-    root = ElementTree.fromstring(svg)
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    for label in ("small", "medium", "large", "xl", "1,024", "2,048", "16,384", "55%"):
-        assert label in texts
-    assert "by context length, a <name> & more" in texts
-    assert "prefers-color-scheme: dark" in svg
-
-
-def test_the_drawing_in_the_guide_is_the_one_that_is_drawn(repository: Path) -> None:
-    drawn = draw_shares(PRESETS["gpt2-xl"], "gpt2-xl")
-    page = repository / "docs" / "images" / "flop-shares.svg"
-    assert page.read_text(encoding="utf-8") == drawn
 
 
 def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:

@@ -1,6 +1,6 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,6 @@ from tyro.conf import Positional
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from groundup.experiments.ablation import AblationRow
     from groundup.experiments.spec import SweepConfig
 
 
@@ -56,9 +55,16 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
+    from groundup.cli.sweep import (
+        check_jobs,
+        exit_status,
+        print_expected_time,
+        print_study,
+        print_trials,
+    )
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
+    from groundup.experiments.report.studies import ablation_study
     from groundup.experiments.sweep import look_ahead
     from groundup.runs.config import RunConfig
 
@@ -84,7 +90,7 @@ def run(arguments: Arguments) -> int:
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
     if outcome.rows:
-        print_rows(str(path), outcome.rows)
+        print_study(ablation_study([asdict(row) for row in outcome.rows], "ablation"), path)
     return exit_status(outcome.stopped_by, path)
 
 
@@ -104,41 +110,3 @@ def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
             f"then each is repeated at its best learning rate with seeds {seeds}: {num_more} "
             f"trial{'' if num_more == 1 else 's'} more"
         )
-
-
-def print_rows(title: str, rows: "list[AblationRow]") -> None:
-    """One line a variant; marks say how far it can be trusted."""
-    from groundup.cli.tables import print_table
-
-    headers = ("variant", "parameters", "learning rate", "tried", "loss", "±", "difference", "")
-    print_table(title, headers, [_row(row) for row in rows])
-
-
-def _row(row: "AblationRow") -> list[str]:
-    marks = []
-    if row.loss is None:
-        marks.append("no run came to its end")
-    elif row.is_clear:
-        marks.append("clear")
-    if row.is_at_edge:
-        is_alone = len(row.rates_tried) == 1
-        marks.append("the only rate tried" if is_alone else "best rate at the end of those tried")
-    if row.diverged_at:
-        marks.append(f"diverged at {', '.join(f'{rate:g}' for rate in row.diverged_at)}")
-    half_width = None if row.loss is None else row.loss.half_width
-    return [
-        row.variant,
-        f"{row.num_parameters:,}",
-        "-" if row.learning_rate is None else f"{row.learning_rate:g}",
-        _show_range(row.rates_tried),
-        "-" if row.loss is None else f"{row.loss.mean:.4f}",
-        "-" if half_width is None else f"{half_width:.4f}",
-        "-" if row.difference is None else f"{row.difference:+.4f}",
-        "; ".join(marks),
-    ]
-
-
-def _show_range(rates: list[float]) -> str:
-    if len(rates) < 2:
-        return "1 rate" if rates else "none"
-    return f"{len(rates)} rates, {rates[0]:g} to {rates[-1]:g}"

@@ -146,10 +146,11 @@ def run(arguments: Arguments) -> None:
     probe = _probe(arguments) if arguments.probe else None
     plan = _plan(arguments, probe)
     if arguments.plot is not None:
+        from groundup.experiments.report.pictures import draw_flop_fractions
         from groundup.files import write_text_atomic
-        from groundup.planner.shares_svg import draw_shares
 
-        write_text_atomic(arguments.plot, draw_shares(plan.config, arguments.preset or "the model"))
+        picture = draw_flop_fractions(plan.config, arguments.preset or "the model")
+        write_text_atomic(arguments.plot, picture)
     if arguments.json:
         results = plan.to_json()
         if probe is not None:

@@ -1,13 +1,20 @@
-"""`groundup report`: runs compared on one page that opens offline, or as Markdown with drawings."""
+"""`groundup report`: runs compared on one page that opens offline, or as Markdown with pictures.
 
-from collections.abc import Collection
+Also what all verbs that make such pages have in common: check, write, print.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from groundup.experiments.report.document import Cell, Document, Table
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Arguments:
     """The page to write; report.html if neither this nor --markdown is given."""
 
     markdown: Path | None = None
-    """A folder to write Markdown and its drawings into, as for docs/experiments."""
+    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
 
     title: str | None = None
     """What the page is called; the sweep's name or the runs' if not given."""
@@ -36,23 +43,13 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
-    from groundup.experiments.report.contents import make_report, run_notes
-    from groundup.experiments.report.figure_text import visible
-    from groundup.experiments.report.html_page import render_html
-    from groundup.experiments.report.markdown_page import render_markdown
-    from groundup.files import write_text_atomic
+    from groundup.experiments.report.comparison import make_report, run_notes
+    from groundup.experiments.report.sections import comparison_document
+    from groundup.experiments.report.text import visible
 
     if not arguments.runs:
         raise ConfigError("groundup report needs at least one run: name its folder")
-    if arguments.out is not None and arguments.out.is_dir():
-        raise ConfigError(
-            f"--out {arguments.out} is a folder: name the page, such as "
-            f"{arguments.out / 'report.html'}"
-        )
-    if arguments.out is not None and arguments.out.suffix not in (".html", ".htm"):
-        raise ConfigError(f"--out {arguments.out} is to be a page: let its name end in .html")
-    if arguments.markdown is not None and arguments.markdown.is_file():
-        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+    check_outputs([arguments.out] if arguments.out else [], (".html", ".htm"), arguments.markdown)
     paths = [find_path(run) for run in arguments.runs]
     report = make_report(
         paths,
@@ -60,28 +57,79 @@ def run(arguments: Arguments) -> None:
         why=arguments.why,
         finding=read_finding(arguments.finding),
     )
-    written = []
-    if arguments.markdown is not None:
-        files = {arguments.markdown / name: text for name, text in render_markdown(report).items()}
-        for path, text in files.items():
-            write_text_atomic(path, text)
-        written += [path for path in files if path.suffix == ".md"]
-        remove_old_drawings(files)
     out = arguments.out or (None if arguments.markdown else Path("report.html"))
-    if out is not None:
-        write_text_atomic(out, render_html(report))
-        written.append(out)
+    written = write_document(comparison_document(report), out, arguments.markdown)
     for line in (*report.verdicts, *report.warnings, *run_notes(report.runs)):
         print(" ".join(visible(line).split()))
-    for path in written:
+    print_written(written)
+
+
+def check_outputs(out: Sequence[Path], endings: Collection[str], markdown: Path | None) -> None:
+    """Refuse places that could not be written to, before there is something to lose."""
+    for path in out:
+        if path.is_dir():
+            example = path / f"report{next(iter(endings))}"
+            raise ConfigError(f"--out {path} is a folder: name a file, such as {example}")
+        if path.suffix not in endings:
+            raise ConfigError(f"--out {path} must end in {' or '.join(endings)}")
+    if markdown is not None and markdown.is_file():
+        raise ConfigError(f"--markdown {markdown} is a file: name a folder")
+
+
+def write_document(document: "Document", out: Path | None, markdown: Path | None) -> list[Path]:
+    """Write the HTML page, the Markdown page or both; gives the pages."""
+    from groundup.experiments.report.html_page import render_html
+    from groundup.experiments.report.markdown_page import render_markdown
+    from groundup.files import write_text_atomic
+
+    written = []
+    if markdown is not None:
+        files = {markdown / name: text for name, text in render_markdown(document).items()}
+        for path, text in files.items():
+            write_text_atomic(path, text)
+        remove_old_pictures(files)
+        written.append(next(iter(files)))
+    if out is not None:
+        write_text_atomic(out, render_html(document))
+        written.append(out)
+    return written
+
+
+def print_document_table(table: "Table") -> None:
+    """A table of a page on the screen; marks stand in a last column."""
+    from groundup.cli.tables import print_table
+    from groundup.experiments.report.text import visible
+
+    def text_of(cell: "Cell | str") -> str:
+        return " ".join(visible(cell if isinstance(cell, str) else cell.text).split())
+
+    rows = []
+    for row in table.rows:
+        marks = () if isinstance(row[0], str) else row[0].marks
+        rows.append([*map(text_of, row), "; ".join(mark.text for mark in marks)])
+    if not any(row[-1] for row in rows):
+        rows = [row[:-1] for row in rows]
+    headers = [*map(text_of, table.headers), ""][: len(rows[0]) if rows else None]
+    print_table(visible(table.title), headers, rows)
+
+
+def print_written(paths: Sequence[Path]) -> None:
+    """One line per page; a name cannot command the terminal."""
+    from groundup.experiments.report.text import visible
+
+    for path in paths:
         print(f"written: {visible(str(path))}")
 
 
-def remove_old_drawings(files: Collection[Path]) -> None:
-    """Take away what an earlier report of the same name drew and this one does not."""
+def remove_old_pictures(files: Collection[Path]) -> None:
+    """Remove what an earlier report of the same name made and this one does not."""
+    from groundup.experiments.report.pictures import CREATOR
+
+    # Reports of before matplotlib began their pictures with the second.
+    ours = (f"<dc:title>{CREATOR}</dc:title>".encode(), b'<svg class="chart"')
     for folder in {path.parent for path in files if path.suffix == ".svg"}:
         for path in folder.glob("*.svg"):
-            if path not in files and path.read_bytes().startswith(b'<svg class="chart"'):
+            if path not in files and any(sign in path.read_bytes()[:4000] for sign in ours):
                 path.unlink()
 
 

@@ -1,13 +1,12 @@
 """`groundup scaling`: a ladder of sizes at fixed compute, the laws through it, and their test."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 if TYPE_CHECKING:
-    from groundup.experiments.fits import FloorFit
     from groundup.experiments.scaling import ScalingOutcome
     from groundup.experiments.spec import SweepConfig
 
@@ -99,8 +98,10 @@ def print_what_follows(spec: "SweepConfig") -> None:
 
 
 def print_scaling(outcome: "ScalingOutcome") -> None:
-    """The ladder, the best of each budget, and the prediction."""
-    from groundup.cli.tables import print_figures, print_table
+    """The ladder, the best of each budget, the laws and the prediction."""
+    from groundup.cli.sweep import print_study
+    from groundup.cli.tables import print_table
+    from groundup.experiments.report.studies import scaling_study
 
     print_table(
         str(outcome.folder),
@@ -118,62 +119,4 @@ def print_scaling(outcome: "ScalingOutcome") -> None:
             for rung in outcome.rungs
         ],
     )
-    print_table(
-        "best size for each budget",
-        ("FLOPs", "parameters", "loss", ""),
-        [
-            [
-                f"{fit.budget_flops:.3g}",
-                f"{fit.best_parameters:,.0f}",
-                f"{fit.best_loss:.4f}",
-                "" if fit.is_inside else "at the end of the ladder: add widths",
-            ]
-            for fit in outcome.fits
-        ],
-    )
-    figures = []
-    if sum(fit.is_inside for fit in outcome.fits) < 2:
-        figures.append(("not to be trusted", "fewer than two best sizes lie inside the ladder"))
-    if outcome.size_law is not None and outcome.loss_law is not None:
-        figures.append(("best size", f"grows as FLOPs^{outcome.size_law.exponent:.3f}"))
-        figures.append(("its loss", f"falls as FLOPs^{outcome.loss_law.exponent:.4f}"))
-    if outcome.floor_fit is not None:
-        figures += _floor_figures(outcome.floor_fit)
-    prediction = outcome.prediction
-    if prediction is not None:
-        figures += [
-            ("next budget", f"{prediction.budget_flops:.3g} FLOPs"),
-            ("best size there", f"{prediction.best_parameters:,.0f} parameters"),
-            (
-                "nearest width",
-                f"{prediction.d_model:,} with {prediction.num_parameters:,} parameters",
-            ),
-            ("predicted loss", f"{prediction.predicted_loss:.4f}"),
-        ]
-        if prediction.predicted_with_floor is not None:
-            figures.append(("predicted with a floor", f"{prediction.predicted_with_floor:.4f}"))
-        if prediction.measured_loss is not None and prediction.error is not None:
-            figures.append(("measured loss", f"{prediction.measured_loss:.4f}"))
-            figures.append(("measured less predicted", f"{prediction.error:+.4f}"))
-            if prediction.predicted_with_floor is not None:
-                error = prediction.measured_loss - prediction.predicted_with_floor
-                figures.append(("the same with a floor", f"{error:+.4f}"))
-    print_figures("the laws", figures)
-
-
-def _floor_figures(fit: "FloorFit") -> list[tuple[str, str]]:
-    """The law with a floor, how sure the floor is, and which law foresaw the last budget better."""
-    law = fit.law
-    closer = "the one with a floor" if fit.is_closer else "the power law"
-    return [
-        ("or, with a floor", f"falls to {law.floor:.4f} as FLOPs^{law.exponent:.4f}"),
-        (
-            "the floor",
-            f"{fit.least_floor:.4f} to {fit.greatest_floor:.4f} without any one budget",
-        ),
-        (
-            "without the last budget",
-            f"the power law misses it by {fit.power_law_missed_by:+.4f}, the one with a floor by "
-            f"{fit.missed_by:+.4f}: {closer} is closer",
-        ),
-    ]
+    print_study(scaling_study(asdict(outcome), "scaling"), outcome.folder)

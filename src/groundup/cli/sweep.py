@@ -12,6 +12,7 @@ from groundup.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from signal import Signals
 
+    from groundup.experiments.report.studies import Study
     from groundup.experiments.spec import SweepConfig
     from groundup.experiments.sweep import Outlook, PointResult, SweepOutcome
     from groundup.experiments.trials import Trial
@@ -49,10 +50,8 @@ def run(arguments: Arguments) -> int:
         outlook = look_ahead(spec, path)
         if spec.is_search:
             _print_search(spec, outlook, path)
-        elif spec.minutes is None:
-            print_trials(f"{spec.name}: trials", outlook, path)
         else:
-            _print_timed_trials(f"{spec.name}: trials", outlook, spec.minutes, path)
+            print_trials(f"{spec.name}: trials", outlook, path, spec.minutes)
         print_expected_time(outlook.left, arguments.jobs, spec.minutes)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
@@ -83,39 +82,69 @@ def _check_results(folder: Path) -> None:
 
     records = list(SweepFolder(folder).records().values())
     if not records:
-        raise DataError(f"no trial of {folder} could be run: mend what the warnings above name")
+        raise DataError(f"no trial of {folder} could be run: fix what the warnings above name")
     if all(record.status == "failed" for record in records):
         raise DataError(
             f"all {len(records)} trials of {folder} failed, the last one with: "
-            f"{records[-1].reason}. Mend that; the same command tries them again"
+            f"{records[-1].reason}. Fix that; the same command tries them again"
         )
 
 
-def print_trials(title: str, outlook: "Outlook", folder: Path) -> None:
-    """Each trial with its size, cost and state, and the sum of those that are left."""
+def print_trials(
+    title: str, outlook: "Outlook", folder: Path, minutes: float | None = None
+) -> None:
+    """Each trial with its size, cost and state, and the sum of those that are left.
+
+    What a trial can do in a number of minutes is not known before it begins.
+    """
     from groundup.cli.tables import print_table
     from groundup.experiments.expected_time import steps_left
     from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
+    def flops(trial: "Trial", num_steps: int) -> int:
+        config = trial.config
+        return num_steps * config.tokens_per_step * training_flops_per_token(config.model)
+
     states = SweepFolder(folder).states(outlook.trials)
     rows = []
     for trial in outlook.trials:
-        config = trial.config
-        tokens = config.num_steps * config.tokens_per_step
-        flops = tokens * training_flops_per_token(config.model)
-        parameters = sum(count_parameters(config.model).values())
-        cells = [f"{parameters:,}", f"{config.num_steps:,}", f"{tokens:,}", f"{flops:.3g}"]
+        num_steps = trial.config.num_steps
+        cells = [f"{sum(count_parameters(trial.config.model).values()):,}"]
+        if minutes is None:
+            tokens = num_steps * trial.config.tokens_per_step
+            cells += [f"{num_steps:,}", f"{tokens:,}", f"{flops(trial, num_steps):.3g}"]
+        else:
+            cells.append(f"{minutes:g}")
         rows.append([trial.name, *cells, states[trial.name]])
-    flops_left = sum(
-        steps_left(trial)
-        * trial.config.tokens_per_step
-        * training_flops_per_token(trial.config.model)
-        for trial in outlook.left
-    )
-    rows.append([_count(outlook), "", "", "", f"{flops_left:.3g}", ""])
-    print_table(title, ("trial", "parameters", "steps", "tokens", "FLOPs", "state"), rows)
+    num_left = len(outlook.left)
+    told = f"{num_left} trials"
+    if num_left < len(outlook.trials):
+        told = f"{num_left} of {len(outlook.trials)} trials are left"
+    if minutes is None:
+        flops_left = sum(flops(trial, steps_left(trial)) for trial in outlook.left)
+        headers = ["steps", "tokens", "FLOPs"]
+        rows.append([told, "", "", "", f"{flops_left:.3g}", ""])
+    else:
+        headers = ["minutes"]
+        rows.append([told, "", f"{minutes * num_left:g}", ""])
+    print_table(title, ("trial", "parameters", *headers, "state"), rows)
+
+
+def print_study(study: "Study", folder: Path) -> None:
+    """What an ablation or a ladder of sizes came to, in the words of its report."""
+    from groundup.cli.report import print_document_table
+    from groundup.experiments.report.document import Table, Text
+
+    for block in study.section.blocks:
+        if isinstance(block, Table):
+            print_document_table(block)
+        elif isinstance(block, Text):
+            print(block.text)
+    if study.verdict:
+        print(study.verdict)
+    print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")
 
 
 def print_expected_time(
@@ -128,21 +157,6 @@ def print_expected_time(
         line = expected_line(left, jobs) if minutes is None else timed_line(left, minutes, jobs)
         if line is not None:
             print(line)
-
-
-def _print_timed_trials(title: str, outlook: "Outlook", minutes: float, folder: Path) -> None:
-    """Each trial with its size; what it can do in its time is not known before it begins."""
-    from groundup.cli.tables import print_table
-    from groundup.experiments.sweep_folder import SweepFolder
-    from groundup.planner.parameters import count_parameters
-
-    states = SweepFolder(folder).states(outlook.trials)
-    rows = []
-    for trial in outlook.trials:
-        parameters = sum(count_parameters(trial.config.model).values())
-        rows.append([trial.name, f"{parameters:,}", f"{minutes:g}", states[trial.name]])
-    rows.append([_count(outlook), "", f"{minutes * len(outlook.left):g}", ""])
-    print_table(title, ("trial", "parameters", "minutes", "state"), rows)
 
 
 def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None:
@@ -161,13 +175,6 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None
             f"; a point that is still to be proposed ({outlook.num_to_propose}) counts as the base"
         )
     print(line)
-
-
-def _count(outlook: "Outlook") -> str:
-    num_left = len(outlook.left)
-    if num_left == len(outlook.trials):
-        return f"{num_left} trials"
-    return f"{num_left} of {len(outlook.trials)} trials are left"
 
 
 def print_outcome(title: str, outcome: "SweepOutcome") -> None:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional, UseAppendAction
 
-from groundup.cli.report import read_finding
+from groundup.cli.report import check_outputs, print_written, read_finding, write_document
 from groundup.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from groundup.experiments.temperatures.reference_text import ReferenceText
-    from groundup.experiments.temperatures.study import RunStudy, TemperatureStudy
+    from groundup.experiments.reference_text import ReferenceText
+    from groundup.experiments.temperatures import RunStudy, TemperatureStudy
     from groundup.generation import LanguageModel
 
 DEFAULT_PROMPT = "Once upon a time"
 
 
-_HOW_TO_WRITE = (
+_HOW_TO_GENERATE = (
     "temperatures",
     "top_p",
     "prompt",
@@ -32,7 +32,7 @@ _HOW_TO_WRITE = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """Write many texts at each of several temperatures and measure them.
+    """Generate many texts at each of several temperatures and measure them.
 
     Every setting has the same seeds. Measured are the model's own bits per token, how varied the
     words are, how much repeats, how long texts are and whether they come to an end.
@@ -40,10 +40,10 @@ class Arguments:
 
     runs: Positional[tuple[str, ...]]
     """Runs: their folders, or their names under runs. Or one JSON file that --out wrote, to make
-    its page anew, with another finding for example, without writing a text."""
+    its page anew, with another finding for example, without generating."""
 
     temperatures: tuple[float, ...] = (0.0, 0.3, 0.6, 0.8, 1.0, 1.3)
-    """Temperatures to write at; 0 takes the likeliest token always and writes one text a prompt."""
+    """Temperatures to generate at; 0 always takes the likeliest token, one text per prompt."""
 
     top_p: tuple[float, ...] = (1.0, 0.9)
     """Values of top-p for each temperature."""
@@ -58,14 +58,14 @@ class Arguments:
     """The most tokens of a text; the end of the document comes first as a rule."""
 
     seed: int = 0
-    """The first text of a prompt is drawn with this seed, the next with the one after it."""
+    """The first text of a prompt is sampled with this seed, the next with the one after it."""
 
     reference: Path | None = None
     """Text that people wrote: its words are the known ones. Its first documents are measured
     beside the texts where those of the run's own validation split cannot be."""
 
     checkpoint: str = "newest"
-    """The state of the runs to write with: newest, best, or a step."""
+    """The checkpoint to generate with: newest, best, or a step."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -74,7 +74,7 @@ class Arguments:
     """Write everything, with every text, to this JSON file."""
 
     markdown: Path | None = None
-    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
 
     title: str = "Generation at several temperatures"
     """What the Markdown page is called."""
@@ -87,23 +87,21 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Check, write, measure, print."""
-    from groundup.experiments.report.figure_text import visible
-    from groundup.experiments.temperatures.page import render_temperatures
-    from groundup.files import write_json_atomic, write_text_atomic
+    """Check, generate, measure, print."""
+    from groundup.experiments.report.temperature_page import temperature_document
+    from groundup.files import write_json_atomic
 
-    check_places(arguments)
+    check_outputs([arguments.out] if arguments.out else [], (".json",), arguments.markdown)
     finding = read_finding(arguments.finding) or ""
     study = read_written(arguments) or make_study(arguments)
     print_study(study)
     if arguments.out is not None:
         write_json_atomic(arguments.out, study.as_json())
-        print(f"written: {visible(str(arguments.out))}")
+        print_written([arguments.out])
     if arguments.markdown is not None:
-        files = render_temperatures(study, arguments.title, why=arguments.why, finding=finding)
-        for name, text in files.items():
-            write_text_atomic(arguments.markdown / name, text)
-        print(f"written: {visible(str(arguments.markdown / next(iter(files))))}")
+        title, why = arguments.title, arguments.why
+        document = temperature_document(study, title, why=why, finding=finding)
+        print_written(write_document(document, None, arguments.markdown))
 
 
 def read_written(arguments: Arguments) -> "TemperatureStudy | None":
@@ -117,30 +115,22 @@ def read_written(arguments: Arguments) -> "TemperatureStudy | None":
             f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
         )
     usual = Arguments(runs)
-    for name in _HOW_TO_WRITE:
+    for name in _HOW_TO_GENERATE:
         if getattr(arguments, name) != getattr(usual, name):
             raise ConfigError(
                 f"{files[0]} is a study that has been made, and --{name.replace('_', '-')} would "
-                f"change nothing in it: leave it out, or name the runs to write with"
+                f"change nothing in it: leave it out, or name the runs to generate with"
             )
-    from groundup.experiments.temperatures.study_file import read_study
+    from groundup.experiments.temperatures import TemperatureStudy
 
-    return read_study(Path(files[0]))
-
-
-def check_places(arguments: Arguments) -> None:
-    """Refuse places that could not be written to, before there is something to lose."""
-    if arguments.out is not None and arguments.out.is_dir():
-        raise ConfigError(f"--out {arguments.out} is a folder: name a file")
-    if arguments.markdown is not None and arguments.markdown.is_file():
-        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+    return TemperatureStudy.read(Path(files[0]))
 
 
 def make_study(arguments: Arguments) -> "TemperatureStudy":
     """All runs, one after another; mistakes are told before the first text."""
     from groundup.cli.generate import load_to_write
     from groundup.cli.progress import progress_bar
-    from groundup.experiments.temperatures.study import (
+    from groundup.experiments.temperatures import (
         Conditions,
         TemperatureStudy,
         settings_of,
@@ -160,7 +150,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     for name, folder in folders.items():
         language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
         reference = _reference_of(folder, language_model, common, arguments)
-        with progress_bar(f"writing with {name}", "texts") as report:
+        with progress_bar(f"generating with {name}", "texts") as report:
             studied.append(
                 study_run(
                     name,
@@ -206,13 +196,17 @@ def describe_device(device: str) -> str:
 def print_study(study: "TemperatureStudy") -> None:
     """Two tables for each run: how sure and how long; how varied."""
     from groundup.cli.tables import print_table
-    from groundup.experiments.report.figure_text import UNKNOWN, visible
-    from groundup.experiments.temperatures.figures import figures_in, row_of, show_finished
-    from groundup.experiments.temperatures.page import warnings_of
+    from groundup.experiments.report.temperature_page import (
+        metrics_in,
+        row_of,
+        show_finished,
+        warnings_of,
+    )
+    from groundup.experiments.report.text import UNKNOWN, visible
 
-    figures = figures_in(study)
-    first = [figure for figure in figures if not figure.name.endswith("grams")]
-    second = [figure for figure in figures if figure.name.endswith("grams")]
+    metrics = metrics_in(study)
+    first = [metric for metric in metrics if not metric.name.endswith("grams")]
+    second = [metric for metric in metrics if metric.name.endswith("grams")]
     for run in study.runs:
         name = " ".join(visible(run.name).split())
         rows = [
@@ -223,9 +217,9 @@ def print_study(study: "TemperatureStudy") -> None:
         if run.reference is not None:
             rows.append(["reference text", *row_of(run.reference, first), UNKNOWN])
             varied.append(["reference text", *row_of(run.reference, second)])
-        headers = ["temperature", *(figure.short_title for figure in first), "ended"]
+        headers = ["temperature", *(metric.short_title for metric in first), "ended"]
         print_table(f"{name}: how sure, how long", headers, rows)
-        headers = ["temperature", *(figure.short_title for figure in second)]
+        headers = ["temperature", *(metric.short_title for metric in second)]
         print_table(f"{name}: how varied, in n-grams of words", headers, varied)
     for warning in warnings_of(study):
         print(" ".join(visible(warning).split()))
@@ -234,7 +228,7 @@ def print_study(study: "TemperatureStudy") -> None:
 def _read_reference(arguments: Arguments) -> "ReferenceText | None":
     if arguments.reference is None:
         return None
-    from groundup.experiments.temperatures.reference_text import read_reference
+    from groundup.experiments.reference_text import read_reference
 
     return read_reference(arguments.reference, _num_documents(arguments))
 
@@ -246,7 +240,7 @@ def _reference_of(
     arguments: Arguments,
 ) -> "ReferenceText | None":
     """What one run is held against: text that it has not learned from, where there is such."""
-    from groundup.experiments.temperatures.reference_text import ReferenceText, unseen_documents
+    from groundup.experiments.reference_text import ReferenceText, unseen_documents
     from groundup.runs.folder import RunFolder
 
     tokenizer, most = language_model.tokenizer, _num_documents(arguments)

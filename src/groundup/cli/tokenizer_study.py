@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.report import read_finding
+from groundup.cli.report import (
+    check_outputs,
+    print_document_table,
+    print_written,
+    read_finding,
+    write_document,
+)
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from groundup.experiments.tokenizer_study.study import TokenizerStudy
+    from groundup.experiments.tokenizer_study import TokenizerStudy
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Arguments:
     """Files to write: a .json holds all that was measured, a .html is a page that opens offline."""
 
     markdown: Path | None = None
-    """A folder to write Markdown and its drawing into, as for docs/experiments."""
+    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
 
     title: str = "Tokenizers"
     """What the page is called."""
@@ -55,17 +61,17 @@ class Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Read, learn, measure, print, write."""
+    """Read, train, measure, print, write."""
     from groundup.cli.temperatures import describe_device
-    from groundup.experiments.report.figure_text import visible
-    from groundup.experiments.tokenizer_study.study import study_tokenizers
+    from groundup.experiments.report.tokenizer_page import find_tables
+    from groundup.experiments.tokenizer_study import study_tokenizers
     from groundup.tokenizer import Tokenizer
 
     if not arguments.corpora:
         raise ConfigError("groundup tokenizer study needs at least one corpus to measure on")
     if not 0 < arguments.megabytes < float("inf"):
         raise ConfigError(f"--megabytes is {arguments.megabytes:g}: give a number above 0")
-    check_places(arguments)
+    check_outputs(arguments.out, (".json", ".html"), arguments.markdown)
     finding = read_finding(arguments.finding) or ""
     tokenizers = dict(
         zip(
@@ -84,73 +90,26 @@ def run(arguments: Arguments) -> None:
         num_threads=arguments.num_threads,
         device=describe_device("cpu") if arguments.out or arguments.markdown else "",
     )
-    print_study(study)
-    for path in write_study(study, arguments, finding):
-        print(f"written: {visible(str(path))}")
-
-
-def check_places(arguments: Arguments) -> None:
-    """Refuse places that could not be written to, before there is something to lose."""
-    for path in arguments.out:
-        if path.is_dir():
-            raise ConfigError(f"--out {path} is a folder: name a file")
-        if path.suffix not in (".json", ".html"):
-            raise ConfigError(f"--out {path} ends in neither .json nor .html: choose one of them")
-    if arguments.markdown is not None and arguments.markdown.is_file():
-        raise ConfigError(f"--markdown {arguments.markdown} is a file: name a folder")
+    for _, table in find_tables(study):
+        print_document_table(table)
+    print_written(write_study(study, arguments, finding))
 
 
 def write_study(study: "TokenizerStudy", arguments: Arguments, finding: str) -> list[Path]:
     """Every file that was asked for; those a reader would open."""
-    from groundup.experiments.tokenizer_study.page import render_html, render_markdown
-    from groundup.files import write_json_atomic, write_text_atomic
+    from groundup.experiments.report.tokenizer_page import tokenizer_document
+    from groundup.files import write_json_atomic
 
     title, why = arguments.title, arguments.why
+    document = tokenizer_document(study, title, why=why, finding=finding)
+    written = []
     for path in arguments.out:
         if path.suffix == ".json":
             write_json_atomic(path, study.as_json())
+            written.append(path)
         else:
-            write_text_atomic(path, render_html(study, title, why=why, finding=finding))
-    written = list(arguments.out)
-    if arguments.markdown is not None:
-        files = render_markdown(study, title, why=why, finding=finding)
-        for name, text in files.items():
-            write_text_atomic(arguments.markdown / name, text)
-        written.append(arguments.markdown / next(iter(files)))
-    return written
-
-
-def print_study(study: "TokenizerStudy") -> None:
-    """Three tables with a row for each tokenizer and a column for each corpus."""
-    from groundup.cli.tables import print_table
-
-    headers = ("tokenizer", *study.corpora)
-    rows = {
-        name: [study.cell(name, corpus) for corpus in study.corpora] for name in study.tokenizers
-    }
-    print_table(
-        "bytes per token",
-        headers,
-        [[name, *(f"{cell.bytes_per_token:.3f}" for cell in row)] for name, row in rows.items()],
-    )
-    learned = {name: row for name, row in rows.items() if row[0].relative_to_home is not None}
-    if learned:
-        print_table(
-            "in parts of the corpus' own tokenizer of that size",
-            headers,
-            [
-                [name, *(f"{cell.relative_to_home or 0:.1%}" for cell in row)]
-                for name, row in learned.items()
-            ],
-        )
-    print_table(
-        "MB/s of one core, text seen first",
-        headers,
-        [
-            [name, *(f"{cell.bytes_per_core_second / 1e6:,.1f}" for cell in row)]
-            for name, row in rows.items()
-        ],
-    )
+            written += write_document(document, path, None)
+    return written + write_document(document, None, arguments.markdown)
 
 
 def _read(corpus: str, max_bytes: int) -> str:

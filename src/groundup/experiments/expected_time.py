@@ -10,7 +10,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import ConfigError
-from groundup.experiments.devices import Slot, make_slots, num_devices
+from groundup.experiments.slots import Slot, make_slots, num_devices
 from groundup.experiments.trials import Trial
 from groundup.planner import Execution, describe_cpu, expected_duration, find_accelerator
 from groundup.planner.duration import Duration
@@ -62,8 +62,8 @@ def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None)
         device = _device_name(resolve_device(config))
     except ConfigError:
         return line
-    share = _num_lanes(config, slots) / len(slots)
-    return f"{line}{_cost(60 * minutes * len(trials) * share, find_price(device))}"
+    fraction = _num_lanes(config, slots) / len(slots)
+    return f"{line}{_cost(60 * minutes * len(trials) * fraction, find_price(device))}"
 
 
 def steps_left(trial: Trial) -> int:

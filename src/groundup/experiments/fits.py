@@ -123,10 +123,10 @@ def fit_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorLaw | None:
 
     # All but the exponent is linear, so the search has but one dimension.
     exponents = -numpy.geomspace(_LEAST_EXPONENT, _GREATEST_EXPONENT, 60)
-    place = int(numpy.argmin([solve(exponent)[2] for exponent in exponents]))
-    if place in (0, len(exponents) - 1):
+    index = int(numpy.argmin([solve(exponent)[2] for exponent in exponents]))
+    if index in (0, len(exponents) - 1):
         return None
-    low, high = float(exponents[place + 1]), float(exponents[place - 1])
+    low, high = float(exponents[index + 1]), float(exponents[index - 1])
     for _ in range(80):
         third = (high - low) / 3
         if solve(low + third)[2] < solve(high - third)[2]:
@@ -149,7 +149,7 @@ def judge_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorFit | None
     if len(set(xs)) < 4:
         return None
     law = fit_floor_law(*zip(*points, strict=True))
-    others = [points[:place] + points[place + 1 :] for place in range(len(points))]
+    others = [points[:index] + points[index + 1 :] for index in range(len(points))]
     laws = [fit_floor_law(*zip(*some, strict=True)) for some in others]
     known = [one for one in laws if one is not None]
     if law is None or len(known) < len(points):

@@ -16,9 +16,8 @@ from pathlib import Path
 
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
-from groundup.experiments.bytecode import shared_bytecode
-from groundup.experiments.devices import Slot
-from groundup.experiments.results.run_standing import describe_last_figures, judge
+from groundup.experiments.results.run_result import describe_divergence, judge
+from groundup.experiments.slots import Slot, shared_bytecode
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Status, Trial, TrialRecord
@@ -132,7 +131,7 @@ class Runner:
         command = self._command(config_file, resume)
         if self._spec.minutes is not None:
             if resume:
-                # Its steps were settled when it began, and its folder alone knows them.
+                # Its steps were resolved when it began, and its folder alone knows them.
                 command = self._command(run_folder.config_file, resume)
             else:
                 command += trial.budget_flags(self._spec.minutes)
@@ -181,7 +180,7 @@ class Runner:
         if verdict is not None and not is_late:
             ending, reason = verdict.status, verdict.reason
         elif standing.state == "diverged":
-            ending, reason = "diverged", describe_last_figures(metrics)
+            ending, reason = "diverged", describe_divergence(metrics)
         elif status == 0:
             ending, reason = "finished", None
         else:
@@ -222,9 +221,9 @@ class Runner:
 def describe_end(record: TrialRecord) -> str:
     """One line about a trial that ended."""
     loss = record.ranking_loss
-    figure = "" if loss is None else f", loss {loss:.4f}"
+    told = "" if loss is None else f", loss {loss:.4f}"
     reason = f": {record.reason}" if record.reason else ""
-    return f"{record.trial} {record.status} at step {record.step:,}{figure}{reason}"
+    return f"{record.trial} {record.status} at step {record.step:,}{told}{reason}"
 
 
 def _is_held(run_folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Which points of a sweep are tried: all of a grid, drawn ones, or those that Optuna proposes.
+"""Which points of a sweep are tried: all of a grid, random ones, or those that Optuna proposes.
 
 A sampler gives points one after another and hears how each ended; only Optuna's listens.
 """
@@ -42,7 +42,7 @@ class FixedPoints:
 def make_sampler(spec: SweepConfig, folder: Path) -> Sampler:
     """The sampler that the sweep names; Optuna keeps what it learned in the sweep's folder."""
     if spec.is_search:
-        from groundup.experiments.optuna_sampler import OptunaSampler
+        from groundup.experiments.optuna_search import OptunaSampler
 
         return OptunaSampler(spec, folder)
     return FixedPoints(grid_points(spec) if spec.sampler == "grid" else random_points(spec))
@@ -62,7 +62,7 @@ def grid_points(spec: SweepConfig) -> list[Point]:
     if num_points > _MAX_GRID_POINTS:
         raise ConfigError(
             f"the grid of {spec.name} has {num_points:,} points, more than {_MAX_GRID_POINTS:,}: "
-            f"give fewer values, or draw some with sampler random"
+            f"give fewer values, or sample some with sampler random"
         )
     return [
         Point(dict(zip(axes, values, strict=True)), variant)
@@ -72,12 +72,12 @@ def grid_points(spec: SweepConfig) -> list[Point]:
 
 
 def random_points(spec: SweepConfig) -> list[Point]:
-    """num_trials draws; a draw depends on its number alone, so more trials keep the first ones."""
+    """num_trials samples; each depends on its number alone, so more trials keep the first ones."""
     assert spec.num_trials is not None
-    return [_draw(spec, number) for number in range(spec.num_trials)]
+    return [_sample(spec, number) for number in range(spec.num_trials)]
 
 
-def _draw(spec: SweepConfig, number: int) -> Point:
+def _sample(spec: SweepConfig, number: int) -> Point:
     generator = random.Random(f"{spec.sampler_seed}/{number}")
     variant = generator.choice(list(spec.variants)) if spec.variants else None
     settings = {name: generator.choice(values) for name, values in spec.grid.items()}
@@ -90,15 +90,15 @@ def _draw(spec: SweepConfig, number: int) -> Point:
 def _spread(range_: RangeConfig) -> Iterator[float]:
     """The points of a grid: the ends and equal steps between, of the value or of its logarithm."""
     for number in range(range_.num):
-        share = number / (range_.num - 1) if range_.num > 1 else 0.0
-        value = _between(range_, share)
-        yield value if share in (0.0, 1.0) else float(f"{value:.4g}")
+        fraction = number / (range_.num - 1) if range_.num > 1 else 0.0
+        value = _between(range_, fraction)
+        yield value if fraction in (0.0, 1.0) else float(f"{value:.4g}")
 
 
-def _between(range_: RangeConfig, share: float) -> float:
+def _between(range_: RangeConfig, fraction: float) -> float:
     low, high = range_.low, range_.high
-    if share in (0.0, 1.0):
-        return high if share else low
+    if fraction in (0.0, 1.0):
+        return high if fraction else low
     if range_.scale == "linear":
-        return low + share * (high - low)
-    return float(low ** (1 - share) * high**share)
+        return low + fraction * (high - low)
+    return float(low ** (1 - fraction) * high**fraction)

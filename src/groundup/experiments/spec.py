@@ -63,13 +63,13 @@ class PruneConfig(Settings):
     """Also stop trials that are behind the others on the same data."""
 
     after: float = Field(0.3, ge=0, le=1)
-    """The share of a trial before which it is never hopeless."""
+    """The fraction of a trial before which it is never hopeless."""
 
     min_trials: int = Field(3, ge=1, le=_MAX_TRIALS)
     """How many finished trials a comparison needs."""
 
     quantile: float = Field(0.5, gt=0, le=1)
-    """Hopeless is a best validation loss above this quantile of the others' at the same share."""
+    """Hopeless is a best validation loss above this quantile of the others' at the same point."""
 
 
 class SweepConfig(Settings):
@@ -97,14 +97,14 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with a range of numbers."""
 
     sampler: Literal["grid", "random", "tpe", "gp", "cmaes", "qmc"] = "grid"
-    """Try every combination, draw them, or let Optuna propose them: tpe, gp and cmaes learn from
+    """Try every combination, sample them, or let Optuna propose them: tpe, gp and cmaes learn from
     the finished ones, qmc spreads them evenly."""
 
     num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
-    """Points to draw; a grid takes all it has."""
+    """Points to sample; a grid takes all it has."""
 
     sampler_seed: Seed = 0
-    """Seed of the draws."""
+    """Seed of the sampled points."""
 
     seeds: list[Seed] = Field(default_factory=lambda: [0], min_length=1)
     """Seeds that every point is repeated with."""
@@ -136,9 +136,9 @@ class SweepConfig(Settings):
     @model_validator(mode="after")
     def _check(self) -> "SweepConfig":
         if self.sampler != "grid" and self.num_trials is None:
-            raise ValueError(f"sampler {self.sampler} draws points: say how many with num_trials")
+            raise ValueError(f"sampler {self.sampler} samples points: say how many with num_trials")
         if self.sampler == "grid" and self.num_trials is not None:
-            raise ValueError("a grid takes all its points: leave num_trials out, or draw them")
+            raise ValueError("a grid takes all its points: leave num_trials out, or sample them")
         twice = sorted(set(self.grid) & set(self.ranges))
         if twice:
             raise ValueError(f"{twice[0]} is in grid and in ranges: keep one")
@@ -229,15 +229,14 @@ def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
 
 
 def check_names(names: Mapping[str, Any], where: str) -> None:
-    """Raise for a name that is no setting of a run, or one that is the sweep's own."""
+    """Raise for a name that is not a setting of a run, or one that is the sweep's own."""
     known = setting_types()
     for name in names:
         if name in _RESERVED:
             raise ConfigError(f"{where} cannot set {name}: {_RESERVED[name]}")
         if name not in known:
-            raise ConfigError(
-                f"{where} names {name}, which is no setting of a run: {did_you_mean(name, known)}"
-            )
+            nearest = did_you_mean(name, known)
+            raise ConfigError(f"{where} names {name}, which is not a setting of a run: {nearest}")
 
 
 def setting_types(settings_type: type[pydantic.BaseModel] = RunConfig) -> dict[str, Any]:

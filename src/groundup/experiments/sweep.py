@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundup.errors import ConfigError
-from groundup.experiments.data_check import check_data, check_search_data
-from groundup.experiments.devices import make_slots, num_devices
-from groundup.experiments.proposals import import_packages
+from groundup.data.shards import read_index
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.optuna_search import import_packages, search_trials
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
-from groundup.experiments.search_journal import search_trials
+from groundup.experiments.slots import make_slots, num_devices
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
 from groundup.training.execution import resolve_device
+
+_SHARDS, _TOKENIZER = "data.shards", "data.tokenizer"
 
 _log = logging.getLogger(__name__)
 
@@ -227,9 +228,55 @@ def _check_data(
     spec: SweepConfig, folder: SweepFolder, trials: list[Trial], num_to_propose: int
 ) -> None:
     if not spec.is_search:
-        check_data(folder, trials)
+        _check_known_data(folder, trials)
     elif num_to_propose or folder.left(trials):
-        check_search_data(spec)
+        _check_search_data(spec)
+
+
+def _check_known_data(folder: SweepFolder, trials: list[Trial]) -> None:
+    """Raise for the first trial still to run whose data are missing; what has ended needs none."""
+    states, known = folder.states(trials), set[tuple[str, Path]]()
+    for trial in folder.left(trials):
+        data = trial.config.data
+        needed = [(_SHARDS, data.shards)]
+        if states[trial.name] == "to run":
+            # One that has begun carries its own copy.
+            needed.append((_TOKENIZER, data.tokenizer))
+        for setting, path in needed:
+            if (setting, path) not in known:
+                _check_path(setting, path, f"trial {trial.name}")
+                known.add((setting, path))
+
+
+def _check_search_data(spec: SweepConfig) -> None:
+    """The same for a search, whose trials are not known: for all that it may propose."""
+    for setting, path in _data_of(spec):
+        _check_path(setting, path, f"the sweep {spec.name}")
+
+
+def _data_of(spec: SweepConfig) -> Iterator[tuple[str, Path]]:
+    data = base_config(spec).data
+    bundles = list(spec.variants.values())
+    for setting, path in ((_SHARDS, data.shards), (_TOKENIZER, data.tokenizer)):
+        chosen = [*spec.grid.get(setting, []), *(b[setting] for b in bundles if setting in b)]
+        is_always_chosen = setting in spec.grid or (bundles and all(setting in b for b in bundles))
+        yield from ((setting, Path(value)) for value in chosen)
+        if not is_always_chosen:
+            yield setting, path
+
+
+def _check_path(setting: str, path: Path, whose: str) -> None:
+    if setting == _SHARDS:
+        try:
+            read_index(path)
+        except DataError as error:
+            raise DataError(f"{setting} of {whose}: {error}") from error
+    elif not path.is_file():
+        what = "is not a file" if path.exists() else "does not exist"
+        raise DataError(
+            f"{setting} of {whose}: {path} {what}; name the tokenizer of the shards, or make one "
+            f"with groundup tokenizer train"
+        )
 
 
 def _check_devices(spec: SweepConfig, left: list[Trial], num_to_propose: int) -> None:

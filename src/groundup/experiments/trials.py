@@ -39,7 +39,7 @@ class Trial:
     variant: str | None = None
 
     def find_num_steps(self) -> int:
-        """As its run folder has it, once there is one: a time budget is settled there."""
+        """As its run folder has it, once there is one: a time budget is resolved there."""
         folder = RunFolder(self.config.run_folder)
         try:
             return folder.read_config().num_steps if folder.has_run() else self.config.num_steps
@@ -57,7 +57,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A line of trials.jsonl: how a trial ended, and its last figures."""
+    """A line of trials.jsonl: how a trial ended, and its last metrics."""
 
     trial: str
     point: str

@@ -1,4 +1,4 @@
-"""Is a running trial still worth its time? Judged from the figures that it writes."""
+"""Is a running trial still worth its time? Judged from the metrics that it writes."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
 Curve = list[tuple[float, float]]
-"""(share of the run, best validation loss so far), in order."""
+"""(fraction of the run, best validation loss so far), in order."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Watcher:
         self._num_steps: dict[str, int] = {}
 
     def look(self, trial: Trial) -> Verdict | None:
-        """A verdict if the newest figures call for one; None while they do not."""
+        """A verdict if the newest metrics call for one; None while they do not."""
         path = RunFolder(trial.config.run_folder).metrics_file
         size = path.stat().st_size if path.exists() else 0
         if size == self._sizes.get(trial.name, 0):
@@ -62,10 +62,10 @@ class Watcher:
         curve = self._curve(trial, metrics)
         if not curve or curve[-1][0] < rules.after:
             return None
-        share, loss = curve[-1]
+        fraction, loss = curve[-1]
         # Losses on other shards say nothing about this trial.
         data = trial.config.data.shards
-        others = [_value_at(other, share) for other in self._finished.get(data, [])]
+        others = [_value_at(other, fraction) for other in self._finished.get(data, [])]
         known = [value for value in others if value is not None]
         if len(known) < rules.min_trials:
             return None
@@ -74,12 +74,12 @@ class Watcher:
             return None
         return Verdict(
             "pruned",
-            f"best validation loss {loss:.4f} after {share:.0%} of the run, where "
+            f"best validation loss {loss:.4f} after {fraction:.0%} of the run, where "
             f"{rules.quantile:.0%} of {len(known)} finished trials had {limit:.4f} or less",
         )
 
     def _curve(self, trial: Trial, metrics: Metrics) -> Curve:
-        # A run that writes figures has its settings in place, so they are read but once.
+        # A run that writes metrics has its settings in its folder, so they are read but once.
         num_steps = self._num_steps.get(trial.name) or trial.find_num_steps()
         self._num_steps[trial.name] = num_steps
         return validation_curve(metrics, num_steps)
@@ -104,21 +104,21 @@ def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
 
 
 def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
-    """The best validation loss up to each evaluation, by share of the run."""
+    """The best validation loss up to each evaluation, by fraction of the run."""
     curve: Curve = []
     losses, best = metrics.column("validation_loss"), math.inf
-    for place in metrics.indices("validation_loss"):
-        best = min(best, losses[place])
-        curve.append((metrics.step_of(place) / num_steps, best))
+    for index in metrics.indices("validation_loss"):
+        best = min(best, losses[index])
+        curve.append((metrics.step_of(index) / num_steps, best))
     return curve
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """The least value that at least this share of all values does not exceed."""
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The least value that at least this fraction of all values does not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
-def _value_at(curve: Curve, share: float) -> float | None:
-    """The best loss at the last evaluation up to that share of the run."""
-    return next((loss for at, loss in reversed(curve) if at <= share + 1e-9), None)
+def _value_at(curve: Curve, fraction: float) -> float | None:
+    """The best loss at the last evaluation up to that fraction of the run."""
+    return next((loss for at, loss in reversed(curve) if at <= fraction + 1e-9), None)

@@ -1,237 +1,226 @@
-"""A report as one page: style and drawings inside, no script, nothing fetched.
-
-Every axis of the curves is in the page; radio buttons and the style sheet choose which one shows.
-"""
+"""A document as one HTML page that opens offline: style, plotly's script and all data inside."""
 
 import datetime
+import json
+from collections.abc import Sequence
+from pathlib import Path
 
-from groundup.experiments.report.contents import Report
-from groundup.experiments.report.curves import AXES, Axis, Curve, curves_of
-from groundup.experiments.report.curves_by_setting import SettingChart
-from groundup.experiments.report.curves_by_setting_svg import draw_setting_chart, draw_setting_keys
-from groundup.experiments.report.curves_svg import (
-    NARROW,
-    SMALL,
-    WIDE,
-    describe,
-    draw_chart,
-    draw_key,
-    ticks,
+from groundup.experiments.report.charts import plotly_figure
+from groundup.experiments.report.document import (
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Folded,
+    Mark,
+    Pairs,
+    Section,
+    Specimen,
+    Table,
+    Text,
 )
-from groundup.experiments.report.details import environment_section, samples_section
-from groundup.experiments.report.figure_text import (
-    markup,
-    show_count,
-    show_duration,
-    show_flops,
-    show_interval,
-    show_loss,
-)
-from groundup.experiments.report.page_frame import finding_aside, masthead, render_frame
-from groundup.experiments.report.studies import Study
-from groundup.experiments.report.tables import (
-    badge,
-    cost_table,
-    results_table,
-    settings_table,
-    shared_settings_list,
-    table,
-)
-from groundup.planner.duration import EXPECTED_MFU
+from groundup.experiments.report.text import breakable, markup
 
-MAIN_FIGURES = {"validation_loss": "Validation loss", "loss": "Training loss"}
-MORE_FIGURES = {
-    "bits_per_byte": "Bits per byte",
-    "learning_rate": "Learning rate",
-    "gradient_norm": "Gradient norm",
-    "tokens_per_second": "Tokens a second",
-}
-
-_NUM_COLUMNS = 7
+_STATIC = Path(__file__).parent / "static"
+_LONGEST_VALUE = 80
 
 
-def render_html(report: Report) -> str:
+def render_html(document: Document) -> str:
     """The whole page."""
     today = datetime.date.today()
-    drawn = {figure: curves_of(report.groups, figure) for figure in (*MAIN_FIGURES, *MORE_FIGURES)}
-    keys = {curve.label: curve for curve in drawn["loss"]["step"]}
-    keys |= {curve.label: curve for curve in drawn[report.measure]["step"]}
-    chart = _setting_figure(report.chart) if report.chart else ""
-    sections = {
-        f"study-{place}": (markup(study.title), _study_section(study))
-        for place, study in enumerate(report.studies, start=1)
-    }
-    sections |= {
-        "results": ("Results", chart + results_table(report, keys)),
-        "curves": ("Learning curves", _curves_section(report, drawn, keys)),
-        "settings": ("Settings", settings_table(report) + shared_settings_list(report)),
-        "cost": ("Cost, planned and measured", _cost_section(report)),
-        "samples": ("Samples", samples_section(report)),
-        "environment": ("Environment", environment_section(report)),
-    }
-    return render_frame(
-        report.title,
-        sections,
-        opening=_opening(report, today),
-        outcome=f"{_verdict_cards(report)}{finding_aside(report.finding)}{_warnings(report)}",
-        command="groundup report",
-        today=today,
+    links = "".join(
+        f'<li><a href="#{section.name}">{markup(section.title.partition(",")[0])}</a></li>'
+        for section in document.sections
+    )
+    facts = "".join(
+        f"<div><dt>{markup(name)}</dt><dd>{markup(told)}</dd></div>"
+        for name, told in document.facts.items()
+    )
+    lede = f'<p class="lede">{markup(document.why)}</p>' if document.why else ""
+    body = "".join(map(_section, document.sections))
+    scripts = _scripts() if 'class="plot-area"' in body else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:\">\n"
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{markup(document.title)} · {document.command}</title>\n"
+        f"<style>\n{(_STATIC / 'report.css').read_text('utf-8')}</style>\n"
+        f'</head>\n<body>\n<a class="skip-link" href="#{document.sections[0].name}">Skip to the '
+        f'results</a>\n<header class="masthead"><p class="eyebrow">groundup · {document.kind} · '
+        f'{today:%Y-%m-%d}</p><h1>{markup(document.title)}</h1>{lede}<dl class="facts">{facts}'
+        f'</dl></header>\n<nav class="contents" aria-label="Sections"><ul>{links}</ul></nav>\n'
+        f"<main>{_verdicts(document)}{_finding(document.finding)}{_warnings(document.warnings)}"
+        f"{body}</main>\n"
+        f"<footer><p>Written by <code>{document.command}</code> on {today:%Y-%m-%d}.</p></footer>\n"
+        f"{scripts}</body>\n</html>\n"
     )
 
 
-def _opening(report: Report, today: datetime.date) -> str:
-    finished = sum(run.outcome.state == "finished" for run in report.runs)
-    tokens = sum(run.cost.tokens or 0 for run in report.runs)
-    flops = sum(run.cost.flops or 0 for run in report.runs)
-    seconds = sum(run.cost.seconds or 0 for run in report.runs)
-    devices = list(dict.fromkeys(str(run.environment.get("device", "")) for run in report.runs))
-    devices = [device for device in devices if device]
-    num_runs = len(report.runs)
-    facts = [
-        ("Runs", f"{num_runs}" if finished == num_runs else f"{finished} of {num_runs} finished"),
-        ("Settings compared", str(len(report.groups))),
-        ("Tokens read", show_count(tokens)),
-        ("Operations", show_flops(flops) if flops else "—"),
-        ("Time, all runs", show_duration(seconds)),
-        ("Device", ", ".join(devices) or "—"),
-        *([("Begun", report.days)] if report.days else []),
-    ]
-    return masthead("report", report.title, report.why, facts, today)
+def _scripts() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return (
+        f"<script>{get_plotlyjs()}</script>\n"
+        f"<script>{(_STATIC / 'report.js').read_text('utf-8')}</script>\n"
+    )
 
 
-def _verdict_cards(report: Report) -> str:
-    told = report.winners or [group for group in report.groups[:1] if len(report.groups) == 1]
-    numbers = [(group.label, show_interval(group.best)) for group in told if group.best]
-    cards = []
-    for place, verdict in enumerate(report.verdicts):
-        label, number = numbers[place] if place < len(numbers) else ("", "")
-        text = f"<strong>{markup(label)}</strong>{markup(verdict.removeprefix(label))}"
-        big = (
-            f'<p class="number">{number}<small>{markup(report.measure_name)}</small></p>'
-            if number
-            else ""
+def _section(section: Section) -> str:
+    choices = "".join(
+        f'<label><input type="radio" name="axis" id="axis-{axis}"'
+        f"{'' if number else ' checked'}> {markup(told)}</label>"
+        for number, (axis, told) in enumerate((section.choices or {}).items())
+    )
+    if choices:
+        choices = f'<fieldset class="segmented"><legend>Along</legend>{choices}</fieldset>'
+    name = section.name
+    return (
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">'
+        f"{markup(section.title)}</h2>{choices}{_blocks(section.blocks)}</section>"
+    )
+
+
+def _blocks(blocks: Sequence[Block]) -> str:
+    """One after another; specimens that follow each other stand side by side."""
+    parts: list[str] = []
+    for number, block in enumerate(blocks):
+        is_specimen = isinstance(block, Specimen)
+        if is_specimen and not (number and isinstance(blocks[number - 1], Specimen)):
+            parts.append('<div class="samples">')
+        parts.append(_block(block))
+        is_last = number + 1 == len(blocks) or not isinstance(blocks[number + 1], Specimen)
+        if is_specimen and is_last:
+            parts.append("</div>")
+    return "".join(parts)
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Text():
+            kind = "muted" if block.is_muted else ""
+            return f'<p class="{kind}">{markup(block.text)}</p>'
+        case Table():
+            return _table(block)
+        case Figure():
+            return _figure(block)
+        case Pairs():
+            items = "".join(
+                f"<div><dt>{markup(name)}</dt><dd>{markup(value[:_LONGEST_VALUE])}</dd></div>"
+                for name, value in block.values.items()
+            )
+            return f'<dl class="pairs">{items}</dl>'
+        case Specimen():
+            return f'<article class="card sample">{_specimen(block)}</article>'
+        case Folded():
+            return (
+                f"<details><summary>{markup(block.title)}</summary>{_blocks(block.blocks)}"
+                f"</details>"
+            )
+
+
+def _table(table: Table) -> str:
+    """A table that scrolls by itself."""
+    title = markup(table.title)
+    head = "".join(f'<th scope="col">{_cell(header)}</th>' for header in table.headers)
+    body = "".join(
+        f'<tr><th scope="row">{_cell(row[0])}</th>'
+        + "".join(f"<td>{_cell(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<div class="scroll" role="region" aria-label="{title}" tabindex="0">'
+        f'<table class="{table.kind}"><caption class="visually-hidden">{title}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell | str) -> str:
+    if isinstance(cell, str):
+        return markup(cell)
+    text = f"<code>{breakable(cell.text)}</code>" if cell.is_code else markup(cell.text)
+    if cell.is_strong:
+        text = f"<strong>{text}</strong>"
+    swatch = "" if cell.style is None else f'<span class="swatch slot-{cell.style + 1}"></span>'
+    note = f"<small>{markup(cell.note)}</small>" if cell.note else ""
+    return f"{swatch}{text}{note}{''.join(map(_badge, cell.marks))}"
+
+
+def _badge(mark: Mark) -> str:
+    """A state as a sign, a word and a color, any of which suffices."""
+    return (
+        f'<span class="badge {mark.kind}"><span aria-hidden="true">{mark.sign}</span> '
+        f"{markup(mark.text)}</span>"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    areas = []
+    for chart in figure.charts:
+        data = json.dumps(plotly_figure(chart), allow_nan=False).replace("<", "\\u003c")
+        title = f"<h3>{markup(chart.title)}</h3>" if len(figure.charts) > 1 else ""
+        told = markup(chart.description)
+        areas.append(
+            f'<div>{title}<div class="plot-area" role="img" aria-label="{told}"></div>'
+            f'<script type="application/json">{data}</script></div>'
         )
-        cards.append(f'<div class="card verdict">{big}<p>{text}</p></div>')
+    caption = f"<figcaption><h3>{markup(figure.title)}</h3></figcaption>" if figure.title else ""
+    axis = f' data-axis="{figure.axis}"' if figure.axis else ""
+    kind = "card plot axis" if figure.axis else "card plot"
+    panels = f'<div class="panels">{"".join(areas)}</div>'
+    return f'<figure class="{kind}"{axis}>{caption}{panels}</figure>'
+
+
+def _specimen(specimen: Specimen) -> str:
+    texts = "".join(
+        f'<blockquote dir="auto"><b>{markup(prompt)}</b>{markup(text)}</blockquote>'
+        for prompt, text in specimen.texts
+    )
+    earlier = "".join(f"<li>{_specimen(one)}</li>" for one in specimen.earlier)
+    if earlier:
+        told = f"{len(specimen.earlier)} earlier"
+        earlier = f"<details><summary>{told}</summary><ol>{earlier}</ol></details>"
+    title = f"<h3>{markup(specimen.title)}</h3>" if specimen.title else ""
+    return f'{title}<p class="muted">{markup(specimen.note)}</p>{texts}{earlier}'
+
+
+def _verdicts(document: Document) -> str:
+    cards = []
+    for verdict in document.verdicts:
+        rest = verdict.text.removeprefix(verdict.label)
+        big = (
+            f'<p class="number">{markup(verdict.number)}'
+            f"<small>{markup(verdict.number_name)}</small></p>"
+        )
+        cards.append(
+            f'<div class="card verdict">{big if verdict.number else ""}'
+            f"<p><strong>{markup(verdict.label)}</strong>{markup(rest)}</p></div>"
+        )
+    if not cards:
+        return ""
     return f'<div class="verdicts" role="group" aria-label="Outcome">{"".join(cards)}</div>'
 
 
-def _warnings(report: Report) -> str:
-    if not report.warnings:
+def _finding(words: str) -> str:
+    """What a person makes of it, told apart from what the program says."""
+    if not words:
         return ""
-    items = "".join(f"<li>{markup(warning)}</li>" for warning in report.warnings)
+    return (
+        '<aside class="finding" aria-labelledby="finding-title">'
+        '<h2 id="finding-title">What we make of it</h2>'
+        f'<p dir="auto">{markup(words)}</p>'
+        '<p class="muted">Written by hand, not by the program.</p></aside>'
+    )
+
+
+def _warnings(warnings: Sequence[str]) -> str:
+    if not warnings:
+        return ""
+    items = "".join(f"<li>{markup(warning)}</li>" for warning in warnings)
     return (
         '<aside class="notice" aria-labelledby="notice-title">'
         f'<h2 id="notice-title"><span aria-hidden="true">⚠</span> Read this first</h2>'
         f"<ul>{items}</ul></aside>"
-    )
-
-
-def _study_section(study: Study) -> str:
-    rows = []
-    for row in study.rows:
-        name, *cells = (markup(cell) for cell in row.cells)
-        marks = "".join(badge(mark.sign, mark.text, mark.kind) for mark in row.marks)
-        rows.append([f"{name}<div>{marks}</div>", *cells])
-    drawn = _setting_figure(study.chart) if study.chart else ""
-    headers = [markup(header) for header in study.headers]
-    lede = f'<p class="muted">{markup(study.lede)}</p>'
-    return lede + table(markup(study.title), headers, rows, "study") + drawn
-
-
-def _setting_figure(chart: SettingChart) -> str:
-    keys = "".join(
-        f"<li>{key}<span>{markup(label)}</span></li>" for key, label in draw_setting_keys(chart)
-    )
-    legend = f'<ul class="legend" aria-label="Lines">{keys}</ul>' if keys else ""
-    return (
-        f'<figure class="card plot"><figcaption><h3>{markup(chart.title)}</h3></figcaption>'
-        f'<div class="wide">{draw_setting_chart(chart, WIDE)}</div>'
-        f'<div class="narrow">{legend}{draw_setting_chart(chart, NARROW)}</div></figure>'
-    )
-
-
-def _curves_section(
-    report: Report, drawn: dict[str, dict[Axis, list[Curve]]], keys: dict[str, Curve]
-) -> str:
-    if not keys:
-        return "<p>There are no figures to draw yet.</p>"
-    choices = "".join(
-        f'<label><input type="radio" name="axis" id="axis-{axis}"'
-        f"{' checked' if axis == 'step' else ''}> {name}</label>"
-        for axis, name in AXES.items()
-    )
-    best = {winner.label for winner in report.winners}
-    legend = "".join(
-        f"<li>{draw_key(curve)}<span>{markup(curve.label)}</span>"
-        f"{badge('★', 'best', 'winner') if curve.label in best else ''}</li>"
-        for curve in keys.values()
-    )
-    main = "".join(_figure(figure, name, drawn[figure]) for figure, name in MAIN_FIGURES.items())
-    more = "".join(
-        _small_figure(figure, name, drawn[figure]) for figure, name in MORE_FIGURES.items()
-    )
-    return (
-        f'<div class="curves"><fieldset class="segmented"><legend>Along</legend>{choices}'
-        f'</fieldset><ul class="legend" aria-label="Curves">{legend}</ul>{main}'
-        f'<details><summary>More figures</summary><div class="more">{more}</div></details></div>'
-    )
-
-
-def _figure(figure: str, name: str, by_axis: dict[Axis, list[Curve]]) -> str:
-    if not by_axis["step"]:
-        return ""
-    charts = "".join(
-        f'<div class="axis" data-axis="{axis}"><div class="wide">'
-        f"{draw_chart(curves, axis, name, WIDE, identity=f'{figure}-{axis}-wide')}</div>"
-        f'<div class="narrow">'
-        f"{draw_chart(curves, axis, name, NARROW, identity=f'{figure}-{axis}-narrow')}</div></div>"
-        for axis, curves in by_axis.items()
-    )
-    return (
-        f'<figure class="card plot"><figcaption><h3>{name}</h3></figcaption>{charts}'
-        f"<details><summary>{name} in numbers</summary>{_numbers(name, by_axis['step'])}</details>"
-        "</figure>"
-    )
-
-
-def _small_figure(figure: str, name: str, by_axis: dict[Axis, list[Curve]]) -> str:
-    charts = "".join(
-        f'<div class="axis" data-axis="{axis}">'
-        f"{draw_chart(curves, axis, name, SMALL, identity=f'{figure}-{axis}')}</div>"
-        for axis, curves in by_axis.items()
-        if curves
-    )
-    return f'<figure class="card plot">{charts}</figure>' if charts else ""
-
-
-def _numbers(name: str, curves: list[Curve]) -> str:
-    """The curves as a table: what each says at a few steps, for eyes and ears alike."""
-    end = max((curve.line[-1][0] for curve in curves if curve.line), default=0.0)
-    steps = [step for step in ticks(0.0, end, _NUM_COLUMNS) if 0 < step < end]
-    steps.append(end)
-    rows = [
-        [markup(curve.label), *(show_loss(_value_until(curve, step)) for step in steps)]
-        for curve in curves
-    ]
-    headers = ["Runs", *(f"step {step:,.0f}" for step in steps)]
-    return f'<p class="muted">{markup(describe(curves, "step", name))}</p>' + table(
-        f"{name} in numbers", headers, rows
-    )
-
-
-def _value_until(curve: Curve, step: float) -> float | None:
-    """The newest value up to a step; None before the first and after the last."""
-    if not curve.line or step > curve.line[-1][0] + 0.5:
-        return None
-    return next((y for x, y in reversed(curve.line) if x <= step + 0.5), None)
-
-
-def _cost_section(report: Report) -> str:
-    return (
-        '<p class="muted">Planned figures come from the settings, by the planner’s rules: '
-        "6 operations a weight and token and the attention’s own, at "
-        f"{EXPECTED_MFU['cuda']:.0%} of the device’s best rate by its data sheet, on a CPU "
-        f"{EXPECTED_MFU['cpu']:.0%} of the one the run measured. Measured speed and MFU "
-        "are medians; memory is the device’s, on a CPU the "
-        "whole process’s, libraries included.</p>" + cost_table(report)
     )

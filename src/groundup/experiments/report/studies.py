@@ -1,36 +1,288 @@
-"""A study as a table: cells are plain text, which a page and Markdown dress each in its own way."""
+"""What ablations and ladders of sizes came to, from ablation.json and scaling.json, as sections."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from groundup.experiments.report.curves_by_setting import SettingChart
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A sign and words beside a row; the kind chooses a colour."""
-
-    sign: str
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class StudyRow:
-    """The first cell names the row."""
-
-    cells: tuple[str, ...]
-    marks: tuple[Mark, ...] = ()
+from groundup.experiments.report.charts import Chart, Line
+from groundup.experiments.report.curves import NUM_STYLES
+from groundup.experiments.report.document import Cell, Figure, Mark, Section, Table, Text
+from groundup.experiments.report.setting_chart import chart_over
+from groundup.experiments.report.text import (
+    UNKNOWN,
+    show_count,
+    show_flops,
+    show_interval,
+    show_loss,
+)
+from groundup.experiments.results.statistics import Interval
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table, what it says in a sentence, and a drawing where there is one."""
+    """A section, and what it says in a sentence."""
 
-    title: str
-    lede: str
-    headers: tuple[str, ...]
-    rows: tuple[StudyRow, ...]
-    chart: SettingChart | None = None
+    section: Section
     verdict: str = ""
     is_ranking: bool = False
     """Whether the verdict says what came of the runs, so that none has to be read from them."""
+
+    @property
+    def has_chart(self) -> bool:
+        return any(isinstance(block, Figure) for block in self.section.blocks)
+
+
+def read_studies(sweeps: Sequence[Path]) -> tuple[list[Study], list[str]]:
+    """The studies in the folders of sweeps, and a note for each that cannot be read."""
+    studies: list[Study] = []
+    notes = []
+    for folder in sweeps:
+        for name, read in (("ablation.json", ablation_study), ("scaling.json", scaling_study)):
+            file = folder / name
+            if not file.is_file():
+                continue
+            anchor = f"study-{len(studies) + 1}"
+            try:
+                study = read(json.loads(file.read_bytes()), anchor)
+            except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                notes.append(f"{name} of {folder.name} cannot be read; its runs are shown without")
+                continue
+            if len(sweeps) > 1:
+                title = f"{study.section.title}: {folder.name}"
+                study = replace(study, section=replace(study.section, title=title))
+            studies.append(study)
+    return studies, notes
+
+
+def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
+    """The rows of the file in their order: the base first, then from the best to the worst."""
+    if not isinstance(rows, list) or not rows:
+        raise TypeError("an ablation is a list of rows")
+    known = [row for row in rows if row["variant"] != "base" and row["difference"] is not None]
+    best = min(known, key=lambda row: float(row["difference"]), default=None)
+    # Files of before the search beyond the list do not say what was tried.
+    knows_rates = all("rates_tried" in row for row in rows)
+    told: list[tuple[Cell | str, ...]] = []
+    for row in rows:
+        rate, difference = row["learning_rate"], row["difference"]
+        is_told = difference is not None and row["variant"] != "base"
+        told.append(
+            (
+                Cell(str(row["variant"]), marks=tuple(_ablation_marks(row, is_best=row is best))),
+                f"{row['num_parameters']:,}",
+                UNKNOWN if rate is None else f"{rate:g}",
+                *([_show_rates(row["rates_tried"])] if knows_rates else []),
+                show_interval(_interval(row["loss"])),
+                f"{difference:+.4f}" if is_told else UNKNOWN,
+            )
+        )
+    headers = (
+        "Variant",
+        "Parameters",
+        "Best learning rate",
+        *(["Rates tried"] if knows_rates else []),
+        "Loss",
+        "Difference from the base",
+    )
+    title = "What each part is worth"
+    lede = (
+        "Each variant at the best of the learning rates tried, with as many parameters and tokens "
+        "as the base. The loss is the lowest validation loss, mean ± 95% interval over seeds; a "
+        "difference above 0 is worse than the base."
+    )
+    verdict = _verdict(rows)
+    blocks = (Text(lede), Table(title, headers, tuple(told), "study"))
+    return Study(Section(anchor, title, blocks), verdict, is_ranking=bool(verdict))
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Which variants are better than the base, and which are worse; nothing without its loss."""
+    bases = [row for row in rows if row["variant"] == "base" and row["loss"] is not None]
+    others = [row for row in rows if row["variant"] != "base"]
+    if not bases or not others:
+        return ""
+    ended = [row for row in others if row["difference"] is not None]
+    kinds = {
+        "clearly better": [row for row in ended if row["is_clear"] and row["difference"] < 0],
+        "clearly worse": [row for row in ended if row["is_clear"] and row["difference"] >= 0],
+        "not told apart from it": [row for row in ended if not row["is_clear"]],
+        "without a run that came to its end": [row for row in others if row not in ended],
+    }
+    parts = [f"{told}: {_list_variants(these)}" for told, these in kinds.items() if these]
+    loss = show_interval(_interval(bases[0]["loss"]))
+    return f"Against the base ({loss}), each at its own best rate, are {'; '.join(parts)}."
+
+
+def _list_variants(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        str(row["variant"])
+        if row["difference"] is None
+        else f"{row['variant']} ({row['difference']:+.4f})"
+        for row in rows
+    )
+
+
+def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
+    marks = []
+    if row["loss"] is None:
+        marks.append(Mark("✕", "no run came to its end", "diverged"))
+    elif row["is_clear"] and row["difference"] < 0:
+        marks.append(Mark("★", "clearly better", "winner"))
+    elif row["is_clear"]:
+        marks.append(Mark("▲", "clearly worse", "diverged"))
+    elif row["variant"] != "base":
+        marks.append(Mark("≈", "not told apart from the base", "tied"))
+    if is_best and row["difference"] < 0 and not row["is_clear"]:
+        marks.append(Mark("★", "lowest mean", "tied"))
+    if row["is_at_edge"]:
+        is_alone = len(row.get("rates_tried", ())) == 1
+        told = "the only rate tried" if is_alone else "best rate at the end of those tried"
+        marks.append(Mark("→", told, "unfinished"))
+    if row["diverged_at"]:
+        marks.append(Mark("✕", f"diverged at {_show_rates(row['diverged_at'])}", "diverged"))
+    return marks
+
+
+def _show_rates(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates) or UNKNOWN
+
+
+def _interval(value: Mapping[str, Any] | None) -> Interval | None:
+    if value is None:
+        return None
+    return Interval(float(value["mean"]), value["half_width"], int(value["num_values"]))
+
+
+def scaling_study(values: Mapping[str, Any], anchor: str) -> Study:
+    """A row for each budget, the predicted one last."""
+    rungs, prediction = values["rungs"], values["prediction"]
+    rows: list[tuple[Cell | str, ...]] = []
+    for fit in values["fits"]:
+        budget = fit["budget_flops"]
+        sizes = [rung for rung in rungs if rung["budget_flops"] == budget]
+        lowest = min(sizes, key=lambda rung: float(rung["loss"]))
+        outside = Mark("→", "at the end of the ladder: add widths", "unfinished")
+        rows.append(
+            (
+                Cell(show_flops(budget), marks=() if fit["is_inside"] else (outside,)),
+                str(len(sizes)),
+                f"{show_count(lowest['num_parameters'])} with {show_loss(lowest['loss'])}",
+                show_count(fit["best_parameters"]),
+                show_loss(fit["best_loss"]),
+                UNKNOWN,
+            )
+        )
+    if prediction is not None:
+        num_inside = sum(bool(fit["is_inside"]) for fit in values["fits"])
+        rows.append(_prediction_row(prediction, is_sound=num_inside >= 2))
+    headers = (
+        "Budget",
+        "Sizes trained",
+        "Best one trained",
+        "Best size by the fit",
+        "Loss by the fit",
+        "Loss when trained",
+    )
+    title = "Best size for each budget"
+    lede = (
+        "For each budget of training FLOPs, a parabola of the loss over the logarithm of the "
+        "number of parameters has its lowest point at the best size; power laws through these "
+        f"points predict the next budget.{_laws(values)}"
+    )
+    chart = _ladder(rungs, prediction)
+    figures = () if chart is None else (Figure(anchor.replace("-", "_"), (chart,), chart.title),)
+    blocks = (Text(lede), Table(title, headers, tuple(rows), "study"), *figures)
+    verdict = "" if prediction is None else _prediction_verdict(prediction)
+    return Study(Section(anchor, title, blocks), verdict)
+
+
+def _prediction_row(prediction: Mapping[str, Any], *, is_sound: bool) -> tuple[Cell | str, ...]:
+    measured = prediction["measured_loss"]
+    told = (
+        UNKNOWN
+        if measured is None
+        else f"{show_loss(measured)} ({measured - prediction['predicted_loss']:+.4f})"
+    )
+    size = f"width {prediction['d_model']:,}, {show_count(prediction['num_parameters'])} parameters"
+    told_size = f"predicted{'' if measured is None else ', then trained'}: {size}"
+    mark = Mark("◇", told_size, "tied")
+    guess = Mark("→", "rests on best sizes at the ladder's end: a guess", "unfinished")
+    return (
+        Cell(show_flops(prediction["budget_flops"]), marks=(mark,) if is_sound else (mark, guess)),
+        "0" if measured is None else "1",
+        UNKNOWN,
+        show_count(prediction["best_parameters"]),
+        show_loss(prediction["predicted_loss"]),
+        told,
+    )
+
+
+def _prediction_verdict(prediction: Mapping[str, Any]) -> str:
+    predicted, measured = prediction["predicted_loss"], prediction["measured_loss"]
+    told = (
+        f"From the smaller budgets, {show_flops(prediction['budget_flops'])} were to reach a loss "
+        f"of {show_loss(predicted)}"
+    )
+    above_floor = prediction.get("predicted_with_floor")
+    if above_floor is not None:
+        told += f", or {show_loss(above_floor)} by a law with a floor"
+    if measured is None:
+        return f"{told}; that has not been trained."
+    distance = show_loss(abs(measured - predicted))
+    where = "above" if measured > predicted else "below"
+    which = "the prediction" if above_floor is None else "the first"
+    return f"{told}; training them gave {show_loss(measured)}, {distance} {where} {which}."
+
+
+def _laws(values: Mapping[str, Any]) -> str:
+    size, loss = values["size_law"], values["loss_law"]
+    if size is None or loss is None:
+        return ""
+    return (
+        f" Here the best size grows as FLOPs to the power {size['exponent']:.3f}, and its "
+        f"loss to the power {loss['exponent']:.4f}.{_floor(values.get('floor_fit'))}"
+    )
+
+
+def _floor(fit: Mapping[str, Any] | None) -> str:
+    """Nothing where four budgets were not to be had, or did not determine it."""
+    if fit is None:
+        return ""
+    law, missed, power_missed = fit["law"], fit["missed_by"], fit["power_law_missed_by"]
+    closer = "the law with a floor" if abs(missed) < abs(power_missed) else "the power law"
+    return (
+        f" A law with a floor, a loss that no budget takes away, falls to {law['floor']:.4f} "
+        f"({fit['least_floor']:.4f} to {fit['greatest_floor']:.4f} if any one budget is left out) "
+        f"with the power {law['exponent']:.4f}. Fitted without the greatest budget, it misses that "
+        f"one's loss by {missed:+.4f} and the power law by {power_missed:+.4f}: {closer} is closer."
+    )
+
+
+def _ladder(
+    rungs: Sequence[Mapping[str, Any]], prediction: Mapping[str, Any] | None
+) -> Chart | None:
+    """Loss over size, a line for each budget; the prediction and its test as single points."""
+    lines: list[Line] = []
+    for budget in dict.fromkeys(rung["budget_flops"] for rung in rungs):
+        here = [rung for rung in rungs if rung["budget_flops"] == budget]
+        points = tuple((float(rung["num_parameters"]), float(rung["loss"])) for rung in here)
+        best = min(points, key=lambda point: point[1])
+        lines.append(Line(show_flops(budget), points, _style(lines), stars=(best,)))
+    if prediction is not None:
+        told = {
+            "predicted": (prediction["best_parameters"], prediction["predicted_loss"]),
+            "trained": (prediction["num_parameters"], prediction["measured_loss"]),
+        }
+        for word, (size, loss) in told.items():
+            if loss is not None:
+                hollow = frozenset([float(size)] if word == "predicted" else [])
+                label = f"{show_flops(prediction['budget_flops'])}, {word}"
+                point = (float(size), float(loss))
+                lines.append(Line(label, (point,), _style(lines), hollow=hollow))
+    return chart_over("parameters", "Loss", lines) if lines else None
+
+
+def _style(lines: Sequence[Line]) -> int | None:
+    return len(lines) if len(lines) < NUM_STYLES else None

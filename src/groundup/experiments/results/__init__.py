@@ -1,1 +1,1 @@
-"""What run folders say: figures, outcome, cost, and runs that differ by their seed as one."""
+"""What run folders say: metrics, outcome, cost, and runs that differ by their seed as one."""

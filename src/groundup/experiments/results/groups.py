@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone are one group: its label, its figures, its place.
+"""Runs that differ by their seed alone are one group: its label, its metrics, its rank.
 
 Groups are ranked within the data they learned from: losses on different text do not compare.
 """
@@ -18,8 +18,8 @@ Measure = Literal["validation_loss", "loss"]
 
 # They decide what is kept, shown or how the run is called, not what it learns.
 _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "data.tokenizer")
-# The same text may lie in two places; where texts differ, their places say which is which.
-_PLACES_OF_DATA = ("data.shards", "data.tokenizer")
+# The same text may lie in two folders; where texts differ, their paths say which is which.
+_PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
 _LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
@@ -62,12 +62,12 @@ class Group:
         """The measure that ranks: each run's lowest validation loss, or its training loss."""
         return self._over_seeds([best_loss(run, self.measure) for run in self.counted])
 
-    def figure(self, name: str) -> Interval | None:
-        """The last value of a figure over the runs that count."""
+    def last(self, name: str) -> Interval | None:
+        """The last value of a metric over the runs that count."""
         return self._over_seeds([run.metrics.last(name) for run in self.counted])
 
-    def figure_at_best(self, name: str) -> Interval | None:
-        """A figure where the validation loss was least."""
+    def at_best(self, name: str) -> Interval | None:
+        """A metric where the validation loss was least."""
         return self._over_seeds(
             [run.metrics.at_lowest(name, by="validation_loss") for run in self.counted]
         )
@@ -108,7 +108,7 @@ def choose_measure(runs: Sequence[RunResult]) -> Measure:
 
 
 def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
-    """The groups of each data set from best to worst, those without figures last."""
+    """The groups of each data set from best to worst, those without metrics last."""
     members: dict[str, list[RunResult]] = {}
     points: dict[tuple[Path, str, str | None], str] = {}
     for run in runs:
@@ -124,16 +124,16 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
         groups.append(Group(_label(batch, differences), tuple(batch), differences, measure))
     groups = _with_unique_labels(groups)
     ranked = sorted(groups, key=_rank)
-    places = list(dict.fromkeys(group.data_id for group in ranked))
-    return _with_marks(sorted(ranked, key=lambda group: places.index(group.data_id)))
+    order = list(dict.fromkeys(group.data_id for group in ranked))
+    return _with_marks(sorted(ranked, key=lambda group: order.index(group.data_id)))
 
 
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     """The decisive settings that are not the same in all runs that have any, in their order."""
     known = [run for run in runs if run.settings]
-    places = _PLACES_OF_DATA if len({run.data_id for run in known}) > 1 else ()
+    paths = _PATHS_OF_DATA if len({run.data_id for run in known}) > 1 else ()
     names = dict.fromkeys(
-        name for run in known for name in run.settings if _is_decisive(name) or name in places
+        name for run in known for name in run.settings if _is_decisive(name) or name in paths
     )
     return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
 
@@ -201,8 +201,8 @@ def _key(run: RunResult) -> str:
         # Nothing is known that would make it a repetition of another.
         return f"run {run.path}"
     decisive = {name: value for name, value in run.settings.items() if _is_decisive(name)}
-    place = None if run.data_id else str(run.settings.get("data.shards"))
-    return json.dumps([run.data_id, place, decisive], sort_keys=True, default=str)
+    path = None if run.data_id else str(run.settings.get("data.shards"))
+    return json.dumps([run.data_id, path, decisive], sort_keys=True, default=str)
 
 
 def _is_decisive(name: str) -> bool:

@@ -25,7 +25,7 @@ _OPTIMIZERS = ("adamw", "sgd", "muon")
 
 @dataclass(frozen=True)
 class Cost:
-    """Planned figures come from the settings and the device's best rate, as the run noted it; the
+    """Planned values come from the settings and the device's best rate, as the run noted it; the
     others from metrics.jsonl. None: not known."""
 
     num_parameters: int | None = None
@@ -47,7 +47,7 @@ class Cost:
 
     @property
     def flops(self) -> float | None:
-        """Operations that the tokens read so far took."""
+        """Of the tokens read so far."""
         if self.flops_per_token is None or self.tokens is None:
             return None
         return float(self.flops_per_token) * self.tokens
@@ -65,7 +65,7 @@ def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics
     )
     duration = _duration(settings, environment, model, peak)
     tokens, memory_bytes = metrics.last("tokens"), metrics.last("memory_bytes")
-    share_read = tokens / planned_tokens if tokens and planned_tokens else 1.0
+    fraction_read = tokens / planned_tokens if tokens and planned_tokens else 1.0
     return Cost(
         num_parameters=sum(count_parameters(model).values()) if model else None,
         flops_per_token=flops_per_token,
@@ -73,7 +73,7 @@ def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics
         planned_tokens_per_second=(
             planned_tokens / duration.seconds if planned_tokens and duration else None
         ),
-        planned_seconds=share_read * duration.seconds if duration else None,
+        planned_seconds=fraction_read * duration.seconds if duration else None,
         planned_mfu=duration.mfu if duration else None,
         planned_bytes=_planned_bytes(settings, environment, model),
         tokens=None if tokens is None else int(tokens),
@@ -85,7 +85,7 @@ def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """The mean of each figure over the runs that have it."""
+    """The mean of each value over the runs that have it."""
     means: dict[str, float | None] = {}
     for field in fields(Cost):
         values = [value for cost in costs if (value := getattr(cost, field.name)) is not None]
@@ -101,7 +101,7 @@ def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> i
 
 
 def _noted_peak(environment: Mapping[str, Any]) -> float | None:
-    """Operations a second at best, by which the log of the run told its time."""
+    """FLOPs per second at best, by which the log of the run told its time."""
     rate = as_float(environment.get("peak_flops_per_second"))
     return rate if rate > 0 else None
 
@@ -119,7 +119,7 @@ def _implied_peak(flops_per_token: int | None, metrics: Metrics) -> float | None
 
 
 def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Precision:
-    """What products were computed in: the log of kernels says it where settings say "auto"."""
+    """What matmuls were computed in: the log of kernels says it where settings say "auto"."""
     chosen = str(settings.get("precision", "auto"))
     if chosen == "auto":
         found = re.search(r"precision (\w+)", str(environment.get("kernels", "")))

@@ -108,7 +108,7 @@ def _varied(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _num_points(spec: Mapping[str, Any]) -> int:
-    """How many a grid has; 0 where points are drawn, or nothing can be told."""
+    """How many a grid has; 0 where points are sampled, or nothing can be told."""
     sizes = [max(1, len(_part(spec, "variants")))]
     for values in _part(spec, "grid").values():
         sizes.append(len({repr(value) for value in values}) if isinstance(values, list) else 0)
@@ -173,22 +173,22 @@ def natural_key(name: str) -> list[tuple[int, float | str]]:
     """Sorts run-9 before run-10, and rate=0.0003 before rate=0.002."""
     parts = re.split(r"(\d{1,18}(?:\.\d{1,18})?(?:e[+-]?\d{1,2})?)", name, flags=re.ASCII)
     return [
-        (0, float(part)) if place % 2 else (1, part) for place, part in enumerate(parts) if part
+        (0, float(part)) if index % 2 else (1, part) for index, part in enumerate(parts) if part
     ]
 
 
 def _tell_apart(runs: list[RunResult]) -> None:
     """Give runs of the same name the folder above as part of it, and at last a number."""
     names = [run.name for run in runs]
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         if names.count(run.name) > 1:
             above = run.path.resolve().parent
             above = above.parent if above.name == "runs" else above
-            runs[place] = replace(run, name=f"{above.name}/{run.name}")
+            runs[index] = replace(run, name=f"{above.name}/{run.name}")
     used: set[str] = set()
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         name, number = run.name, 2
         while name in used:
             name, number = f"{run.name} ({number})", number + 1
         used.add(name)
-        runs[place] = replace(run, name=name)
+        runs[index] = replace(run, name=name)

@@ -1,23 +1,35 @@
-"""One run as its folder tells it: settings, figures, samples, environment, outcome, cost.
+"""One run as its folder tells it: settings, metrics, samples, environment, state, cost.
 
 Whatever is missing, torn or damaged becomes a note of the run, so that nothing readable is lost.
 Which folders are meant is `run_finding`; how runs compare is `groups`.
 """
 
 import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from groundup.config import flatten
 from groundup.experiments.results.run_cost import Cost, cost_of
-from groundup.experiments.results.run_standing import Standing, judge
-from groundup.runs.folder import RunFolder
+from groundup.runs.folder import RunFolder, is_claimed
 from groundup.runs.metrics import Metrics, Sample
 from groundup.runs.metrics_file import read_metrics
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
+_NUM_AT_END = 5
+# A run that learned less than this fraction of its first loss may wander without having diverged.
+_LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands, in a word and in a sentence."""
+
+    state: State
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ def read_run(
     environment = folder.read_environment() if folder else {}
     notes: list[str] = []
     if folder is None:
-        notes.append("only its figures are given: settings and environment are not known")
+        notes.append("only its metrics are given: settings and environment are not known")
     elif not settings:
         what = "cannot be read" if folder.has_run() else "is missing"
         notes.append(f"config.yaml {what}: its settings and planned cost are not known")
@@ -119,6 +131,82 @@ def read_run(
         notes=(*notes, *metrics.notes),
         point=_text_or_none(trial.get("point")) if trial else None,
         variant=_text_or_none(trial.get("variant")) if trial else None,
+    )
+
+
+def judge(
+    folder: RunFolder | None,
+    metrics: Metrics,
+    num_steps: int | None,
+    trial: Mapping[str, Any] | None = None,
+) -> Standing:
+    """How it stands; what the sweep noted about a trial counts before what the files suggest."""
+    status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
+    step = metrics.last_step
+    outcome = folder.read_outcome() if folder else None
+    ending = None if outcome is None else outcome.state
+    if "diverged" in (status, ending) or _has_diverged(metrics):
+        return Standing("diverged", _divergence_sentence(metrics))
+    if status == "pruned":
+        return Standing(
+            "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
+        )
+    if folder is not None and is_claimed(folder.path):
+        return Standing("running", f"Still training; these are its metrics up to step {step:,}.")
+    if "failed" in (status, ending):
+        known = outcome.reason if outcome is not None and ending == "failed" else reason
+        return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
+    if not metrics.num_lines:
+        return Standing("empty", "It has no metrics yet.")
+    if num_steps is None:
+        return Standing("finished", f"Its metrics end at step {step:,}.")
+    if step < num_steps:
+        return Standing("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
+    return Standing("finished", f"All {num_steps:,} steps are done.")
+
+
+def _has_diverged(metrics: Metrics) -> bool:
+    """Did the loss end as no number, or lose more than half of all it had gained?"""
+    losses = metrics.values("loss")
+    if metrics.ends_without_loss:
+        return True
+    if len(losses) < 2:
+        return False
+    first, lowest = losses[0], min(losses)
+    at_end = statistics.median(losses[-_NUM_AT_END:])
+    if first - lowest < _LEAST_GAIN * abs(first):
+        return at_end > 1.5 * abs(first)
+    return at_end > lowest + (first - lowest) / 2 and len(losses) > _NUM_AT_END
+
+
+def _divergence_sentence(metrics: Metrics) -> str:
+    lowest = metrics.lowest("loss")
+    if lowest is None:
+        return "It diverged: no loss was ever a finite number."
+    loss, step = lowest
+    end = metrics.last("loss")
+    if metrics.ends_without_loss or end is None:
+        return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
+    if metrics.num_skipped_at_end:
+        return (
+            f"It diverged: best loss {loss:.4g} at step {step:,}; {describe_divergence(metrics)}."
+        )
+    return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
+
+
+def describe_divergence(metrics: Metrics) -> str:
+    """What the last metrics of a run that diverged show, for whoever knows that it did."""
+    num_skipped = metrics.num_skipped_at_end
+    if num_skipped:
+        last = "its last step" if num_skipped == 1 else f"its last {num_skipped:,} steps"
+        return f"{last} could not be taken, for loss or gradients were not finite"
+    lowest, end = metrics.lowest("loss"), metrics.last("loss")
+    if lowest is None:
+        return "its loss was never a finite number"
+    if metrics.ends_without_loss or end is None:
+        return f"its loss was no finite number at the end, after {lowest[0]:.4g}"
+    return (
+        f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
     )
 
 

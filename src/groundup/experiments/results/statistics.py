@@ -47,21 +47,21 @@ def confidence_interval(values: Sequence[float], confidence: float = 0.95) -> In
 
 @lru_cache
 def student_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """The t within whose ± range a share `confidence` of the distribution lies."""
+    """The t within whose ± range a fraction `confidence` of the distribution lies."""
     if degrees < 1 or not 0 < confidence < 1:
-        raise ValueError(f"no t for {degrees} degrees of freedom and a share of {confidence}")
+        raise ValueError(f"no t for {degrees} degrees of freedom and a fraction of {confidence}")
     low, high = 0.0, math.pi / 2
     for _ in range(100):
         middle = (low + high) / 2
-        if _share_within(middle, degrees) < confidence:
+        if _fraction_within(middle, degrees) < confidence:
             low = middle
         else:
             high = middle
     return math.tan(low) * math.sqrt(degrees)
 
 
-def _share_within(angle: float, degrees: int) -> float:
-    """The share between ± t, where tan(angle) = t / √degrees: a finite sum for whole degrees."""
+def _fraction_within(angle: float, degrees: int) -> float:
+    """The fraction between ± t, where tan(angle) = t / √degrees: a finite sum for whole degrees."""
     sine, squared = math.sin(angle), math.cos(angle) ** 2
     is_odd = degrees % 2
     term = math.cos(angle) if is_odd else 1.0

@@ -1,4 +1,4 @@
-"""A trial without a model: figures by formula, so that the law under test alone takes time.
+"""A trial without a model: metrics by formula, so that the law under test alone takes time.
 
 The last loss is least at a learning rate of 0.01, muon's of 0.3 and without norms of 0.0001, and a
 width of 16. A greater rate than 0.5 diverges and one below 1e-6 learns nothing; both then wait to

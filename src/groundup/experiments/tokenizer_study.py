@@ -16,7 +16,7 @@ from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.inspection import measure
 from groundup.tokenizer.training import train_tokenizer
 
-HELD_OUT_SHARE = 0.1
+HELD_OUT_FRACTION = 0.1
 
 # Some processors' clocks stand still for as long.
 _SHORTEST_SECONDS = 1e-6
@@ -122,9 +122,9 @@ def study_tokenizers(
 
 def hold_out(text: str, name: str) -> tuple[str, str]:
     """The text up to a line end near nine tenths of it, and the rest."""
-    cut = text.rfind("\n", 0, round(len(text) * (1 - HELD_OUT_SHARE))) + 1
+    cut = text.rfind("\n", 0, round(len(text) * (1 - HELD_OUT_FRACTION))) + 1
     if not cut:
-        cut = round(len(text) * (1 - HELD_OUT_SHARE))
+        cut = round(len(text) * (1 - HELD_OUT_FRACTION))
     if not text[:cut].strip() or not text[cut:].strip():
         raise DataError(f"{name} has too little text to learn from one part and measure on another")
     return text[:cut], text[cut:]

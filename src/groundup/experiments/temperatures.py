@@ -1,29 +1,38 @@
 """What the temperature does to the texts of a model: how sure, how varied, how long they are.
 
-Each setting writes the same number of texts with the same seeds; text that people wrote may be
+Each setting generates the same number of texts with the same seeds; text that people wrote may be
 measured beside them.
 """
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from groundup.errors import ConfigError
-from groundup.experiments.report.figure_text import shorten
-from groundup.experiments.results.statistics import Interval, confidence_interval
-from groundup.experiments.temperatures.reference_text import ReferenceText
-from groundup.experiments.temperatures.text_diversity import (
-    distinct_share,
-    known_share,
-    own_shares,
-    repeated_share,
+from pydantic import TypeAdapter, ValidationError
+
+from groundup.errors import ConfigError, DataError
+from groundup.experiments.reference_text import (
+    ReferenceText,
+    distinct_fraction,
+    known_fraction,
+    own_fractions,
+    repeated_fraction,
     words_of,
 )
-from groundup.experiments.temperatures.writing import Draft, write_drafts
-from groundup.generation import GenerationRequest, GenerationSettings, LanguageModel, Sampler
-from groundup.generation.sampling import Temperature
+from groundup.experiments.report.text import shorten
+from groundup.experiments.results.statistics import Interval, confidence_interval
+from groundup.generation import (
+    Engine,
+    GenerationRequest,
+    GenerationSettings,
+    LanguageModel,
+    Sampler,
+)
+from groundup.generation.sampling import Temperature, not_finite
 
 # As many rows at once as a step carries without slowing much.
 _MOST_ROWS = 64
@@ -31,7 +40,7 @@ _MOST_ROWS = 64
 
 @dataclass(frozen=True)
 class Setting:
-    """How the next token is chosen. Greedy choice (temperature 0) knows no top-p but 1."""
+    """How the next token is chosen. Greedy decoding (temperature 0) knows no top-p but 1."""
 
     temperature: float
     top_p: float = 1.0
@@ -47,13 +56,13 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class WrittenText:
-    """One text and its figures; a figure is None where the text is too short for it."""
+class GeneratedText:
+    """One text and its metrics; one is None where the text is too short for it."""
 
     prompt: str
     seed: int
     text: str
-    """What the model wrote after the prompt."""
+    """What the model generated after the prompt."""
     is_finished: bool
     """Did the model end it, rather than the number of tokens?"""
     figures: dict[str, float | None]
@@ -61,14 +70,14 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class SettingResult:
-    """All texts of one setting, and the means of their figures; None where no text has one."""
+    """All texts of one setting, and the means of their metrics; None where no text has one."""
 
     setting: Setting
     figures: dict[str, Interval | None]
-    texts: list[WrittenText]
+    texts: list[GeneratedText]
 
     @property
-    def specimen(self) -> WrittenText:
+    def specimen(self) -> GeneratedText:
         return self.texts[0]
 
     @property
@@ -86,7 +95,7 @@ class RunStudy:
     """As many as were asked for, or as the context has room for after the longest prompt."""
     results: list[SettingResult]
     reference: dict[str, Interval | None] | None
-    """The same figures of documents that people wrote, as far as texts may reach."""
+    """The same metrics of documents that people wrote, as far as texts may reach."""
     reference_is_unseen: bool = False
     """Whether the model is known not to have learned from them."""
 
@@ -97,10 +106,10 @@ class Conditions:
 
     prompts: tuple[str, ...] = ("Once upon a time",)
     num_texts: int = 32
-    """For each prompt; a greedy choice writes one, for all would be alike."""
+    """For each prompt; greedy decoding generates one, for all would be alike."""
     max_tokens: int = 200
     seed: int = 0
-    """The i-th text of a prompt is drawn with this seed + i."""
+    """The i-th text of a prompt is sampled with seed + i."""
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -125,12 +134,31 @@ class TemperatureStudy:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def read(cls, path: Path) -> "TemperatureStudy":
+        """The study in a file that `groundup temperatures --out` wrote."""
+        try:
+            study = TypeAdapter(cls).validate_json(path.read_bytes())
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"])) or "its beginning"
+            raise DataError(
+                f"{path} is no study of temperatures (at {where}: {error.errors()[0]['msg']}): "
+                f"give a file that groundup temperatures --out wrote, or runs"
+            ) from error
+        if not study.runs or not all(run.results for run in study.runs):
+            raise DataError(
+                f"{path} holds no texts: give one that groundup temperatures --out wrote"
+            )
+        return study
+
 
 def settings_of(temperatures: Sequence[float], top_ps: Sequence[float]) -> list[Setting]:
-    """Every temperature with every top-p, each once, in the order given; greedy choice once."""
+    """Every temperature with every top-p, each once, in the order given; greedy once."""
     if not temperatures or not top_ps:
         missing = "top-p" if temperatures else "temperature"
-        raise ConfigError(f"there is no {missing} to write at: give at least one")
+        raise ConfigError(f"there is no {missing} to generate at: give at least one")
     settings: dict[Setting, None] = {}
     for temperature in temperatures:
         for top_p in top_ps:
@@ -150,9 +178,9 @@ def study_run(
     reference: ReferenceText | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> RunStudy:
-    """Write and measure the texts of one model at each setting.
+    """Generate and measure the texts of one model at each setting.
 
-    `progress` hears how many texts are written, and of how many.
+    `progress` is told how many texts are done, and of how many.
     """
     plans = [(setting, _requests(language_model, setting, conditions)) for setting in settings]
     num_texts = sum(len(requests) for _, requests in plans)
@@ -166,7 +194,7 @@ def study_run(
     engine = language_model.make_engine(most_rows)
     results = []
     for setting, requests in plans:
-        drafts = write_drafts(engine, requests, tell)
+        drafts = generate_drafts(engine, requests, tell)
         texts = _measure(language_model, conditions, drafts, reference)
         results.append(SettingResult(setting, _means([text.figures for text in texts]), texts))
     return RunStudy(
@@ -177,6 +205,49 @@ def study_run(
         None if reference is None else _measure_reference(language_model, conditions, reference),
         reference is not None and reference.is_unseen,
     )
+
+
+@dataclass
+class Draft:
+    """The ids of a text as far as it is generated."""
+
+    request: GenerationRequest
+    ids: list[int] = field(default_factory=list)
+    nats: float = 0.0
+    """-ln p of all ids chosen, by the model alone: before temperature and cuts."""
+    num_chosen: int = 0
+    """One more than there are ids if the text is finished: its end was chosen too."""
+    is_finished: bool = False
+    """Did a stop id end it, rather than the number of tokens or the context?"""
+
+
+def generate_drafts(
+    engine: Engine, requests: Sequence[GenerationRequest], tell: Callable[[], None]
+) -> list[Draft]:
+    """Generate until every text is over, as many at a time as the engine has rows.
+
+    The requests must ask for log-probabilities. `tell` is called whenever a text is over.
+    """
+    drafts = [Draft(request) for request in requests]
+    waiting = deque(drafts)
+    running: dict[int, Draft] = {}
+    while waiting or running:
+        while waiting and engine.num_free:
+            draft = waiting.popleft()
+            running[engine.add(draft.request)] = draft
+        for handle, token in engine.step():
+            draft = running[handle]
+            if token.finish_reason == "error" or token.log_probability is None:
+                raise not_finite()
+            draft.nats -= token.log_probability
+            draft.num_chosen += 1
+            draft.is_finished = token.finish_reason == "stop"
+            if not draft.is_finished:
+                draft.ids.append(token.id)
+            if token.finish_reason is not None:
+                del running[handle]
+                tell()
+    return drafts
 
 
 def _requests(
@@ -196,15 +267,15 @@ def _requests(
                 f"than the context of {context_length}: shorten it"
             )
         requests += [
-            replace(request, seed=conditions.seed + place, num_alternatives=0)
-            for place in range(num_texts)
+            replace(request, seed=conditions.seed + number, num_alternatives=0)
+            for number in range(num_texts)
         ]
     return requests
 
 
 def _most_tokens(language_model: LanguageModel, conditions: Conditions) -> int:
     longest = max(len(language_model.encode_prompt(prompt)) for prompt in conditions.prompts)
-    # The last token is written where none can be read any more.
+    # The last token is generated where none can be read any more.
     return min(conditions.max_tokens, language_model.model.config.context_length + 1 - longest)
 
 
@@ -213,11 +284,11 @@ def _measure(
     conditions: Conditions,
     drafts: Sequence[Draft],
     reference: ReferenceText | None,
-) -> list[WrittenText]:
+) -> list[GeneratedText]:
     num_texts = len(drafts) // len(conditions.prompts)
-    written = []
-    for place, prompt in enumerate(conditions.prompts):
-        own_drafts = drafts[place * num_texts : (place + 1) * num_texts]
+    generated = []
+    for number, prompt in enumerate(conditions.prompts):
+        own_drafts = drafts[number * num_texts : (number + 1) * num_texts]
         texts = [language_model.tokenizer.decode(draft.ids) for draft in own_drafts]
         words = [words_of(prompt + text, begin=len(prompt)) for text in texts]
         for draft, text, own_words, diversity in zip(
@@ -232,10 +303,10 @@ def _measure(
             if reference is not None and reference.words is not None:
                 # Where a text was cut off, so may be its last word.
                 whole_words = own_words if draft.is_finished else own_words[:-1]
-                figures["known_words"] = known_share(whole_words, reference.words)
+                figures["known_words"] = known_fraction(whole_words, reference.words)
             seed = draft.request.seed
-            written.append(WrittenText(prompt, seed, text, draft.is_finished, figures))
-    return written
+            generated.append(GeneratedText(prompt, seed, text, draft.is_finished, figures))
+    return generated
 
 
 def _measure_reference(
@@ -266,11 +337,13 @@ def _diversity(texts: Sequence[Sequence[str]]) -> list[dict[str, float | None]]:
     """What the words of each of some texts say, alone and beside those of the others."""
     return [
         {
-            **{f"distinct_{length}_grams": distinct_share(words, length) for length in (1, 2, 3)},
-            "own_3_grams": own_share,
-            "repeated_4_grams": repeated_share(words, 4),
+            **{
+                f"distinct_{length}_grams": distinct_fraction(words, length) for length in (1, 2, 3)
+            },
+            "own_3_grams": own_fraction,
+            "repeated_4_grams": repeated_fraction(words, 4),
         }
-        for words, own_share in zip(texts, own_shares(texts, 3), strict=True)
+        for words, own_fraction in zip(texts, own_fractions(texts, 3), strict=True)
     ]
 
 

@@ -1,18 +1,16 @@
-"""A report as a value: what was run and why, what came of it, and what a reader must know first.
+"""Runs compared: what was run and why, what came of it, and what a reader must know first.
 
-How it looks is `html_page` and `markdown_page`; both say what stands here.
+The sections with its tables and charts are `sections`.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from groundup.experiments.report.ablation_table import ablation_study
-from groundup.experiments.report.curves_by_setting import SettingChart, chart_of
-from groundup.experiments.report.figure_text import show_interval, show_loss
-from groundup.experiments.report.scaling_tables import scaling_study
-from groundup.experiments.report.studies import Study
+from groundup.experiments.report.charts import Chart
+from groundup.experiments.report.setting_chart import setting_chart
+from groundup.experiments.report.studies import Study, read_studies
+from groundup.experiments.report.text import show_interval, show_loss
 from groundup.experiments.results.groups import Group, Measure, choose_measure, group_runs
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult
@@ -25,7 +23,7 @@ MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a page shows, ready to be drawn."""
+    """Everything that a page shows."""
 
     title: str
     why: str
@@ -35,12 +33,12 @@ class Report:
     verdicts: tuple[str, ...]
     """What came out, a sentence or two for each data set."""
     warnings: tuple[str, ...]
-    """What keeps figures from being compared or complete."""
+    """What keeps results from being compared or complete."""
     finding: str = ""
     """What a person makes of it, in their own words."""
     studies: tuple[Study, ...] = ()
     """What ablations and ladders of sizes came to."""
-    chart: SettingChart | None = None
+    chart: Chart | None = None
     """The loss over the setting that was varied, where that is a number."""
 
     @property
@@ -85,7 +83,7 @@ def make_report(
     measure = choose_measure(found.runs)
     groups = tuple(group_runs(found.runs, measure))
     studies, study_notes = read_studies(found.sweeps)
-    has_ladder = any(study.chart for study in studies)
+    has_ladder = any(study.has_chart for study in studies)
     varied = found.varied if found.sweeps else None
     report = Report(
         title=title or _title(found.names, found.runs),
@@ -97,7 +95,7 @@ def make_report(
         warnings=(),
         finding="\n\n".join(found.findings) if finding is None else finding.strip(),
         studies=tuple(studies),
-        chart=None if has_ladder else chart_of(groups, varied, MEASURE_NAMES[measure]),
+        chart=None if has_ladder else setting_chart(groups, varied, MEASURE_NAMES[measure]),
     )
     is_told = len(found.sweeps) == 1 and any(study.is_ranking for study in studies)
     verdicts = [] if is_told else _verdicts(report)
@@ -120,25 +118,6 @@ def run_notes(runs: Sequence[RunResult]) -> list[str]:
         for note in run.notes:
             names.setdefault(note, []).append(run.name)
     return [f"{list_names(these)}: {note}." for note, these in names.items()]
-
-
-def read_studies(sweeps: Sequence[Path]) -> tuple[list[Study], list[str]]:
-    """The studies in the folders of sweeps, and a note for each that cannot be read."""
-    studies: list[Study] = []
-    notes = []
-    for folder in sweeps:
-        for name, read in (("ablation.json", ablation_study), ("scaling.json", scaling_study)):
-            file = folder / name
-            if not file.is_file():
-                continue
-            try:
-                study = read(json.loads(file.read_bytes()))
-            except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                notes.append(f"{name} of {folder.name} cannot be read; its runs are shown without")
-                continue
-            title = f"{study.title}: {folder.name}" if len(sweeps) > 1 else study.title
-            studies.append(replace(study, title=title))
-    return studies, notes
 
 
 def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
@@ -238,7 +217,7 @@ def _warnings(report: Report) -> list[str]:
         ("unfinished", "Stopped before the last step, so not ranked as winner"),
         ("pruned", "Stopped by the sweep as hopeless"),
         ("failed", "Failed"),
-        ("empty", "Without figures yet"),
+        ("empty", "Without metrics yet"),
     ):
         names = _names_in(report, state)
         if names:
@@ -255,7 +234,7 @@ def _risen(report: Report) -> list[str]:
     """Groups that had learned by heart at their end, with their best and their last loss."""
     told = []
     for group in report.groups:
-        best, last = group.best, group.figure("validation_loss")
+        best, last = group.best, group.last("validation_loss")
         if best is not None and last is not None and last.mean > _RISEN * best.mean:
             told.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
     return told
@@ -274,11 +253,11 @@ def _names_of(report: Report, data_id: str | None) -> str:
     return list_names([group.label for group in report.groups if group.data_id == data_id])
 
 
-def _letters(place: int) -> str:
+def _letters(index: int) -> str:
     """A, B, … Z, AA, AB, …"""
     letters = ""
-    place += 1
-    while place:
-        place, rest = divmod(place - 1, 26)
+    index += 1
+    while index:
+        index, rest = divmod(index - 1, 26)
         letters = chr(ord("A") + rest) + letters
     return letters

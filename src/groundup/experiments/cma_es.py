@@ -1,8 +1,8 @@
-"""CMA-ES: draws from a Gaussian that moves and stretches to the better half of each generation.
+"""CMA-ES: samples from a Gaussian that moves and stretches to the better half of each generation.
 
 Its state is told anew from the finished trials for every proposal. Optuna's own sampler keeps it as
 a pickle in the journal, and to go on with somebody's sweep must not run their code. Trials count by
-their numbers, so many a generation; of jobs at once some were drawn a little before it.
+their numbers, so many a generation; of jobs at once some were sampled a little before it.
 """
 
 import importlib
@@ -15,7 +15,7 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-# Nearly all first draws lie within the ranges: their ends are three deviations from the middle.
+# Nearly all first samples lie within the ranges: their ends are three deviations from the middle.
 _FIRST_DEVIATION = 1 / 6
 
 
@@ -51,11 +51,11 @@ class CovarianceSampler(optuna.samplers.BaseSampler):
         for begin in range(0, len(finished), gaussian.population_size):
             generation = finished[begin : begin + gaussian.population_size]
             if len(generation) == gaussian.population_size:
-                gaussian.tell([(self._place(one.params), one.value) for one in generation])
-        drawn = gaussian.ask()
+                gaussian.tell([(self._position(one.params), one.value) for one in generation])
+        sampled = gaussian.ask()
         return {
-            name: _value(axis, float(share))
-            for (name, axis), share in zip(self._axes.items(), drawn, strict=True)
+            name: _value(axis, float(fraction))
+            for (name, axis), fraction in zip(self._axes.items(), sampled, strict=True)
         }
 
     def sample_independent(
@@ -67,20 +67,20 @@ class CovarianceSampler(optuna.samplers.BaseSampler):
     ) -> Any:
         raise AssertionError(f"{param_name} is no range: the sweep's settings were not checked")
 
-    def _place(self, values: Mapping[str, Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        return np.array([_share(axis, values[name]) for name, axis in self._axes.items()])
+    def _position(self, values: Mapping[str, Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        return np.array([_fraction(axis, values[name]) for name, axis in self._axes.items()])
 
 
-def _share(axis: FloatDistribution | IntDistribution, value: float) -> float:
+def _fraction(axis: FloatDistribution | IntDistribution, value: float) -> float:
     """Where a value lies between the ends of its range: 0 to 1."""
     low, high = _ends(axis)
     inner = math.log(value) if axis.log else float(value)
     return (inner - low) / (high - low)
 
 
-def _value(axis: FloatDistribution | IntDistribution, share: float) -> float | int:
+def _value(axis: FloatDistribution | IntDistribution, fraction: float) -> float | int:
     low, high = _ends(axis)
-    inner = low + share * (high - low)
+    inner = low + fraction * (high - low)
     value = math.exp(inner) if axis.log else inner
     if isinstance(axis, IntDistribution):
         return min(max(round(value), axis.low), axis.high)

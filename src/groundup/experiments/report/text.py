@@ -1,16 +1,18 @@
-"""Figures and foreign text as a reader meets them: short numbers, times, no control signs."""
+"""Numbers and foreign text as a reader meets them: short, escaped for HTML or Markdown, and without
+control characters."""
 
+import re
 import unicodedata
-from collections.abc import Sequence
 from html import escape
 
 from groundup.experiments.results.statistics import Interval
 
 UNKNOWN = "—"
 
-# Signs that turn the direction of all text after them.
+# Characters that change the direction of all text after them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _NO_CHARACTERS = frozenset("\ufffe\uffff")
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
 def show_count(number: float | None) -> str:
@@ -58,8 +60,8 @@ def show_duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24:02} h"
 
 
-def show_percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.3g}%"
+def show_percent(fraction: float | None) -> str:
+    return UNKNOWN if fraction is None else f"{100 * fraction:.3g}%"
 
 
 def show_loss(value: float | None) -> str:
@@ -81,43 +83,18 @@ def shorten(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "…"
 
 
-def shorten_alike(texts: Sequence[str], length: int) -> list[str]:
-    """Texts that do not fit, without the words that all of them have: what tells them apart stays.
-
-    "clipped, learning rate 0.1" beside "free, learning rate 0.2" becomes "clipped, 0.1".
-    """
-    parts = [text.split(", ") for text in texts]
-    if all(len(text) <= length for text in texts) or len({len(one) for one in parts}) > 1:
-        return [shorten(text, length) for text in texts]
-    columns = [_without_common_words(column) for column in zip(*parts, strict=True)]
-    told = [", ".join(filter(None, row)) for row in zip(*columns, strict=True)]
-    are_distinct = len(set(told)) == len(set(texts)) and all(told)
-    return [shorten(text, length) for text in (told if are_distinct else texts)]
-
-
-def _without_common_words(texts: Sequence[str]) -> list[str]:
-    """Nothing where all texts are alike, else what follows the words they begin with."""
-    words = [text.split(" ") for text in texts]
-    if len(set(texts)) == 1:
-        return [""] * len(texts)
-    count = 0
-    while all(len(one) > count + 1 for one in words) and len({one[count] for one in words}) == 1:
-        count += 1
-    return [" ".join(one[count:]) for one in words]
-
-
 def visible(text: str) -> str:
-    """Text that any page or drawing may hold; what has no shape becomes the replacement sign."""
+    """Text that any page or picture may hold; control characters become U+FFFD."""
     return "".join("\ufffd" if _is_shapeless(sign) else sign for sign in text.replace("\r\n", "\n"))
 
 
 def markup(text: object) -> str:
-    """Foreign text where HTML or SVG expects some: nothing in it is a tag."""
+    """Foreign text for HTML: nothing in it is a tag."""
     return escape(visible(str(text)))
 
 
 def breakable(text: object) -> str:
-    """The same for names of runs and paths, whose parts are better lines than any other place."""
+    """The same for names of runs and for paths, which may break between their parts."""
     return markup(text).replace("+", "+<wbr>").replace("/", "/<wbr>")
 
 
@@ -126,3 +103,27 @@ def _is_shapeless(sign: str) -> bool:
         return False
     is_control = unicodedata.category(sign) in ("Cc", "Cs")
     return is_control or sign in _TURNING or sign in _NO_CHARACTERS
+
+
+def plain(text: str) -> str:
+    """Foreign text for Markdown, on one line: nothing in it is markup."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(visible(text).split()))
+
+
+def paragraph(text: str) -> str:
+    """The same where a line begins: no list, heading or rule either."""
+    return re.sub(r"^(\d+(?=[.)])|(?=[-+=]))", r"\1\\", plain(text))
+
+
+def fenced(text: str) -> str:
+    """A Markdown block of text as it stands, in a fence longer than any inside it."""
+    text = visible(text)
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def slug(title: str) -> str:
+    """A title as a file name."""
+    words = re.findall(r"[a-z0-9]+", visible(title).lower())
+    return "_".join(words)[:60].strip("_") or "report"

@@ -1,0 +1,282 @@
+"""Charts as values, and how plotly shows them on a page.
+
+Lines are told apart by color, marker and dash. A static picture of the same chart is `pictures`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groundup.experiments.report.text import markup
+
+Point = tuple[float, float]
+
+COLORS = (
+    "#0a6b4d",
+    "#c2570c",
+    "#3a5bc7",
+    "#a0337c",
+    "#7a6a00",
+    "#43768a",
+    "#8a4b2d",
+    "#5a4fa3",
+)
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond")
+_DASHES = ("solid", "solid", "dash", "dot")
+
+# The highest losses, early ones mostly, may lie above the chart: where they are this many times as
+# far above the lowest one as nearly all others. Of few points none is lightly left out.
+_FRACTION_SHOWN = 0.88
+_FARTHEST, _FARTHEST_OF_FEW, _FEW = 2.5, 6.0, 20
+_MOST_TICKS = 12
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart, with what belongs to it."""
+
+    label: str
+    points: tuple[Point, ...]
+    style: int | None = None
+    """Which color, marker and dash it has, from 0; None for one of many in the background."""
+    half_widths: tuple[float | None, ...] = ()
+    """Of the 95% interval of each point."""
+    band: tuple[tuple[float, float, float], ...] = ()
+    """x with the lower and the upper end of the interval."""
+    threads: tuple[tuple[Point, ...], ...] = ()
+    """Thin lines behind it: single runs, or values before smoothing."""
+    crosses: tuple[float, ...] = ()
+    """Where runs diverged, marked at the top."""
+    stars: tuple[Point, ...] = ()
+    hollow: frozenset[float] = frozenset()
+    """Points of runs that have not ended."""
+    is_diverged: bool = False
+    has_markers: bool = True
+
+    @property
+    def color(self) -> str:
+        if self.is_diverged:
+            return "#a8271b"
+        return "#9aa19c" if self.style is None else COLORS[self.style % len(COLORS)]
+
+    @property
+    def marker(self) -> int:
+        return (self.style or 0) % len(_SYMBOLS)
+
+    @property
+    def dash(self) -> int:
+        return 3 if self.is_diverged else (self.style or 0) // 2 % len(_DASHES)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one axis."""
+
+    title: str
+    x_name: str
+    y_name: str
+    lines: tuple[Line, ...]
+    description: str = ""
+    """The chart in words, for those who cannot see it."""
+    is_log: bool = False
+    is_percent: bool = False
+    references: tuple[float, ...] = ()
+    """Dashed lines across it, such as the value of a reference text."""
+    y_range: tuple[float, float] | None = None
+
+    @property
+    def x_values(self) -> list[float]:
+        """Where there is something, in order."""
+        return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A value for each row and column, and a bar beside each row."""
+
+    title: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    outlined: frozenset[tuple[int, int]]
+    """Cells, by row and column, that stand out."""
+    bars: tuple[float, ...]
+    bar_name: str
+    description: str = ""
+
+
+def y_range_of(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The range that shows what matters: without early peaks, and without lines that diverged."""
+    sound = [line for line in lines if line.points and not line.is_diverged]
+    counted = [line for line in sound if line.style is not None] or sound
+    counted = counted or [line for line in lines if line.points]
+    values = sorted(y for line in counted for _, y in line.points)
+    if not values:
+        return None
+    ends = (line.points[-1][1] for line in counted)
+    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends)
+    farthest = _FARTHEST_OF_FEW if len(values) <= _FEW else _FARTHEST
+    if values[-1] - low <= farthest * (high - low):
+        high = values[-1]
+    room = max((high - low) * 0.06, abs(high) * 1e-4, 1e-9)
+    return low - room, high + room
+
+
+def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
+    """The chart as plotly.js takes it; `var(--…)` stands for a color of the page's style sheet."""
+    if isinstance(chart, HeatMap):
+        return _plotly_heat_map(chart)
+    data: list[dict[str, Any]] = []
+    for line in sorted(
+        chart.lines, key=lambda line: -(line.style if line.style is not None else 99)
+    ):
+        data += _plotly_line(line, chart)
+    axis = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
+    layout: dict[str, Any] = {
+        **_layout(),
+        "xaxis": {**axis, "title": {"text": markup(chart.x_name)}, "showgrid": False},
+        "yaxis": {**axis, "title": {"text": markup(chart.y_name)}},
+        "showlegend": len(chart.lines) > 1,
+        "shapes": [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": y,
+                "y1": y,
+                "line": {"dash": "dash", "width": 1, "color": "var(--text-muted)"},
+            }
+            for y in chart.references
+        ],
+    }
+    if chart.is_log:
+        values = chart.x_values
+        ticks = {"tickvals": values} if len(values) <= _MOST_TICKS else {"dtick": 1}
+        layout["xaxis"] |= {"type": "log", **ticks}
+    if chart.is_percent:
+        layout["yaxis"]["tickformat"] = ".0%"
+    if chart.y_range:
+        layout["yaxis"]["range"] = list(chart.y_range)
+    return {"data": data, "layout": layout}
+
+
+def _layout() -> dict[str, Any]:
+    return {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "var(--text-muted)", "size": 12},
+        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
+        "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
+        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
+    }
+
+
+def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
+    name, color = markup(line.label), line.color
+
+    def scatter(points: Iterable[Point], **look: Any) -> dict[str, Any]:
+        """As exact as a chart can show, in as few digits."""
+        xs, ys = ([float(f"{value:.5g}") for value in axis] for axis in columns_of(points))
+        return {"type": "scatter", "legendgroup": name, "name": name, "x": xs, "y": ys, **look}
+
+    behind = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
+    data = []
+    if line.band:
+        upper = [(x, high) for x, _, high in line.band]
+        lower = [(x, low) for x, low, _ in reversed(line.band)]
+        fill = {"fill": "toself", "fillcolor": f"{color}24", "line": {"width": 0}}
+        data.append(scatter([*upper, *lower], **behind, **fill))
+    for thread in line.threads:
+        data.append(scatter(thread, **behind, line={"color": color, "width": 1}, opacity=0.35))
+    symbols = [
+        _SYMBOLS[line.marker] + ("-open" if x in line.hollow else "") for x, _ in line.points
+    ]
+    bars = {"array": [width or 0 for width in line.half_widths], "thickness": 1.5}
+    data.append(
+        scatter(
+            line.points,
+            mode="lines+markers" if line.has_markers else "lines",
+            line={"color": color, "width": 2, "dash": _DASHES[line.dash]},
+            marker={"size": 8, "symbol": symbols},
+            **({"error_y": bars} if line.half_widths else {}),
+        )
+    )
+    look = {"size": 13, "color": color, "line": {"width": 2, "color": color}}
+    beside = {"mode": "markers", "showlegend": False, "cliponaxis": False}
+    if line.stars:
+        marker = {**look, "symbol": "star"}
+        data.append(scatter(line.stars, **beside, hovertext="best", marker=marker))
+    if crosses := crosses_of(line, chart):
+        marker = {**look, "symbol": "x-thin-open"}
+        data.append(scatter(crosses, **beside, hovertext="diverged", marker=marker))
+    return data
+
+
+def columns_of(points: Iterable[Point]) -> tuple[list[float], list[float]]:
+    """The x and the y of points."""
+    known = list(points)
+    return [x for x, _ in known], [y for _, y in known]
+
+
+def crosses_of(line: Line, chart: Chart) -> list[Point]:
+    """At the top of the chart; a line that diverged has one where it ends or leaves for good."""
+    top = chart.y_range[1] if chart.y_range else max((y for _, y in line.points), default=1.0)
+    if not line.is_diverged or not line.points:
+        return [(x, top) for x in line.crosses]
+    end = line.points[-1]
+    for x, y in reversed(line.points):
+        if y <= top:
+            if end[1] <= top:
+                return [end]
+            fraction = (top - y) / (end[1] - y)
+            return [(x + fraction * (end[0] - x), top)]
+        end = x, y
+    return [(end[0], top)]
+
+
+def _plotly_heat_map(chart: HeatMap) -> dict[str, Any]:
+    rows, columns = [*map(markup, chart.rows)], [*map(markup, chart.columns)]
+    cells = {
+        "type": "heatmap",
+        "x": columns,
+        "y": rows,
+        "z": chart.values,
+        "showscale": False,
+        "colorscale": [[0, "rgba(10,107,77,0.05)"], [1, "rgba(10,107,77,0.55)"]],
+        "texttemplate": "%{z:.2f}",
+        "xgap": 4,
+        "ygap": 4,
+    }
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": rows,
+        "x": chart.bars,
+        "xaxis": "x2",
+        "marker": {"color": "rgba(58,91,199,0.55)"},
+        "texttemplate": "%{x:,.0f}",
+    }
+    outlines = [
+        {
+            "type": "rect",
+            "x0": column - 0.48,
+            "x1": column + 0.48,
+            "y0": row - 0.45,
+            "y1": row + 0.45,
+            "line": {"color": COLORS[0], "width": 2},
+        }
+        for row, column in sorted(chart.outlined)
+    ]
+    layout = {
+        **_layout(),
+        "margin": {"l": 64, "r": 16, "t": 48, "b": 48},
+        "showlegend": False,
+        "shapes": outlines,
+        "height": 90 + 32 * len(rows),
+        "xaxis": {"domain": [0, 0.74], "side": "top", "showgrid": False},
+        "xaxis2": {"domain": [0.78, 1], "title": {"text": chart.bar_name}, "showgrid": False},
+        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False},
+    }
+    return {"data": [cells, bars], "layout": layout}

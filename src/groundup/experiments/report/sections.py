@@ -1,0 +1,376 @@
+"""A comparison of runs as a document: results, curves, settings, cost, samples, environment."""
+
+import datetime
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groundup.config import flatten
+from groundup.experiments.report.charts import Chart
+from groundup.experiments.report.comparison import Report, list_names, run_notes
+from groundup.experiments.report.curves import AXES, assign_styles, learning_curves, thin_evenly
+from groundup.experiments.report.document import (
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Folded,
+    Mark,
+    Pairs,
+    Section,
+    Specimen,
+    Table,
+    Text,
+    Verdict,
+)
+from groundup.experiments.report.text import (
+    UNKNOWN,
+    show_bytes,
+    show_count,
+    show_duration,
+    show_flops,
+    show_interval,
+    show_loss,
+    show_percent,
+    slug,
+)
+from groundup.experiments.results.groups import (
+    Group,
+    common_values,
+    describe_sameness,
+    settings_without_usual,
+    shared_settings,
+    show_setting,
+)
+from groundup.experiments.results.run_cost import mean_cost
+from groundup.experiments.results.run_result import RunResult
+from groundup.experiments.results.statistics import Interval
+from groundup.planner.duration import EXPECTED_MFU
+from groundup.runs.metrics import Sample
+
+_LOSSES = {"validation_loss": "Validation loss", "loss": "Training loss"}
+_MORE_METRICS = {
+    "bits_per_byte": "Bits per byte",
+    "learning_rate": "Learning rate",
+    "gradient_norm": "Gradient norm",
+    "tokens_per_second": "Tokens per second",
+}
+_STATES = {
+    "finished": ("✓", "finished"),
+    "running": ("◔", "still training"),
+    "unfinished": ("◑", "unfinished"),
+    "diverged": ("✕", "diverged"),
+    "pruned": ("✂", "pruned"),
+    "failed": ("!", "failed"),
+    "empty": ("○", "no metrics yet"),
+}
+_NUM_COLUMNS = 7
+_MOST_GROUPS_OPEN, _MOST_EARLIER = 4, 12
+_TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
+
+
+def comparison_document(report: Report) -> Document:
+    """The whole page about some runs."""
+    devices = dict.fromkeys(str(run.environment.get("device", "")) for run in report.runs)
+    device = ", ".join(filter(None, devices))
+    num_runs, finished = len(report.runs), _num_in(report.runs, "finished")
+    tokens = sum(run.cost.tokens or 0 for run in report.runs)
+    flops = sum(run.cost.flops or 0 for run in report.runs)
+    facts = {
+        "Runs": f"{num_runs}" if finished == num_runs else f"{finished} of {num_runs} finished",
+        "Settings compared": str(len(report.groups)),
+        "Tokens": show_count(tokens),
+        "Compute": show_flops(flops) if flops else UNKNOWN,
+        "Time, all runs": show_duration(sum(run.cost.seconds or 0 for run in report.runs)),
+        "Device": device or UNKNOWN,
+        **({"Begun": report.days} if report.days else {}),
+    }
+    told = "One run" if num_runs == 1 else f"{num_runs} runs of {len(report.groups)} settings"
+    days = report.days or f"{datetime.date.today():%Y-%m-%d}"
+    return Document(
+        kind="report",
+        command="groundup report",
+        title=report.title,
+        why=report.why,
+        facts=facts,
+        summary=f"{told}; {device or 'device unknown'}; {days}.",
+        verdicts=_verdicts(report),
+        finding=report.finding,
+        warnings=report.warnings,
+        sections=(
+            *(study.section for study in report.studies),
+            Section("results", "Results", _results(report)),
+            _curves(report),
+            Section("settings", "Settings", _settings(report)),
+            Section("cost", "Cost, planned and measured", _cost(report)),
+            Section("samples", "Samples", _samples(report)),
+            Section("environment", "Environment", _environment(report)),
+        ),
+    )
+
+
+def _verdicts(report: Report) -> tuple[Verdict, ...]:
+    told = report.winners or (report.groups if len(report.groups) == 1 else ())
+    numbers = [(group.label, show_interval(group.best)) for group in told if group.best]
+    numbers += [("", "")] * len(report.verdicts)
+    return tuple(
+        Verdict(text, label, number, report.measure_name)
+        for text, (label, number) in zip(report.verdicts, numbers, strict=False)
+    )
+
+
+def _results(report: Report) -> tuple[Block, ...]:
+    """The groups from best to worst."""
+    name = report.measure_name
+    styles = assign_styles(report.groups)
+    headers = (
+        "Runs",
+        Cell(f"Best {name}", "mean ± 95% interval"),
+        f"Last {name}",
+        Cell("Bits per byte", "at the best"),
+        "Training loss",
+        "Tokens",
+        "Wall clock",
+    )
+    rows = tuple(
+        (
+            Cell(group.label, _seeds(group), _marks(report, group), style=styles[group.label]),
+            Cell(show_interval(group.best), is_strong=group.is_winner),
+            show_interval(group.last(report.measure)),
+            show_interval(group.at_best("bits_per_byte")),
+            show_interval(group.last("loss")),
+            show_count(_mean(group.last("tokens"))),
+            show_duration(_mean(group.last("wall_seconds"))),
+        )
+        for group in report.groups
+    )
+    table = Table(f"Results, best {name} first", headers, rows, "results")
+    if report.chart is None:
+        return (table,)
+    return Figure(slug(report.chart.title), (report.chart,), report.chart.title), table
+
+
+def _seeds(group: Group) -> str:
+    seeds = group.seeds
+    return f"{len(seeds)} seeds: {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
+
+
+def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
+    marks = [Mark("★", "best", "winner")] if group.is_winner else []
+    if "tied" in group.marks:
+        marks.append(Mark("≈", "not told apart from the best", "tied"))
+    for state, (sign, word) in _STATES.items():
+        count = _num_in(group.runs, state)
+        if count and state != "finished":
+            of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
+            marks.append(Mark(sign, word + of_all, state))
+    if len(report.data_ids) > 1:
+        marks.append(Mark("▤", report.data_name(group.data_id), "data"))
+    return tuple(marks)
+
+
+def _curves(report: Report) -> Section:
+    blocks: list[Block] = []
+    for metric, name in _LOSSES.items():
+        charts = learning_curves(report.groups, metric, name)
+        blocks += _figures(metric, charts)
+        if "step" in charts:
+            table = _numbers(name, charts["step"])
+            blocks.append(Folded(table.title, (table,), is_page_only=True))
+    more: list[Block] = []
+    for metric, name in _MORE_METRICS.items():
+        more += _figures(metric, learning_curves(report.groups, metric, name))
+    if more:
+        blocks.append(Folded("More metrics", tuple(more), is_page_only=True))
+    if not blocks:
+        return Section("curves", "Learning curves", (Text("There are no metrics yet."),))
+    choices = {str(axis): name for axis, name in AXES.items()}
+    return Section("curves", "Learning curves", tuple(blocks), choices)
+
+
+def _figures(metric: str, charts: Mapping[Any, Chart]) -> list[Block]:
+    return [
+        Figure(f"{metric}_by_{axis}", (chart,), chart.title, axis) for axis, chart in charts.items()
+    ]
+
+
+def _numbers(name: str, chart: Chart) -> Table:
+    """The curves as a table: what each says at a few steps, for eyes and ears alike."""
+    steps = sorted({x for line in chart.lines for x, _ in line.points})
+    steps = [steps[index] for index in thin_evenly(len(steps), _NUM_COLUMNS)]
+    rows = []
+    for line in chart.lines:
+        values = []
+        for step in steps:
+            until = [y for x, y in line.points if x <= step]
+            values.append(until[-1] if until and step <= line.points[-1][0] else None)
+        rows.append((line.label, *map(show_loss, values)))
+    headers = ("Runs", *(f"step {step:,.0f}" for step in steps))
+    return Table(f"{name} in numbers", headers, tuple(rows))
+
+
+def _settings(report: Report) -> tuple[Block, ...]:
+    """The settings in which groups differ; values off the usual one stand out."""
+    usual = common_values(report.groups)
+    without_usual = settings_without_usual(report.groups)
+    rows = []
+    for group in report.groups:
+        cells: list[Cell | str] = [group.label]
+        for name, value in usual.items():
+            own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
+            is_usual = name in without_usual or own in (show_setting(value), UNKNOWN)
+            cells.append(Cell(own, is_strong=not is_usual))
+        rows.append(tuple(cells))
+    block: Block = Text(describe_sameness(report.runs), is_muted=False)
+    if usual:
+        block = Table("Settings that differ", ("Runs", *usual), tuple(rows), "settings")
+    shared = {name: show_setting(value) for name, value in shared_settings(report.runs).items()}
+    if not shared:
+        return (block,)
+    told = f"{len(shared)} settings all runs share"
+    if len(report.runs) == 1:
+        told = f"All {len(shared)} settings"
+    return block, Folded(told, (Pairs(shared),))
+
+
+def _cost(report: Report) -> tuple[Block, ...]:
+    """What a run of each group was to cost beside what it did cost on average."""
+    headers = (
+        *("Runs", "Parameters", "Compute", "Tokens", "Tokens per second", "MFU", "Wall clock"),
+        "Memory",
+    )
+    rows = []
+    for group in report.groups:
+        cost = mean_cost([run.cost for run in group.counted or group.runs])
+        rows.append(
+            (
+                group.label,
+                show_count(cost.num_parameters),
+                show_flops(cost.flops),
+                _against(show_count(cost.tokens), show_count(cost.planned_tokens)),
+                _against(
+                    show_count(cost.tokens_per_second), show_count(cost.planned_tokens_per_second)
+                ),
+                _against(show_percent(cost.mfu), show_percent(cost.planned_mfu)),
+                _against(show_duration(cost.seconds), show_duration(cost.planned_seconds)),
+                _against(show_bytes(cost.memory_bytes), show_bytes(cost.planned_bytes)),
+            )
+        )
+    explained = (
+        "Means over seeds. Planned values follow from the settings: 6 FLOPs per parameter and "
+        "token and those of attention, for the wall clock of the tokens that were read, at "
+        f"{EXPECTED_MFU['cuda']:.0%} of the device's peak rate by its data sheet, on a CPU "
+        f"{EXPECTED_MFU['cpu']:.0%} of the rate that the run measured. Measured speed and MFU are "
+        "medians; memory is the device's, on a CPU that of the whole process."
+    )
+    return Text(explained), Table("Cost, measured and planned", headers, tuple(rows), "cost")
+
+
+def _against(measured: str, planned: str) -> Cell:
+    return Cell(measured, "" if planned in (UNKNOWN, measured) else f"planned {planned}")
+
+
+def _samples(report: Report) -> tuple[Block, ...]:
+    """The newest texts of each group, best group first, with the earlier ones folded away."""
+    specimens = []
+    for group in report.groups:
+        run = next((run for run in group.runs if run.samples), None)
+        if run is not None:
+            newest, *earlier = reversed(run.samples)
+            kept = [earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER)]
+            before = tuple(_specimen(run, sample, "") for sample in kept)
+            specimens.append(_specimen(run, newest, group.label, before))
+    if not specimens:
+        return (Text("No run generated samples: set samples.every_steps.", is_muted=False),)
+    first, others = specimens[:_MOST_GROUPS_OPEN], specimens[_MOST_GROUPS_OPEN:]
+    if not others:
+        return tuple(first)
+    more = Folded(f"Samples of {len(others)} more", tuple(others), is_page_only=True)
+    return (*first, more)
+
+
+def _specimen(
+    run: RunResult, sample: Sample, title: str, earlier: tuple[Specimen, ...] = ()
+) -> Specimen:
+    prompts = [*run.prompts, *[""] * len(sample.texts)]
+    texts = tuple(zip(prompts, sample.texts, strict=False))
+    return Specimen(title, f"after step {sample.step:,}", texts, earlier)
+
+
+def _environment(report: Report) -> tuple[Block, ...]:
+    """What all runs ran on, what differs between them, and the runs one by one."""
+    blocks: list[Block] = []
+    described = [run for run in report.runs if run.environment]
+    if described:
+        shared, differing = _split(described)
+        blocks.append(Pairs({name: show_setting(value) for name, value in shared.items()}))
+        if differing:
+            rows = tuple(
+                (name, value, list_names(runs))
+                for name, by_value in differing.items()
+                for value, runs in by_value.items()
+            )
+            headers = ("What differs", "Value", "Runs")
+            blocks.append(Table("Environments that differ", headers, rows, "differing"))
+    else:
+        blocks.append(Text("No run says what it ran on.", is_muted=False))
+    known = [data_id for data_id in report.data_ids if data_id is not None]
+    if len(known) > 1:
+        blocks.append(Pairs({report.data_name(data_id): data_id for data_id in known}))
+    blocks += [Text(note) for note in run_notes(report.runs)]
+    return (*blocks, Folded("Every run", (_runs(report),)))
+
+
+def _runs(report: Report) -> Table:
+    headers = ("Run", "Seed", "Steps", "Tokens", "Wall clock", "Began", "Outcome", "Folder")
+    rows = []
+    for run in report.runs:
+        sign, word = _STATES[run.outcome.state]
+        rows.append(
+            (
+                Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
+                UNKNOWN if run.seed is None else str(run.seed),
+                f"{run.num_steps_done:,}",
+                show_count(run.cost.tokens),
+                show_duration(run.cost.seconds),
+                str(run.environment.get("started", UNKNOWN)).replace("T", " "),
+                run.outcome.sentence,
+                Cell(str(run.path), _command(run), is_code=True),
+            )
+        )
+    return Table("Every run", headers, tuple(rows), "runs")
+
+
+def _split(runs: Sequence[RunResult]) -> tuple[dict[str, Any], dict[str, dict[str, list[str]]]]:
+    """What all environments say alike; and what they do not, with the runs that say so."""
+    flat = [
+        {name: value for name, value in flatten(run.environment) if name not in _TOLD_ELSEWHERE}
+        for run in runs
+    ]
+    shared: dict[str, Any] = {}
+    differing: dict[str, dict[str, list[str]]] = {}
+    for name in dict.fromkeys(name for one in flat for name in one):
+        values = [one.get(name, UNKNOWN) for one in flat]
+        if all(value == values[0] for value in values):
+            shared[name] = values[0]
+        else:
+            for run, value in zip(runs, values, strict=True):
+                differing.setdefault(name, {}).setdefault(show_setting(value), []).append(run.name)
+    return shared, differing
+
+
+def _command(run: RunResult) -> str:
+    command = run.environment.get("command")
+    if not isinstance(command, list) or not command:
+        return ""
+    words = [str(word) for word in command]
+    program = words[0].rpartition("/")[2]
+    return shlex.join(["groundup" if program == "__main__.py" else program, *words[1:]])
+
+
+def _num_in(runs: Sequence[RunResult], state: str) -> int:
+    return sum(run.outcome.state == state for run in runs)
+
+
+def _mean(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.mean

@@ -1,0 +1,86 @@
+"""Where trials run, and the environment variables of their processes.
+
+One at a time on a CPU unless told otherwise, one on each CUDA device.
+"""
+
+import contextlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from groundup.runs.config import RunConfig
+from groundup.runtime import num_cores
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one trial, and the environment variables that confine it there."""
+
+    name: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def make_slots(config: RunConfig, jobs: int | None = None) -> list[Slot]:
+    """As many slots as there are CUDA devices for the run, or one; `jobs` sets the number."""
+    devices = _cuda_devices() if config.device in ("auto", "cuda") else []
+    if devices:
+        names = [devices[number % len(devices)] for number in range(jobs or len(devices))]
+        return [Slot(f"cuda {name}", {"CUDA_VISIBLE_DEVICES": name}) for name in names]
+    if jobs is None or jobs == 1:
+        return [Slot(config.device)]
+    # Trials that each took every core would mostly wait for one another.
+    threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}
+    return [Slot(f"{config.device} {number}", threads) for number in range(jobs)]
+
+
+def num_devices(slots: list[Slot]) -> int:
+    """How many devices the slots are on; all that is no CUDA device counts as one."""
+    return len({slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots})
+
+
+@contextlib.contextmanager
+def shared_bytecode() -> Iterator[dict[str, str]]:
+    """Environment variables with which trials share compiled Python code.
+
+    Every trial imports torch, some 2,500 files. Where no bytecode lies beside them and none may be
+    written, as in many containers, each would compile them again: ten seconds before a first step.
+    The variables name a folder that lives as long as the block; there are none where bytecode is
+    kept already.
+    """
+    if _is_kept("torch"):
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="groundup-bytecode-", ignore_cleanup_errors=True
+    ) as folder:
+        # An empty value counts as none.
+        yield {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def _is_kept(package: str) -> bool:
+    """Whether the package was compiled before, or will be kept when it is."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return True
+    file = importlib.util.cache_from_source(spec.origin)
+    if os.path.exists(file):
+        return True
+    if sys.dont_write_bytecode:
+        return False
+    folder = os.path.dirname(file)
+    while folder and not os.path.exists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK)
+
+
+def _cuda_devices() -> list[str]:
+    """The names under which a child process is shown one device each."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(count)]
+    return names[:count]

@@ -1,1 +1,0 @@
-"""What temperature and top-p do to the texts of a model."""

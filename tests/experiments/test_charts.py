@@ -1,0 +1,149 @@
+"""Charts by plotly and by matplotlib: well formed and harmless, whatever they hold."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from groundup.errors import MissingExtraError
+from groundup.experiments.report.charts import (
+    Chart,
+    HeatMap,
+    Line,
+    crosses_of,
+    plotly_figure,
+    y_range_of,
+)
+from groundup.experiments.report.pictures import draw_flop_fractions, draw_picture
+from groundup.experiments.report.setting_chart import chart_over
+from groundup.model.config import PRESETS
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "<script>alert('&')</script>$\\x$\0\ud800]]>"
+
+
+def chart_of(lines: Sequence[Line], **options: object) -> Chart:
+    return Chart(HOSTILE, HOSTILE, "Loss", tuple(lines), HOSTILE, **options)  # type: ignore[arg-type]
+
+
+def texts_of(svg: str) -> list[str]:
+    root = ElementTree.fromstring(svg)
+    assert not [element for element in root.iter() if element.tag.endswith("script")]
+    return ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+
+
+@pytest.fixture
+def full_chart() -> Chart:
+    """Everything that a chart can hold."""
+    points = ((0.1, 3.0), (1.0, 2.0), (10.0, 2.5))
+    lines = [
+        Line(HOSTILE, points, 0, half_widths=(0.1, None, 0.2), stars=((1.0, 2.0),)),
+        Line("b", points, 1, crosses=(100.0,), hollow=frozenset([1.0]), threads=(points, ())),
+        Line("c", points, None, band=tuple((x, y - 1, y + 1) for x, y in points)),
+        Line("d", ((0.1, 2.0), (1.0, 99.0)), None, is_diverged=True, has_markers=False),
+        Line("e", (), 9, crosses=(0.1,)),
+    ]
+    return chart_of(lines, is_log=True, is_percent=True, references=(2.2,), y_range=(1.5, 4.0))
+
+
+def test_plotly_takes_every_chart_and_no_label_is_a_tag(full_chart: Chart) -> None:
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    figure = plotly_figure(full_chart)
+    text = json.dumps(figure, allow_nan=False)
+    assert "<script" not in text and "&lt;script" in text
+    plain = json.loads(text.replace("var(--line-strong)", "red").replace("var(--line)", "red"))
+    plain["layout"]["font"]["color"] = plain["layout"]["modebar"]["color"] = "red"
+    plain["layout"]["shapes"][0]["line"]["color"] = "red"
+    graph_objects.Figure(plain)
+    assert [trace["name"] for trace in figure["data"]].count("d") == 2
+
+
+def test_lines_are_told_apart_without_color() -> None:
+    looks = {(Line("", (), style).marker, Line("", (), style).dash) for style in range(8)}
+    assert len(looks) == 8
+
+
+def test_a_line_that_leaves_the_chart_is_marked_where_it_does() -> None:
+    points = ((0.0, 9.0), (1.0, 2.0), (4.0, 2.5), (6.0, 90.0), (9.0, 99.0))
+    chart = chart_of([Line("wild", points, is_diverged=True)], y_range=(1.0, 3.0))
+    ((x, y),) = crosses_of(chart.lines[0], chart)
+    assert 4.0 < x < 4.1 and y == 3.0
+    ((x, y),) = crosses_of(Line("calm", points[1:3], is_diverged=True), chart)
+    assert (x, y) == (4.0, 2.5)
+
+
+def test_the_beginning_is_shown_where_it_is_not_far_above_the_rest() -> None:
+    assert y_range_of([]) is None
+    near = y_range_of([Line("near", ((1, 5.9), (2, 5.8), (3, 5.7)), 0)])
+    assert near is not None and near[1] > 5.9
+    falling = tuple((float(x), 2.0 + (90.0 if x < 2 else 0.0) + x / 100) for x in range(50))
+    far = y_range_of([Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)])
+    assert far is not None and far[1] < 4.0
+
+
+def test_a_picture_holds_everything_and_is_the_same_again(full_chart: Chart) -> None:
+    pytest.importorskip("matplotlib")
+    svg = draw_picture([full_chart])
+    told = texts_of(svg)
+    assert any("alert('&')</script>$\\x$" in text for text in told)
+    assert "✕ d" in told and "reference text" in told and "100" in told
+    assert draw_picture([full_chart]) == svg
+
+
+def test_panels_have_one_legend() -> None:
+    pytest.importorskip("matplotlib")
+    lines = [Line(label, ((1.0, 2.0),), number) for number, label in enumerate("ab")]
+    assert texts_of(draw_picture([chart_of(lines)] * 3)).count("b") == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "width"),
+    [
+        ([(5.0, 2.0)], None),
+        ([(1e-6, None), (1e6, None)], 0.1),
+        ([(1e-6, 2.0), (1e-3, 1e6), (1.0, 2.0), (1e3, 2.1), (1e6, None)], 1e9),
+    ],
+)
+def test_any_losses_make_a_well_formed_picture(
+    values: list[tuple[float, float | None]], width: float | None
+) -> None:
+    pytest.importorskip("matplotlib")
+    points = tuple((x, y) for x, y in values if y is not None)
+    widths = (width,) * len(points)
+    line = Line("one", points, 0, widths, crosses=tuple(x for x, y in values if y is None))
+    chart = chart_over("rate", "Loss", [line, Line("two", points[:1], 1)])
+    svg = draw_picture([chart])
+    texts_of(svg)
+    assert "nan" not in svg
+    json.dumps(plotly_figure(chart), allow_nan=False)
+
+
+def test_a_heat_map_outlines_cells_and_has_a_bar_for_each_row() -> None:
+    pytest.importorskip("matplotlib")
+    values = ((1.0, 2.0), (3.0, 4.0))
+    chart = HeatMap("Map", ("a", HOSTILE), ("x", "y"), values, frozenset([(1, 0)]), (5.0, 7.0), "s")
+    told = texts_of(draw_picture([chart]))
+    assert {"1.00", "2.00", "3.00", "4.00", "5", "7", "a", "x", "s"} <= set(told)
+    figure = plotly_figure(chart)
+    assert figure["data"][0]["z"] == values and len(figure["layout"]["shapes"]) == 1
+
+
+def test_flop_fractions_have_a_bar_for_each_size_and_context(repository: Path) -> None:
+    pytest.importorskip("matplotlib")
+    told = texts_of(draw_flop_fractions(PRESETS["gpt2-xl"], "a <name> & more"))
+    for label in ("small", "medium", "large", "xl", "1,024", "2,048", "16,384", "55%"):
+        assert label in told
+    assert "by context length, a <name> & more" in told
+    page = (repository / "docs" / "images" / "flop-shares.svg").read_text("utf-8")
+    assert texts_of(page) == texts_of(draw_flop_fractions(PRESETS["gpt2-xl"], "gpt2-xl"))
+
+
+def test_without_matplotlib_the_extra_is_named(
+    full_chart: Chart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[report\]"):
+        draw_picture([full_chart])
