@@ -39,6 +39,17 @@ SMALL: dict[str, list[str]] = {
 }
 # Its clock begins with the process: tests/training measures it in processes of its own.
 LEFT_OUT_FLAG = "--minutes"
+# Flags that a command leaves at defaults too large for a test.
+ADDED: dict[str, dict[str, str]] = {
+    "train": {"--device": "cpu", "--batch-size": "2"},
+    "generate": {"--max-tokens": "8"},
+    "temperatures": {
+        "--num-samples": "1",
+        "--max-tokens": "8",
+        "--temperatures": "1",
+        "--top-p": "1",
+    },
+}
 # Many runs each: the plan of them is made, the runs themselves are tests/experiments' affair.
 DRY = {"ablate", "scaling"}
 # Where a flag means something larger than a run of ours.
@@ -64,8 +75,9 @@ def small(words: list[str]) -> list[str]:
             kept += [word, *(values or [])]
         elif values is None:
             kept.append(word)
-    if words[0] == "train":
-        kept += ["--device", "cpu", "--batch-size", "2"]
+    for flag, value in ADDED.get(words[0], {}).items():
+        if flag not in kept:
+            kept += [flag, value]
     return [*kept, "--dry-run"] if words[0] in DRY and "--dry-run" not in kept else kept
 
 

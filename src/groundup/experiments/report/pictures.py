@@ -183,7 +183,7 @@ def _draw_heat_map(chart: HeatMap) -> str:
                 ink = _INK if value < 2 * middle else "white"
                 cells.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
         for row, column in chart.outlined:
-            box = {"fill": False, "edgecolor": COLORS[0], "linewidth": 2}
+            box: dict[str, Any] = {"fill": False, "edgecolor": COLORS[0], "linewidth": 2}
             cells.add_patch(Rectangle((column - 0.48, row - 0.44), 0.96, 0.88, **box))
         columns = [textwrap.shorten(visible(name), 24) for name in chart.columns]
         cells.set_xticks(range(len(columns)), columns)
