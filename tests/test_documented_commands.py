@@ -24,7 +24,7 @@ LEFT_OUT = {
     ("data", "download"): "tests/data downloads from a server of its own",
 }
 SMALL: dict[str, list[str]] = {
-    "--megabytes": ["0.1"],
+    "--megabytes": ["0.3"],
     "--vocab-size": ["400"],
     "--vocab-sizes": ["300", "400"],
     "--num-steps": ["8"],

@@ -59,6 +59,18 @@ def test_the_whole_split_is_every_token_but_the_first(
     assert results(capsys, "small", "--whole")["tokens"] == shards.num_ids - 1
 
 
+def test_shards_without_a_validation_split_are_told_with_the_way_out(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "one.txt").write_text("one document alone")
+    tokenizer, shards = str(Path("runs/small/tokenizer.json")), str(tmp_path / "shards")
+    words = ["data", "prepare", str(tmp_path / "one.txt"), "--tokenizer", tokenizer]
+    assert main([*words, "--out", shards, "--validation-fraction", "0.001"]) == 0
+    capsys.readouterr()
+    told = fails(capsys, "evaluate", "small", "--shards", shards)
+    assert "--validation-fraction 0.1 --overwrite" in told
+
+
 def test_the_table_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     found = results(capsys, "small")
     assert main(["evaluate", "small"]) == 0

@@ -174,7 +174,10 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"grid": {"data.shards": ["SHARDS", "nothere"]}}, "trial shards=nothere+seed=0: nothere"),
+        (
+            {"grid": {"data.shards": ["SHARDS", "nothere"]}},
+            "trial shards=nothere+seed=0: folder nothere does not exist",
+        ),
         (
             {"variants": {"a": {}, "b": {"data.tokenizer": "gone.json"}}},
             "data.tokenizer of trial b+seed=0: gone.json does not exist; name the tokenizer",

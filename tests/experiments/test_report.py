@@ -301,6 +301,7 @@ def test_plotly_draws_what_is_seen_and_axes_switch_by_keyboard(
 ) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.wait import WebDriverWait
 
     file = tmp_path / "report.html"
     file.write_text(html_of(make_report([seeds], why="To see.")), encoding="utf-8")
@@ -315,10 +316,10 @@ def test_plotly_draws_what_is_seen_and_axes_switch_by_keyboard(
     assert shown() == {"step"}
     driver.find_element(By.ID, "axis-step").send_keys(Keys.ARROW_RIGHT)
     assert shown() == {"tokens"}
+    root = "document.documentElement"
+    fits = f"return {root}.scrollWidth <= {root}.clientWidth"
     for width in (360, 1600):
         driver.set_window_size(width, 900)
-        size = driver.execute_script(
-            "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-        )
-        assert size[0] <= size[1]
+        # plotly follows the window after a moment.
+        WebDriverWait(driver, 30).until(lambda driver: driver.execute_script(fits))
     assert driver.get_log("browser") == []

@@ -180,7 +180,7 @@ def test_what_failed_and_then_finished_is_learned_from_once(make_spec: Any, tmp_
 def test_what_a_sampler_cannot_do_is_refused_before_the_sweep(
     make_spec: Any, changes: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(ValueError, match=complaint):
+    with pytest.raises(ConfigError, match=complaint):
         make_spec(num_trials=5, **changes)
 
 

@@ -233,7 +233,7 @@ def test_a_host_that_is_not_here_is_said(host: str) -> None:
     ("change", "error", "words"),
     [
         ({"run": "nothing"}, ConfigError, "there is no run nothing"),
-        ({"run": "../../etc"}, ConfigError, "no run"),
+        ({"run": "../../etc"}, ConfigError, "not a run folder"),
         ({"checkpoint": "last"}, ConfigError, "neither newest nor best"),
         ({"checkpoint": "8"}, CheckpointError, "8"),
         ({"port": 70000}, ConfigError, "port is 70000"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from groundup.runs.config import RunConfig
@@ -102,10 +102,16 @@ def measure_run(
     config = resolve_device(config)
     language_model = LanguageModel.load(folder, checkpoint, device=config.device)
     tokenizer = language_model.tokenizer
+    shards = open_shards(shards_folder, split, tokenizer)
+    if len(shards) < 2:
+        raise DataError(
+            f"the {split} split in {shards_folder} has too few tokens to evaluate ({len(shards)}); "
+            f"rerun groundup data prepare with --validation-fraction 0.1 --overwrite"
+        )
     with switches(config):
         evaluation = evaluate(
             language_model.model,
-            open_shards(shards_folder, split, tokenizer),
+            shards,
             tokenizer,
             num_windows=None if whole else config.evaluation.num_windows,
             batch_size=config.evaluation.batch_size or sequences_to_evaluate(config),
