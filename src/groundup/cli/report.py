@@ -95,6 +95,18 @@ def write_document(document: "Document", out: Path | None, markdown: Path | None
     return written
 
 
+def print_document(document: "Document") -> None:
+    """What came out, what to know first, and the tables of the first section."""
+    from groundup.experiments.report.document import Table
+    from groundup.experiments.report.text import visible
+
+    for block in document.sections[0].blocks:
+        if isinstance(block, Table):
+            print_document_table(block)
+    for line in (*(verdict.text for verdict in document.verdicts), *document.warnings):
+        print(" ".join(visible(line).split()))
+
+
 def print_document_table(table: "Table") -> None:
     """A table of a page on the screen; marks stand in a last column."""
     from groundup.cli.tables import print_table
