@@ -41,9 +41,9 @@ def test_trials_are_runs_and_the_best_point_wins(
         "learning_rate=0.01",
         "learning_rate=0.001",
     ]
-    assert outcome.best is not None and outcome.best.loss is not None
-    assert outcome.best.loss.mean == pytest.approx(2.005)
-    assert outcome.best.loss.half_width == pytest.approx(12.706 * 0.005, rel=1e-3)
+    best = outcome.results[0].loss
+    assert best is not None and best.mean == pytest.approx(2.005)
+    assert best.half_width == pytest.approx(12.706 * 0.005, rel=1e-3)
     record = outcome.records["learning_rate=0.001+seed=1"]
     assert record.status == "finished" and record.reason is None
     assert (record.step, record.tokens, record.seed) == (20, 20 * 32, 1)

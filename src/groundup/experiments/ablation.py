@@ -15,7 +15,7 @@ from groundup.errors import ConfigError, did_you_mean
 from groundup.experiments.rate_search import LEARNING_RATE, TriedRates, next_rate, read_tried
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
-from groundup.experiments.spec import SweepConfig, base_config, make_spec
+from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import PointResult, SweepOutcome, run_sweep
 from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
@@ -108,7 +108,7 @@ def ablation_spec(
 ) -> SweepConfig:
     """The sweep behind an ablation: every variant at every learning rate."""
     rates = list(learning_rates) or [base.optimizer.learning_rate * f for f in (0.5, 1.0, 2.0)]
-    return make_spec(
+    return SweepConfig(
         name=name,
         why="What is each part of the recipe worth, at its own best learning rate?",
         base=base.model_dump(mode="json"),

@@ -51,20 +51,6 @@ class SweepOutcome:
     records: dict[str, TrialRecord] = field(default_factory=dict)
     stopped_by: signal.Signals | None = None
 
-    @property
-    def best(self) -> PointResult | None:
-        """The first sound one; none where texts differ, for then the losses do not compare."""
-        if not self.has_one_text:
-            return None
-        return next((result for result in self.results if result.is_sound), None)
-
-    @property
-    def has_one_text(self) -> bool:
-        """Did all points learn from the same shards?"""
-        names = ("data.shards", "data.tokenizer")
-        texts = {tuple(result.settings.get(name) for name in names) for result in self.results}
-        return len(texts) <= 1
-
 
 @dataclass(frozen=True)
 class Outlook:

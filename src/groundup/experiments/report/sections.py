@@ -86,6 +86,9 @@ def comparison_document(report: Report) -> Document:
         **({"Begun": report.days} if report.days else {}),
     }
     told = "One run" if num_runs == 1 else f"{num_runs} runs of {len(report.groups)} settings"
+    chart = ()
+    if report.chart is not None:
+        chart = (Figure(slug(report.chart.title), (report.chart,), report.chart.title),)
     days = report.days or f"{datetime.date.today():%Y-%m-%d}"
     return Document(
         kind="report",
@@ -99,7 +102,7 @@ def comparison_document(report: Report) -> Document:
         warnings=report.warnings,
         sections=(
             *(study.section for study in report.studies),
-            Section("results", "Results", _results(report)),
+            Section("results", "Results", (*chart, results_table(report))),
             _curves(report),
             Section("settings", "Settings", _settings(report)),
             Section("cost", "Cost, planned and measured", _cost(report)),
@@ -119,7 +122,7 @@ def _verdicts(report: Report) -> tuple[Verdict, ...]:
     )
 
 
-def _results(report: Report) -> tuple[Block, ...]:
+def results_table(report: Report) -> Table:
     """The groups from best to worst."""
     name = report.measure_name
     styles = assign_styles(report.groups)
@@ -144,10 +147,7 @@ def _results(report: Report) -> tuple[Block, ...]:
         )
         for group in report.groups
     )
-    table = Table(f"Results, best {name} first", headers, rows, "results")
-    if report.chart is None:
-        return (table,)
-    return Figure(slug(report.chart.title), (report.chart,), report.chart.title), table
+    return Table(f"Results, best {name} first", headers, rows, "results")
 
 
 def _seeds(group: Group) -> str:

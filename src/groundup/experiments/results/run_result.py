@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from groundup.config import flatten
 from groundup.experiments.results.run_cost import Cost, cost_of
-from groundup.runs.folder import RunFolder, is_claimed
+from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics, Sample
 from groundup.runs.metrics_file import read_metrics
+from groundup.runs.standing import judge
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
@@ -114,7 +115,7 @@ def read_run(
         notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
     metrics = read_metrics(folder.metrics_file if folder else path)
     num_steps = settings.get("num_steps")
-    outcome = judge(
+    outcome = find_standing(
         folder,
         metrics,
         num_steps if isinstance(num_steps, int) else None,
@@ -134,7 +135,7 @@ def read_run(
     )
 
 
-def judge(
+def find_standing(
     folder: RunFolder | None,
     metrics: Metrics,
     num_steps: int | None,
@@ -143,18 +144,18 @@ def judge(
     """How it stands; what the sweep noted about a trial counts before what the files suggest."""
     status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
     step = metrics.last_step
-    outcome = folder.read_outcome() if folder else None
-    ending = None if outcome is None else outcome.state
+    judged = judge(folder, step, num_steps) if folder else None
+    ending = judged.state if judged else "unknown"
     if "diverged" in (status, ending) or _has_diverged(metrics):
         return Standing("diverged", _divergence_sentence(metrics))
     if status == "pruned":
         return Standing(
             "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
         )
-    if folder is not None and is_claimed(folder.path):
+    if ending == "running":
         return Standing("running", f"Still training; these are its metrics up to step {step:,}.")
     if "failed" in (status, ending):
-        known = outcome.reason if outcome is not None and ending == "failed" else reason
+        known = judged.reason if judged and ending == "failed" else reason
         return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
     if not metrics.num_lines:
         return Standing("empty", "It has no metrics yet.")
