@@ -185,7 +185,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
         ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is not a file"),
         (
             {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
-            "data.shards of the sweep small: folder nothere does not exist; make shards",
+            "data.shards of trial shards=nothere+seed=0: folder nothere does not exist",
         ),
         (
             {
@@ -193,7 +193,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
                 "num_trials": 2,
                 "variants": {"a": {"data.tokenizer": "gone.json"}, "b": {}},
             },
-            "data.tokenizer of the sweep small: gone.json does not exist",
+            "data.tokenizer of trial a+seed=0: gone.json does not exist",
         ),
     ],
 )

@@ -260,7 +260,7 @@ def test_markdown_says_what_the_page_says(
         assert told in page.replace("\\_", "_") and told in html
     assert "| batch size 8 (3 seeds: 0, 1, 2) | **2.0100 ± 0.0248** |" in page
     assert "```text\nOnce upon a time there was a fox.\n```" in page
-    assert len([line for line in page.splitlines() if "| 1 GB (planned " in line]) == 4
+    assert len([line for line in page.splitlines() if "| 1.0 GB (planned " in line]) == 4
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         rows = table.splitlines()
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
@@ -272,7 +272,7 @@ def test_a_run_that_was_stopped_does_not_make_the_others_cheaper(
     write_run(tmp_path / "runs" / "done", [4.0, 3.0, 2.0, 1.0], seed=0)
     write_run(tmp_path / "runs" / "begun", [9.0], seed=1, num_steps=4)
     (text, *_) = markdown_of(make_report([tmp_path / "runs"])).values()
-    assert "| 8 s (planned" in text.partition("## Cost")[2].partition("## ")[0]
+    assert "| 8.0 s (planned" in text.partition("## Cost")[2].partition("## ")[0]
 
 
 @pytest.mark.parametrize(("title", "name"), [("A/B: 2!", "a_b_2"), ("…", "report")])
