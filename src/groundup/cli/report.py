@@ -94,12 +94,13 @@ def write_document(document: "Document", out: Path | None, markdown: Path | None
 
 
 def print_document(document: "Document") -> None:
-    """What came out, what to know first, and the tables of the first section."""
+    """Its tables, what came out, and what to know first."""
     from groundup.experiments.report.document import Table
 
-    for block in document.sections[0].blocks:
-        if isinstance(block, Table):
-            print_document_table(block)
+    for section in document.sections:
+        for block in section.blocks:
+            if isinstance(block, Table):
+                print_document_table(block)
     print_lines([*(verdict.text for verdict in document.verdicts), *document.warnings])
 
 

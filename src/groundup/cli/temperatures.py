@@ -160,7 +160,8 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
                 )
             )
     device = describe_device(arguments.device)
-    return TemperatureStudy(conditions, settings, device, path and path.name, studied)
+    name = None if path is None else path.name
+    return TemperatureStudy(conditions, settings, device, name, studied)
 
 
 def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:

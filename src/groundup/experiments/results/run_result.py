@@ -147,7 +147,7 @@ def find_standing(
     judged = judge(folder, step, num_steps) if folder else None
     ending = judged.state if judged else "unknown"
     if "diverged" in (status, ending) or _has_diverged(metrics):
-        return Standing("diverged", _divergence_sentence(metrics))
+        return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if status == "pruned":
         return Standing(
             "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
@@ -180,21 +180,6 @@ def _has_diverged(metrics: Metrics) -> bool:
     return at_end > lowest + (first - lowest) / 2 and len(losses) > _NUM_AT_END
 
 
-def _divergence_sentence(metrics: Metrics) -> str:
-    lowest = metrics.lowest("loss")
-    if lowest is None:
-        return "It diverged: no loss was ever a finite number."
-    loss, step = lowest
-    end = metrics.last("loss")
-    if metrics.ends_without_loss or end is None:
-        return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
-    if metrics.num_skipped_at_end:
-        return (
-            f"It diverged: best loss {loss:.4g} at step {step:,}; {describe_divergence(metrics)}."
-        )
-    return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
-
-
 def describe_divergence(metrics: Metrics) -> str:
     """What the last metrics of a run that diverged show, for whoever knows that it did."""
     num_skipped = metrics.num_skipped_at_end
@@ -204,11 +189,10 @@ def describe_divergence(metrics: Metrics) -> str:
     lowest, end = metrics.lowest("loss"), metrics.last("loss")
     if lowest is None:
         return "its loss was never a finite number"
+    best = f"{lowest[0]:.4g} at step {lowest[1]:,}"
     if metrics.ends_without_loss or end is None:
-        return f"its loss was no finite number at the end, after {lowest[0]:.4g}"
-    return (
-        f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
-    )
+        return f"its loss was no finite number at the end, after {best}"
+    return f"its training loss was {end:.4g} at the end, after {best}"
 
 
 def _text_or_none(value: Any) -> str | None:
