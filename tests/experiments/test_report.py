@@ -114,7 +114,7 @@ def test_runs_of_different_data_are_named_as_such(
     write_run(tmp_path / "stories", [1.0], "sha256:stories", "sha256:other")
     report = make_report([tmp_path])
     assert "did not all learn from the same data" in report.warnings[0]
-    assert "data A: stories; data B: web" in report.warnings[0]
+    assert "data 1: stories; data 2: web" in report.warnings[0]
     assert "tokenizers differ" in report.warnings[1]
     assert report.winners == [] and "No winner is named" in report.verdicts[0]
     assert "did not all learn from the same data" in Page(html_of(report)).text

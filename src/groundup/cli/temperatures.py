@@ -160,8 +160,8 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
                 )
             )
     device = describe_device(arguments.device)
-    name = None if path is None else path.name
-    return TemperatureStudy(conditions, settings, device, name, studied)
+    source = None if path is None else path.name
+    return TemperatureStudy(conditions, settings, device, source, studied)
 
 
 def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:

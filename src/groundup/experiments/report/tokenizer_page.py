@@ -41,7 +41,7 @@ def tokenizer_document(
 ) -> Document:
     """The whole page: a row per tokenizer, a column per corpus."""
     figure = Figure("bytes_per_token", (_heat_map(study),))
-    sections = []
+    sections: list[Section] = []
     for name, lede, show in _TABLES:
         rows = []
         for tokenizer in study.tokenizers:
