@@ -61,7 +61,7 @@ def test_intervals_move_with_their_values(values: list[float], shift: float) -> 
 
 def test_a_run_tells_all_that_its_folder_holds(tmp_path: Path, write_run: WriteRun) -> None:
     run = read_run(write_run(tmp_path / "one", [3.0, 2.0, 2.5], seed=7))
-    assert (run.name, run.seed, run.num_steps_done) == ("one", 7, 3)
+    assert (run.name, run.seed, run.metrics.last_step) == ("one", 7, 3)
     assert run.settings["optimizer.name"] == "adamw"
     assert run.data_id == "sha256:aa"
     assert run.outcome.state == "finished"
@@ -90,22 +90,35 @@ def test_planned_cost_is_the_planners(tmp_path: Path, write_run: WriteRun) -> No
     assert (cost.tokens, cost.mfu, cost.memory_bytes) == (16384, 0.25, 10**9)
 
 
-def test_a_torn_last_line_is_named_and_the_rest_kept(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "one", [3.0, 2.0])
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 3, "lo')
-    run = read_run(folder)
-    assert run.metrics.num_lines == 2
-    assert run.notes == ("the last line of metrics.jsonl is unfinished and was left out",)
-
-
-def test_damaged_lines_are_counted_and_the_rest_kept(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "one", [3.0])
-    good = (folder / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").write_text(f"[1]\n{good}\0\n" + "[" * 100_000 + "\n")
-    run = read_run(folder)
-    assert run.metrics.num_lines == 1
-    assert run.notes == ("3 lines are not JSON objects and left out (first: line 1)",)
+@pytest.mark.parametrize(
+    ("spoil", "num_lines", "note"),
+    [
+        (
+            lambda good: good + '{"step": 3, "lo',
+            2,
+            "the last line of metrics.jsonl is unfinished and was left out",
+        ),
+        (
+            lambda good: f"[1]\n{good}\0\n" + "[" * 100_000 + "\n",
+            2,
+            "3 lines are not JSON objects and left out (first: line 1)",
+        ),
+        (lambda good: "", 0, "metrics.jsonl has no metrics yet"),
+    ],
+    ids=["torn", "damaged", "empty"],
+)
+def test_lines_that_cannot_be_read_are_named_and_the_rest_kept(
+    tmp_path: Path,
+    write_run: WriteRun,
+    spoil: Callable[[str], str],
+    num_lines: int,
+    note: str,
+) -> None:
+    file = write_run(tmp_path / "one", [3.0, 2.0]) / "metrics.jsonl"
+    file.write_text(spoil(file.read_text()))
+    run = read_run(file.parent)
+    assert (run.metrics.num_lines, run.notes) == (num_lines, (note,))
+    assert run.outcome.state == ("finished" if num_lines else "empty")
 
 
 def test_a_folder_that_has_just_begun_is_a_run_without_figures(tmp_path: Path) -> None:
@@ -115,13 +128,6 @@ def test_a_folder_that_has_just_begun_is_a_run_without_figures(tmp_path: Path) -
     assert run.outcome.state == "empty"
     assert len(run.notes) == 3
     assert run.cost.num_parameters is None
-
-
-def test_empty_metrics_are_no_figures(tmp_path: Path, write_run: WriteRun) -> None:
-    folder = write_run(tmp_path / "one", [], num_steps=5)
-    run = read_run(folder)
-    assert run.outcome.state == "empty"
-    assert run.notes == ("metrics.jsonl has no metrics yet",)
 
 
 def test_a_run_that_somebody_trains_is_running(tmp_path: Path, write_run: WriteRun) -> None:

@@ -120,7 +120,7 @@ def train_all(spec: SweepConfig) -> list[RunResult]:
 def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
     grid = {"batch_size": [1, 8], "optimizer.learning_rate": [0.002]}
     runs = train_all(load_sweep(shrink("batch_size", tokens=640, grid=grid)))
-    seen = {(run.metrics.last("tokens"), run.num_steps_done) for run in runs}
+    seen = {(run.metrics.last("tokens"), run.metrics.last_step) for run in runs}
     assert seen == {(640, 40), (640, 5)}
 
 

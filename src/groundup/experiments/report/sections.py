@@ -274,9 +274,9 @@ def _samples(report: Report) -> tuple[Block, ...]:
     """The newest texts of each group, best group first, with the earlier ones folded away."""
     specimens = []
     for group in report.groups:
-        run = next((run for run in group.runs if run.samples), None)
+        run = next((run for run in group.runs if run.metrics.samples), None)
         if run is not None:
-            newest, *earlier = reversed(run.samples)
+            newest, *earlier = reversed(run.metrics.samples)
             kept = [earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER)]
             before = tuple(_specimen(run, sample, "") for sample in kept)
             specimens.append(_specimen(run, newest, group.label, before))
@@ -330,7 +330,7 @@ def _runs(report: Report) -> Table:
             (
                 Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
                 UNKNOWN if run.seed is None else str(run.seed),
-                f"{run.num_steps_done:,}",
+                f"{run.metrics.last_step:,}",
                 show_count(run.cost.tokens),
                 show_duration(run.cost.seconds),
                 str(run.environment.get("started", UNKNOWN)).replace("T", " "),

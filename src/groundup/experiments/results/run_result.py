@@ -14,7 +14,7 @@ from typing import Any, Literal
 from groundup.config import flatten
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.runs.folder import RunFolder
-from groundup.runs.metrics import Metrics, Sample
+from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 from groundup.runs.standing import judge
 
@@ -71,14 +71,6 @@ class RunResult:
         """When it began, as 2026-11-15."""
         day = str(self.environment.get("started", ""))[:10]
         return day if _DAY.fullmatch(day) else None
-
-    @property
-    def num_steps_done(self) -> int:
-        return self.metrics.last_step
-
-    @property
-    def samples(self) -> list[Sample]:
-        return self.metrics.samples
 
     @property
     def prompts(self) -> list[str]:
