@@ -71,16 +71,11 @@ def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
 
     Some trials may fail, where memory ends for example; when all do, nothing was found out.
     """
-    if stopped_by is None:
-        _check_results(folder)
-        return 0
-    print("stopped before the end: the same command goes on")
-    return 128 + stopped_by
-
-
-def _check_results(folder: Path) -> None:
     from groundup.experiments.sweep_folder import SweepFolder
 
+    if stopped_by is not None:
+        print("stopped before the end: the same command goes on")
+        return 128 + stopped_by
     records = list(SweepFolder(folder).records().values())
     if not records:
         raise DataError(f"no trial of {folder} could be run: fix what the warnings above name")
@@ -89,6 +84,7 @@ def _check_results(folder: Path) -> None:
             f"all {len(records)} trials of {folder} failed, the last one with: "
             f"{records[-1].reason}. Fix that; the same command tries them again"
         )
+    return 0
 
 
 def print_trials(
