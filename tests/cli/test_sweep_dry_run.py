@@ -185,7 +185,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
         ({"settings": {"data.tokenizer": "/"}}, "data.tokenizer of trial seed=0: / is not a file"),
         (
             {"sampler": "tpe", "num_trials": 2, "grid": {"data.shards": ["SHARDS", "nothere"]}},
-            "data.shards of the sweep small: folder nothere does not exist; make shards",
+            "data.shards of trial shards=nothere+seed=0: folder nothere does not exist",
         ),
         (
             {
@@ -193,7 +193,7 @@ def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
                 "num_trials": 2,
                 "variants": {"a": {"data.tokenizer": "gone.json"}, "b": {}},
             },
-            "data.tokenizer of the sweep small: gone.json does not exist",
+            "data.tokenizer of trial a+seed=0: gone.json does not exist",
         ),
     ],
 )
@@ -221,7 +221,7 @@ def test_what_has_ended_needs_its_data_no_more(
     folder.path.mkdir(parents=True)
     folder.add_record(TrialRecord("seed=0", "base", "finished", 0, best_validation_loss=2.0))
     assert main(["sweep", spec, "--dry-run"]) == 0 and main(["sweep", spec]) == 0
-    assert "best: base" in capsys.readouterr().out
+    assert "the runs are in sweeps" in capsys.readouterr().out
 
 
 def test_a_trial_that_has_begun_has_its_own_tokenizer(

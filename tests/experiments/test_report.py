@@ -114,7 +114,7 @@ def test_runs_of_different_data_are_named_as_such(
     write_run(tmp_path / "stories", [1.0], "sha256:stories", "sha256:other")
     report = make_report([tmp_path])
     assert "did not all learn from the same data" in report.warnings[0]
-    assert "data A: stories; data B: web" in report.warnings[0]
+    assert "data 1: stories; data 2: web" in report.warnings[0]
     assert "tokenizers differ" in report.warnings[1]
     assert report.winners == [] and "No winner is named" in report.verdicts[0]
     assert "did not all learn from the same data" in Page(html_of(report)).text
@@ -154,7 +154,7 @@ def test_the_page_says_what_was_run_why_and_what_came_of_it(seeds: Path, html_of
     for told in (
         *("How small may a batch be?", "2.0100 ± 0.0248", "3 seeds: 0, 1, 2", "NVIDIA H200"),
         *("planned", "there was a fox", "groundup train --name b8s0", "✕ diverged", "★ best"),
-        "best loss 1 at step 2, at the end no finite number",
+        "its loss was no finite number at the end, after 1 at step 2",
     ):
         assert told in text
 
@@ -260,7 +260,7 @@ def test_markdown_says_what_the_page_says(
         assert told in page.replace("\\_", "_") and told in html
     assert "| batch size 8 (3 seeds: 0, 1, 2) | **2.0100 ± 0.0248** |" in page
     assert "```text\nOnce upon a time there was a fox.\n```" in page
-    assert len([line for line in page.splitlines() if "| 1 GB (planned " in line]) == 4
+    assert len([line for line in page.splitlines() if "| 1.0 GB (planned " in line]) == 4
     for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
         rows = table.splitlines()
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
@@ -272,7 +272,7 @@ def test_a_run_that_was_stopped_does_not_make_the_others_cheaper(
     write_run(tmp_path / "runs" / "done", [4.0, 3.0, 2.0, 1.0], seed=0)
     write_run(tmp_path / "runs" / "begun", [9.0], seed=1, num_steps=4)
     (text, *_) = markdown_of(make_report([tmp_path / "runs"])).values()
-    assert "| 8 s (planned" in text.partition("## Cost")[2].partition("## ")[0]
+    assert "| 8.0 s (planned" in text.partition("## Cost")[2].partition("## ")[0]
 
 
 @pytest.mark.parametrize(("title", "name"), [("A/B: 2!", "a_b_2"), ("…", "report")])

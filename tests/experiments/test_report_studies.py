@@ -170,9 +170,9 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
     assert make_report([sweep]).verdicts == (
-        "Against the base (4.0000 ± 0.1000), each at its own best rate, are clearly better: muon "
-        "(-0.5000); clearly worse: silu (+0.2500); not told apart from it: qk-norm (+0.0500); "
-        "without a run that came to its end: no-norm.",
+        "Against the base (4.0000 ± 0.1000), each at its own best learning rate: clearly better: "
+        "muon (-0.5000); not told apart from the base: qk-norm (+0.0500); clearly worse: silu "
+        "(+0.2500); no run came to its end: no-norm.",
     )
     (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
     assert "alone has finished" in make_report([sweep]).verdicts[0]

@@ -77,10 +77,24 @@ def test_every_trial_has_a_core_to_run_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert [slot.environment for slot in found] == [{"OMP_NUM_THREADS": "1"}] * 3
 
 
-@pytest.mark.parametrize(("jobs", "count"), [(None, 2), (1, 1), (2, 2), (5, 2)])
-def test_devices_are_counted_once(two_devices: None, jobs: int | None, count: int) -> None:
-    assert num_devices(make_slots(RunConfig(device="cuda"), jobs)) == count
-    assert num_devices(make_slots(RunConfig(device="cpu"), jobs)) == 1
+@pytest.mark.parametrize(
+    ("device", "jobs", "expected"),
+    [
+        ("auto", None, ["0", "5"]),
+        ("cuda", 4, ["0", "5", "0", "5"]),
+        ("cuda", 1, ["0"]),
+        ("cuda:1", None, [None]),
+        ("cpu", None, [None]),
+        ("cpu", 2, [None, None]),
+    ],
+)
+def test_slots_follow_the_device(
+    two_devices: None, device: str, jobs: int | None, expected: list[str | None]
+) -> None:
+    found = make_slots(RunConfig(device=device), jobs)
+    assert [slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in found] == expected
+    assert len({id(slot) for slot in found}) == len(expected)
+    assert num_devices(found) == len(set(expected))
 
 
 @pytest.mark.parametrize(

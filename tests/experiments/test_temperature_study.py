@@ -1,6 +1,5 @@
 """Texts at several temperatures: the metrics by hand, the laws of settings, a model as oracle."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from groundup.experiments.report.markdown_page import render_markdown
 from groundup.experiments.report.temperature_page import (
     METRICS,
     temperature_document,
-    warnings_of,
 )
 from groundup.experiments.temperatures import (
     Conditions,
@@ -199,7 +197,7 @@ def test_the_same_study_gives_the_same_figures_and_no_setting_feels_another(
     language_model: LanguageModel, studied: RunStudy
 ) -> None:
     again = study_run("small", language_model, SETTINGS, CONDITIONS)
-    assert json.dumps(as_study(again).as_json()) == json.dumps(as_study(studied).as_json())
+    assert again == studied
     alone = study_run("small", language_model, SETTINGS[-1:], CONDITIONS)
     assert alone.results == studied.results[-1:]
 
@@ -241,7 +239,7 @@ def test_a_full_context_is_told(language_model: LanguageModel) -> None:
     assert run.most_tokens == 5
     assert all(text.figures["num_tokens"] == 5 for text in run.results[0].texts)
     study = TemperatureStudy(conditions, SETTINGS, "a device", None, [run])
-    (warning,) = warnings_of(study)
+    (warning,) = temperature_document(study, "Cut").warnings
     assert "after 5 tokens" in warning
     assert warning in pages_of(study, "Cut")["cut.md"]
 

@@ -16,9 +16,15 @@ import pytest
 import yaml
 
 from groundup.cli.main import main
+from groundup.config import load_settings, save_yaml
 from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
+from groundup.experiments.ablation import ablation_spec
+from groundup.experiments.results.run_result import RunResult, read_run
+from groundup.experiments.spec import SweepConfig, load_sweep
+from groundup.experiments.sweep import plan_trials
 from groundup.files import read_json_lines
+from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_tokenizer
 
@@ -84,7 +90,7 @@ def report(folder: str) -> str:
     """The page for docs/experiments, after one that opens offline was written as well."""
     run("report", folder, "--out", f"{folder}.html", "--markdown", "experiments")
     assert Path(f"{folder}.html").stat().st_size > 10_000
-    return Path("experiments", f"{Path(folder).name}.md").read_text("utf-8")
+    return max(Path("experiments").glob("*.md"), key=os.path.getmtime).read_text("utf-8")
 
 
 def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
@@ -102,39 +108,38 @@ def test_learning_rates_are_swept_beyond_the_edge(laboratory: Path) -> None:
     assert "# Learning rate" in page and "diverged" in page and "unclipped" in page
 
 
+def train_all(spec: SweepConfig) -> list[RunResult]:
+    """Every trial of a sweep, in this process: starting one takes longer than training it."""
+    trials = plan_trials(spec, Path("sweeps", spec.name))
+    for trial in trials:
+        save_yaml(Path("trial.yaml"), trial.config)
+        run("train", "--config", "trial.yaml")
+    return [read_run(trial.config.run_folder) for trial in trials]
+
+
 def test_batches_of_all_sizes_see_the_same_tokens(laboratory: Path) -> None:
     grid = {"batch_size": [1, 8], "optimizer.learning_rate": [0.002]}
-    run("sweep", shrink("batch_size", tokens=1_280, grid=grid), "--jobs", "2")
-    records = list(read_json_lines(RECORDS["batch_size"]))
-    assert {(record["tokens"], record["step"]) for record in records} == {(1_280, 80), (1_280, 10)}
-    assert "batch" in report("sweeps/batch_size")
+    runs = train_all(load_sweep(shrink("batch_size", tokens=640, grid=grid)))
+    seen = {(run.metrics.last("tokens"), run.metrics.last_step) for run in runs}
+    assert seen == {(640, 40), (640, 5)}
 
 
-def test_texts_are_compared_and_written_at_several_temperatures(
-    laboratory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("sweep", shrink("text", tokens=1_280), "--jobs", "2")
-    assert "no best: the texts differ" in capsys.readouterr().out
-    page = report("sweeps/text")
+def test_texts_are_compared_and_written_at_several_temperatures(laboratory: Path) -> None:
+    runs = train_all(load_sweep(shrink("text", tokens=640)))
+    page = report("sweeps/text/runs")
     assert "did not all learn from the same data" in page and "Once upon a time" in page
-    runs = [f"sweeps/text/runs/{name}+seed=0" for name in ("stories", "web")]
     words = "--temperatures 0 1 --top-p 0.9 --num-samples 3 --max-tokens 8 --device cpu".split()
-    words += ["--checkpoint", "best"]
-    run("temperatures", *runs, *words, "--out", "study.json", "--markdown", "experiments")
+    words += ["--checkpoint", "best", "--out", "study.json", "--markdown", "experiments"]
+    run("temperatures", *(str(one.path) for one in runs), *words)
     assert len(json.loads(Path("study.json").read_text("utf-8"))) > 0
 
 
 def test_parts_are_taken_away_one_by_one(laboratory: Path) -> None:
-    base = yaml.safe_load((CONFIGS / "train" / "web.yaml").read_text("utf-8"))
-    for name, value in SMALL.items():
-        section, _, key = name.rpartition(".")
-        (base[section] if section else base)[key] = value
-    Path("base.yaml").write_text(yaml.safe_dump(base), "utf-8")
-    words = "--variants muon --learning-rates 0.003 --seeds 0 --tokens 1280 --jobs 2"
-    run("ablate", "base.yaml", *words.split())
-    rows = json.loads(Path("sweeps/ablations/ablation.json").read_text("utf-8"))
-    assert [row["variant"] for row in rows] == ["base", "muon"]
-    assert "muon" in report("sweeps/ablations")
+    base = load_settings(RunConfig, CONFIGS / "train" / "web.yaml", SMALL)
+    spec = ablation_spec(base, learning_rates=[0.003], tokens=320)
+    runs = train_all(spec)
+    assert len(runs) == len(spec.variants) > 7
+    assert {run.outcome.state for run in runs} == {"finished"}
 
 
 def test_the_recipe_keeps_to_its_time(laboratory: Path) -> None:

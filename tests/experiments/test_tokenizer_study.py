@@ -28,6 +28,7 @@ def babble(words: str, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+BYTES_ONLY = Tokenizer({id: bytes([id]) for id in range(256)}, [])
 CORPORA = {
     "stories": babble("the little bird found a shiny stone under old trees and sang", 0),
     "code": babble("def return self lambda import yield while print(value) == None:", 1),
@@ -62,16 +63,14 @@ def test_a_tokenizer_is_best_at_home() -> None:
 
 
 def test_a_given_tokenizer_is_measured_beside_a_learned_one_of_its_name() -> None:
-    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-    study = study_tokenizers(CORPORA, {"code-270": bytes_only}, vocab_sizes=[270], num_passes=1)
+    study = study_tokenizers(CORPORA, {"code-270": BYTES_ONLY}, vocab_sizes=[270], num_passes=1)
     assert study.tokenizers == ["code-270", "stories-270", "code-270 (learned)"]
     assert study.cell("code-270", "code").bytes_per_token == 1.0
     assert study.cell("code-270 (learned)", "code").relative_to_home == 1
 
 
 def test_a_given_tokenizer_has_no_home() -> None:
-    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-    study = study_tokenizers(CORPORA, {"bytes": bytes_only}, num_passes=1)
+    study = study_tokenizers(CORPORA, {"bytes": BYTES_ONLY}, num_passes=1)
     assert [cell.bytes_per_token for cell in study.cells] == [1.0, 1.0]
     assert {cell.relative_to_home for cell in study.cells} == {None}
 
@@ -100,9 +99,8 @@ def test_the_command_prints_tables_and_writes_json(
 
 def test_special_tokens_between_documents_are_not_measured() -> None:
     marked = {name: text.replace("\n", "<|end|>") for name, text in CORPORA.items()}
-    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     study = study_tokenizers(
-        marked, {"bytes": bytes_only}, vocab_sizes=[270], special_tokens=["<|end|>"], num_passes=1
+        marked, {"bytes": BYTES_ONLY}, vocab_sizes=[270], special_tokens=["<|end|>"], num_passes=1
     )
     for corpus, text in marked.items():
         words = hold_out(text, corpus)[1].replace("<|end|>", "")
@@ -113,9 +111,8 @@ def test_special_tokens_between_documents_are_not_measured() -> None:
 def study() -> TokenizerStudy:
     """Two corpora whose names are no markup, two sizes, and a tokenizer that was given."""
     corpora = {"<b>stories</b>": CORPORA["stories"], "code | css": CORPORA["code"]}
-    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
     return study_tokenizers(
-        corpora, {"bytes": bytes_only}, vocab_sizes=[270, 290], num_passes=1, device="A <CPU>"
+        corpora, {"bytes": BYTES_ONLY}, vocab_sizes=[270, 290], num_passes=1, device="A <CPU>"
     )
 
 
@@ -188,8 +185,7 @@ def test_a_corpus_too_small_for_its_vocabulary_stays_in_its_group() -> None:
 
 
 def test_given_tokenizers_alone_have_no_homes_to_speak_of(tmp_path: Path) -> None:
-    bytes_only = Tokenizer({id: bytes([id]) for id in range(256)}, [])
-    study = study_tokenizers({"code": CORPORA["code"]}, {"bytes": bytes_only}, num_passes=1)
+    study = study_tokenizers({"code": CORPORA["code"]}, {"bytes": BYTES_ONLY}, num_passes=1)
     assert find_verdicts(study) == []
     page = render_markdown(tokenizer_document(study, "Bytes"))["bytes.md"]
     assert "with 1 that were given" in page and "Away from home" not in page

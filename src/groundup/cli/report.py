@@ -3,7 +3,7 @@
 Also what all verbs that make such pages have in common: check, write, print.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,6 @@ def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
     from groundup.experiments.report.comparison import make_report, run_notes
     from groundup.experiments.report.sections import comparison_document
-    from groundup.experiments.report.text import visible
 
     if not arguments.runs:
         raise ConfigError("groundup report needs at least one run: name its folder")
@@ -59,8 +58,7 @@ def run(arguments: Arguments) -> None:
     )
     out = arguments.out or (None if arguments.markdown else Path("report.html"))
     written = write_document(comparison_document(report), out, arguments.markdown)
-    for line in (*report.verdicts, *report.warnings, *run_notes(report.runs)):
-        print(" ".join(visible(line).split()))
+    print_lines((*report.verdicts, *report.warnings, *run_notes(report.runs)))
     print_written(written)
 
 
@@ -95,6 +93,17 @@ def write_document(document: "Document", out: Path | None, markdown: Path | None
     return written
 
 
+def print_document(document: "Document") -> None:
+    """Its tables, what came out, and what to know first."""
+    from groundup.experiments.report.document import Table
+
+    for section in document.sections:
+        for block in section.blocks:
+            if isinstance(block, Table):
+                print_document_table(block)
+    print_lines([*(verdict.text for verdict in document.verdicts), *document.warnings])
+
+
 def print_document_table(table: "Table") -> None:
     """A table of a page on the screen; marks stand in a last column."""
     from groundup.cli.tables import print_table
@@ -113,12 +122,17 @@ def print_document_table(table: "Table") -> None:
     print_table(visible(table.title), headers, rows)
 
 
-def print_written(paths: Sequence[Path]) -> None:
-    """One line per page; a name cannot command the terminal."""
+def print_lines(lines: Iterable[str]) -> None:
+    """Each on a line of its own; nothing in them can command the terminal."""
     from groundup.experiments.report.text import visible
 
-    for path in paths:
-        print(f"written: {visible(str(path))}")
+    for line in lines:
+        print(" ".join(visible(line).split()))
+
+
+def print_written(paths: Sequence[Path]) -> None:
+    """One line per page."""
+    print_lines(f"written: {path}" for path in paths)
 
 
 def remove_old_pictures(files: Collection[Path]) -> None:

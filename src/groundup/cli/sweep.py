@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from groundup.experiments.report.studies import Study
     from groundup.experiments.spec import SweepConfig
-    from groundup.experiments.sweep import Outlook, PointResult, SweepOutcome
+    from groundup.experiments.sweep import Outlook
     from groundup.experiments.trials import Trial
 
 
@@ -55,7 +55,8 @@ def run(arguments: Arguments) -> int:
         print_expected_time(outlook.left, arguments.jobs, spec.minutes)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
-    print_outcome(spec.name, outcome)
+    if outcome.records:
+        print_outcome(path)
     return exit_status(outcome.stopped_by, path)
 
 
@@ -70,16 +71,11 @@ def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
 
     Some trials may fail, where memory ends for example; when all do, nothing was found out.
     """
-    if stopped_by is None:
-        _check_results(folder)
-        return 0
-    print("stopped before the end: the same command goes on")
-    return 128 + stopped_by
-
-
-def _check_results(folder: Path) -> None:
     from groundup.experiments.sweep_folder import SweepFolder
 
+    if stopped_by is not None:
+        print("stopped before the end: the same command goes on")
+        return 128 + stopped_by
     records = list(SweepFolder(folder).records().values())
     if not records:
         raise DataError(f"no trial of {folder} could be run: fix what the warnings above name")
@@ -88,6 +84,7 @@ def _check_results(folder: Path) -> None:
             f"all {len(records)} trials of {folder} failed, the last one with: "
             f"{records[-1].reason}. Fix that; the same command tries them again"
         )
+    return 0
 
 
 def print_trials(
@@ -177,36 +174,13 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None
     print(line)
 
 
-def print_outcome(title: str, outcome: "SweepOutcome") -> None:
-    """The points from best to worst, and where everything lies."""
-    from groundup.cli.tables import print_table
+def print_outcome(folder: Path) -> None:
+    """The results of the report about the sweep, what came out of it, and where everything lies."""
+    from groundup.cli.report import print_document_table, print_lines
+    from groundup.experiments.report.comparison import make_report
+    from groundup.experiments.report.sections import results_table
 
-    if outcome.results:
-        headers = ("point", "seeds", "loss", "±", "bits per byte", "how they ended")
-        print_table(title, headers, [_row(result) for result in outcome.results])
-    if outcome.best is not None:
-        print(f"best: {outcome.best.point}")
-    if not outcome.has_one_text:
-        print("no best: the texts differ, and with them what a loss means; bits per byte compare")
-    print(f"the runs are in {outcome.folder / 'runs'}; groundup report {outcome.folder} shows them")
-
-
-def _row(result: "PointResult") -> list[str]:
-    from groundup.experiments.results.statistics import confidence_interval
-
-    statuses = [record.status for record in result.records]
-    ended = ", ".join(
-        status if len(set(statuses)) == 1 else f"{statuses.count(status)} {status}"
-        for status in dict.fromkeys(statuses)
-    )
-    bits = [record.bits_per_byte for record in result.records if record.status == "finished"]
-    bits_per_byte = confidence_interval([value for value in bits if value is not None])
-    loss = result.loss
-    return [
-        result.point,
-        str(len(result.records)),
-        "-" if loss is None else f"{loss.mean:.4f}",
-        "-" if loss is None or loss.half_width is None else f"{loss.half_width:.4f}",
-        "-" if bits_per_byte is None else f"{bits_per_byte.mean:.4f}",
-        ended,
-    ]
+    report = make_report([folder])
+    print_document_table(results_table(report))
+    print_lines((*report.verdicts, *report.warnings))
+    print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")

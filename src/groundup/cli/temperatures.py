@@ -1,33 +1,29 @@
 """`groundup temperatures`: what temperature and top-p do to the texts of trained models."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional, UseAppendAction
 
-from groundup.cli.report import check_outputs, print_written, read_finding, write_document
+from groundup.cli.report import (
+    check_outputs,
+    print_document,
+    print_written,
+    read_finding,
+    write_document,
+)
 from groundup.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from groundup.experiments.reference_text import ReferenceText
     from groundup.experiments.temperatures import RunStudy, TemperatureStudy
-    from groundup.generation import LanguageModel
+    from groundup.tokenizer import Tokenizer
 
 DEFAULT_PROMPT = "Once upon a time"
 
-
-_HOW_TO_GENERATE = (
-    "temperatures",
-    "top_p",
-    "prompt",
-    "num_samples",
-    "max_tokens",
-    "seed",
-    "reference",
-    "checkpoint",
-    "device",
-)
+# What may be said about a study that has been made; all else decides what is generated.
+_OF_THE_PAGE = ("runs", "out", "markdown", "title", "why", "finding")
 
 
 @dataclass(frozen=True)
@@ -94,14 +90,13 @@ def run(arguments: Arguments) -> None:
     check_outputs([arguments.out] if arguments.out else [], (".json",), arguments.markdown)
     finding = read_finding(arguments.finding) or ""
     study = read_written(arguments) or make_study(arguments)
-    print_study(study)
+    title, why = arguments.title, arguments.why
+    document = temperature_document(study, title, why=why, finding=finding)
+    print_document(document)
     if arguments.out is not None:
-        write_json_atomic(arguments.out, study.as_json())
+        write_json_atomic(arguments.out, asdict(study))
         print_written([arguments.out])
-    if arguments.markdown is not None:
-        title, why = arguments.title, arguments.why
-        document = temperature_document(study, title, why=why, finding=finding)
-        print_written(write_document(document, None, arguments.markdown))
+    print_written(write_document(document, None, arguments.markdown))
 
 
 def read_written(arguments: Arguments) -> "TemperatureStudy | None":
@@ -115,8 +110,8 @@ def read_written(arguments: Arguments) -> "TemperatureStudy | None":
             f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
         )
     usual = Arguments(runs)
-    for name in _HOW_TO_GENERATE:
-        if getattr(arguments, name) != getattr(usual, name):
+    for name, value in vars(arguments).items():
+        if name not in _OF_THE_PAGE and value != getattr(usual, name):
             raise ConfigError(
                 f"{files[0]} is a study that has been made, and --{name.replace('_', '-')} would "
                 f"change nothing in it: leave it out, or name the runs to generate with"
@@ -130,6 +125,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     """All runs, one after another; mistakes are told before the first text."""
     from groundup.cli.generate import load_to_write
     from groundup.cli.progress import progress_bar
+    from groundup.experiments.reference_text import read_reference
     from groundup.experiments.temperatures import (
         Conditions,
         TemperatureStudy,
@@ -145,11 +141,13 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
         seed=arguments.seed,
     )
     folders = find_folders(arguments.runs)
-    common = _read_reference(arguments)
+    num_documents = max(2, arguments.num_samples)
+    path = arguments.reference
+    common = None if path is None else read_reference(path, num_documents)
     studied: list[RunStudy] = []
     for name, folder in folders.items():
         language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
-        reference = _reference_of(folder, language_model, common, arguments)
+        reference = _reference_of(folder, language_model.tokenizer, common, num_documents)
         with progress_bar(f"generating with {name}", "texts") as report:
             studied.append(
                 study_run(
@@ -161,9 +159,9 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
                     progress=report,
                 )
             )
-    reference_name = None if arguments.reference is None else arguments.reference.name
     device = describe_device(arguments.device)
-    return TemperatureStudy(conditions, settings, device, reference_name, studied)
+    source = None if path is None else path.name
+    return TemperatureStudy(conditions, settings, device, source, studied)
 
 
 def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:
@@ -193,65 +191,17 @@ def describe_device(device: str) -> str:
     return device_name(resolve_device(load_settings(RunConfig, overrides={"device": device})))
 
 
-def print_study(study: "TemperatureStudy") -> None:
-    """Two tables for each run: how sure and how long; how varied."""
-    from groundup.cli.tables import print_table
-    from groundup.experiments.report.temperature_page import (
-        metrics_in,
-        row_of,
-        show_finished,
-        warnings_of,
-    )
-    from groundup.experiments.report.text import UNKNOWN, visible
-
-    metrics = metrics_in(study)
-    first = [metric for metric in metrics if not metric.name.endswith("grams")]
-    second = [metric for metric in metrics if metric.name.endswith("grams")]
-    for run in study.runs:
-        name = " ".join(visible(run.name).split())
-        rows = [
-            [result.setting.label, *row_of(result.figures, first), show_finished(result)]
-            for result in run.results
-        ]
-        varied = [[result.setting.label, *row_of(result.figures, second)] for result in run.results]
-        if run.reference is not None:
-            rows.append(["reference text", *row_of(run.reference, first), UNKNOWN])
-            varied.append(["reference text", *row_of(run.reference, second)])
-        headers = ["temperature", *(metric.short_title for metric in first), "ended"]
-        print_table(f"{name}: how sure, how long", headers, rows)
-        headers = ["temperature", *(metric.short_title for metric in second)]
-        print_table(f"{name}: how varied, in n-grams of words", headers, varied)
-    for warning in warnings_of(study):
-        print(" ".join(visible(warning).split()))
-
-
-def _read_reference(arguments: Arguments) -> "ReferenceText | None":
-    if arguments.reference is None:
-        return None
-    from groundup.experiments.reference_text import read_reference
-
-    return read_reference(arguments.reference, _num_documents(arguments))
-
-
 def _reference_of(
-    folder: Path,
-    language_model: "LanguageModel",
-    common: "ReferenceText | None",
-    arguments: Arguments,
+    folder: Path, tokenizer: "Tokenizer", common: "ReferenceText | None", num_documents: int
 ) -> "ReferenceText | None":
     """What one run is held against: text that it has not learned from, where there is such."""
     from groundup.experiments.reference_text import ReferenceText, unseen_documents
     from groundup.runs.folder import RunFolder
 
-    tokenizer, most = language_model.tokenizer, _num_documents(arguments)
-    unseen = unseen_documents(RunFolder(folder), tokenizer, most)
+    unseen = unseen_documents(RunFolder(folder), tokenizer, num_documents)
     if not unseen:
         return common
     return ReferenceText(None if common is None else common.words, unseen, is_unseen=True)
-
-
-def _num_documents(arguments: Arguments) -> int:
-    return max(2, arguments.num_samples)
 
 
 def _readable(prompt: str) -> str:

@@ -1,22 +1,18 @@
 """`groundup tokenizer study`: every tokenizer on every corpus, at home and abroad, and how fast."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from groundup.cli.report import (
     check_outputs,
-    print_document_table,
+    print_document,
     print_written,
     read_finding,
     write_document,
 )
 from groundup.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from groundup.experiments.tokenizer_study import TokenizerStudy
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,9 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Read, train, measure, print, write."""
     from groundup.cli.temperatures import describe_device
-    from groundup.experiments.report.tokenizer_page import find_tables
+    from groundup.experiments.report.tokenizer_page import tokenizer_document
     from groundup.experiments.tokenizer_study import study_tokenizers
+    from groundup.files import write_json_atomic
     from groundup.tokenizer import Tokenizer
 
     if not arguments.corpora:
@@ -90,26 +87,15 @@ def run(arguments: Arguments) -> None:
         num_threads=arguments.num_threads,
         device=describe_device("cpu") if arguments.out or arguments.markdown else "",
     )
-    for _, table in find_tables(study):
-        print_document_table(table)
-    print_written(write_study(study, arguments, finding))
-
-
-def write_study(study: "TokenizerStudy", arguments: Arguments, finding: str) -> list[Path]:
-    """Every file that was asked for; those a reader would open."""
-    from groundup.experiments.report.tokenizer_page import tokenizer_document
-    from groundup.files import write_json_atomic
-
-    title, why = arguments.title, arguments.why
-    document = tokenizer_document(study, title, why=why, finding=finding)
-    written = []
+    document = tokenizer_document(study, arguments.title, why=arguments.why, finding=finding)
+    print_document(document)
     for path in arguments.out:
         if path.suffix == ".json":
-            write_json_atomic(path, study.as_json())
-            written.append(path)
+            write_json_atomic(path, asdict(study))
+            print_written([path])
         else:
-            written += write_document(document, path, None)
-    return written + write_document(document, None, arguments.markdown)
+            print_written(write_document(document, path, None))
+    print_written(write_document(document, None, arguments.markdown))
 
 
 def _read(corpus: str, max_bytes: int) -> str:

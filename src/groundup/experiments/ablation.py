@@ -15,7 +15,7 @@ from groundup.errors import ConfigError, did_you_mean
 from groundup.experiments.rate_search import LEARNING_RATE, TriedRates, next_rate, read_tried
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
-from groundup.experiments.spec import SweepConfig, base_config, make_spec
+from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import PointResult, SweepOutcome, run_sweep
 from groundup.experiments.trials import Point
 from groundup.files import write_json_atomic
@@ -108,7 +108,7 @@ def ablation_spec(
 ) -> SweepConfig:
     """The sweep behind an ablation: every variant at every learning rate."""
     rates = list(learning_rates) or [base.optimizer.learning_rate * f for f in (0.5, 1.0, 2.0)]
-    return make_spec(
+    return SweepConfig(
         name=name,
         why="What is each part of the recipe worth, at its own best learning rate?",
         base=base.model_dump(mode="json"),
@@ -170,7 +170,6 @@ def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
         result, known = found[name], tried[name]
         loss = None if result is None else result.loss
         base_loss = None if base is None else base.loss
-        are_known = loss is not None and base_loss is not None
         model = _model_of(spec, settings)
         rows.append(
             AblationRow(
@@ -182,7 +181,7 @@ def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
                 rates_tried=known.rates,
                 loss=loss,
                 difference=loss.mean - base_loss.mean if loss and base_loss else None,
-                is_clear=are_known and name != BASE and _are_apart(loss, base_loss),
+                is_clear=bool(loss and base_loss and loss.is_apart_from(base_loss)),
                 diverged_at=sorted(
                     {
                         record.settings[LEARNING_RATE]
@@ -222,13 +221,6 @@ def _result_at(outcome: SweepOutcome, variant: str, rate: float | None) -> Point
         if result.variant == variant and result.settings[LEARNING_RATE] == rate:
             return result
     return None
-
-
-def _are_apart(one: Interval | None, other: Interval | None) -> bool:
-    """Measured once, neither has an interval, and nothing is clear."""
-    if one is None or other is None or one.half_width is None or other.half_width is None:
-        return False
-    return not one.overlaps(other)
 
 
 def _rank(row: AblationRow) -> tuple[bool, bool, float]:

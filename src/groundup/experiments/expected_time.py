@@ -3,8 +3,7 @@
 Each trial is expected to take what `groundup train` says before its first step.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
@@ -19,7 +18,13 @@ from groundup.planner.quantities import show_dollars
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import format_duration, num_cores
-from groundup.training.execution import device_name, find_peak, resolve_device, switches
+from groundup.training.execution import (
+    device_name,
+    find_peak,
+    matmul_precision,
+    resolve_device,
+    switches,
+)
 
 
 def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | None:
@@ -28,10 +33,11 @@ def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | Non
     A machine that lacks the device which they name does not fail: the line says what it lacks.
     """
     try:
-        durations = list(_durations(trials))
+        found = [_find_duration(trial) for trial in trials]
     except ConfigError as error:
         return f"how long the trials take is not known here: {error}"
-    if not durations:
+    durations = [duration for duration in found if duration is not None]
+    if not durations or len(durations) < len(trials):
         return None
     seconds = [duration.seconds for duration in durations]
     slots = make_slots(trials[0].config, jobs)
@@ -72,42 +78,21 @@ def steps_left(trial: Trial) -> int:
     return max(0, trial.config.num_steps - max(checkpoints.steps(), default=0))
 
 
-@dataclass(frozen=True)
-class _Machine:
-    """Where a trial would compute, and at which rate at best."""
-
-    device: str
-    execution: Execution
-    precision: str
-    peak_flops_per_second: float | None
-
-
-def _durations(trials: Sequence[Trial]) -> Iterator[Duration]:
-    """Of every trial; of none where one of their devices has no known rate."""
-    machines = [_find_machine(trial.config) for trial in trials]
-    peaks = [machine.peak_flops_per_second for machine in machines if machine.peak_flops_per_second]
-    if len(peaks) < len(trials):
-        return
-    for trial, machine, peak in zip(trials, machines, peaks, strict=True):
-        config = trial.config
-        yield expected_duration(
-            config.model,
-            batch_size=config.batch_size,
-            num_steps=steps_left(trial),
-            peak_flops_per_second=peak,
-            device=machine.device,
-            kind=machine.execution.device,
-            precision=machine.precision,
-        )
-
-
-def _find_machine(config: RunConfig) -> _Machine:
-    config = resolve_device(config)
-    execution = Execution.of(config.device, config.precision)
-    is_tf32 = execution == ("cuda", "float32") and config.tf32
-    precision = "tf32" if is_tf32 else execution.precision
+def _find_duration(trial: Trial) -> Duration | None:
+    config = resolve_device(trial.config)
     with switches(config):
-        return _Machine(_device_name(config), execution, precision, find_peak(config))
+        peak = find_peak(config)
+    if peak is None:
+        return None
+    return expected_duration(
+        config.model,
+        batch_size=config.batch_size,
+        num_steps=steps_left(trial),
+        peak_flops_per_second=peak,
+        device=_device_name(config),
+        kind=Execution.of(config.device, config.precision).device,
+        precision=matmul_precision(config),
+    )
 
 
 def _device_name(config: RunConfig) -> str:

@@ -34,9 +34,6 @@ class Parabola:
         """The N with the least loss."""
         return math.exp(self.center)
 
-    def loss_at(self, size: float) -> float:
-        return self.curvature * (math.log(size) - self.center) ** 2 + self.bottom
-
 
 @dataclass(frozen=True)
 class PowerLaw:
@@ -74,11 +71,6 @@ class FloorFit:
     """The last point less what the law says that has not seen it."""
     power_law_missed_by: float
     """The same of a power law without a floor."""
-
-    @property
-    def is_closer(self) -> bool:
-        """Than the power law, to the last point?"""
-        return abs(self.missed_by) < abs(self.power_law_missed_by)
 
 
 def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> Parabola:

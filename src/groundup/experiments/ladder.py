@@ -5,7 +5,7 @@ from typing import Any
 
 from groundup.errors import ConfigError
 from groundup.experiments.rate_search import LEARNING_RATE
-from groundup.experiments.spec import SweepConfig, make_spec
+from groundup.experiments.spec import SweepConfig
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
@@ -58,7 +58,7 @@ def scaling_spec(
     for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
         for width in sorted(set(widths)):
             variants[variant_name(budget, width)] = variant(base, budget, width)
-    return make_spec(
+    return SweepConfig(
         name=name,
         why="Which size is best for a budget, and what would the next budget give?",
         base=base.model_dump(mode="json"),

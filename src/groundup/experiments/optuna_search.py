@@ -71,8 +71,7 @@ class OptunaSampler:
                 load_if_exists=True,
                 sampler=_make_proposer(spec, 0),
             )
-        self._numbers: dict[int, int] = {}
-        self._points: list[Point] = []
+        self._asked: list[tuple[int, Point]] = []
         self._check_journal()
 
     def points(self) -> Iterator[Point]:
@@ -87,14 +86,7 @@ class OptunaSampler:
                 self._spec.num_trials,
             )
         num_points = 0
-        for frozen in self._study.get_trials(deepcopy=False):
-            if _AGAIN in frozen.user_attrs:
-                continue
-            if frozen.params.keys() != self._distributions.keys():
-                # A kill between the proposal and its values left nothing to try.
-                if not frozen.state.is_finished():
-                    self._study.tell(frozen.number, state=self._states.FAIL)
-                continue
+        for frozen in self._proposed():
             num_points += 1
             yield self._remember(frozen.number, frozen.params)
         for _ in range(self._spec.num_trials - num_points):
@@ -102,10 +94,24 @@ class OptunaSampler:
             trial = self._study.ask(self._distributions)
             yield self._remember(trial.number, trial.params)
 
+    def proposed_points(self) -> list[Point]:
+        """The points of the journal."""
+        return [self._remember(one.number, one.params) for one in self._proposed()]
+
+    def _proposed(self) -> "Iterator[optuna.trial.FrozenTrial]":
+        for frozen in self._study.get_trials(deepcopy=False):
+            if _AGAIN in frozen.user_attrs:
+                continue
+            if frozen.params.keys() == self._distributions.keys():
+                yield frozen
+            elif not frozen.state.is_finished():
+                # A kill between the proposal and its values left nothing to try.
+                self._study.tell(frozen.number, state=self._states.FAIL)
+
     def tell(self, point: Point, records: Sequence[TrialRecord]) -> None:
         """The mean over the seeds; a point that diverged or was pruned ranks below all others."""
         states = self._states
-        number = self._numbers[id(point)]
+        number = next(number for number, asked in self._asked if asked is point)
         trials = self._study.get_trials(deepcopy=False)
         losses = [record.ranking_loss for record in records]
         interval = confidence_interval([loss for loss in losses if loss is not None])
@@ -142,8 +148,7 @@ class OptunaSampler:
     def _remember(self, number: int, values: dict[str, Any]) -> Point:
         settings = {name: values[name] for name in self._distributions if name != _VARIANT}
         point = Point(settings, values.get(_VARIANT))
-        self._points.append(point)
-        self._numbers[id(point)] = number
+        self._asked.append((number, point))
         return point
 
     def _check_journal(self) -> None:
@@ -185,7 +190,6 @@ def proposed_points(spec: SweepConfig, path: Path) -> list[Point]:
 
     It is read from a copy, for reading must write nothing.
     """
-    optuna = import_packages(spec.sampler)
     journal = path / JOURNAL_NAME
     if not journal.exists():
         return []
@@ -193,23 +197,9 @@ def proposed_points(spec: SweepConfig, path: Path) -> list[Point]:
         copy = Path(folder) / JOURNAL_NAME
         shutil.copyfile(journal, copy)
         try:
-            OptunaSampler(spec, copy.parent)
+            return OptunaSampler(spec, copy.parent).proposed_points()
         except GroundupError as error:
             raise type(error)(str(error).replace(str(copy), str(journal))) from error
-        backend = optuna.storages.journal.JournalFileBackend(str(copy))
-        storage = optuna.storages.JournalStorage(backend)
-        study = optuna.load_study(study_name=spec.name, storage=storage)
-        found = study.get_trials(deepcopy=False)
-    names = {*spec.grid, *spec.ranges, *([_VARIANT] if spec.variants else [])}
-    points = []
-    for one in found:
-        # An attribute marks the second entry of a point that failed first; a kill between a
-        # proposal and its values left one without them.
-        if not one.user_attrs and one.params.keys() == names:
-            values = dict(one.params)
-            variant = values.pop(_VARIANT, None)
-            points.append(Point(values, variant))
-    return points
 
 
 def _find_distributions(spec: SweepConfig) -> "dict[str, optuna.distributions.BaseDistribution]":

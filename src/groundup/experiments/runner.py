@@ -16,7 +16,7 @@ from pathlib import Path
 
 from groundup.config import save_yaml
 from groundup.experiments import die_with_parent
-from groundup.experiments.results.run_result import describe_divergence, judge
+from groundup.experiments.results.run_result import describe_divergence, find_standing
 from groundup.experiments.slots import Slot, shared_bytecode
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
@@ -172,7 +172,7 @@ class Runner:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         num_steps = trial.find_num_steps()
-        standing = judge(folder, metrics, num_steps)
+        standing = find_standing(folder, metrics, num_steps)
         best = metrics.lowest("validation_loss")
         ending: Status
         reason: str | None

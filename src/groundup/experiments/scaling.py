@@ -73,10 +73,6 @@ class Prediction:
     """By a law that leaves a loss which no budget takes away, where there is one."""
     measured_loss: float | None = None
 
-    @property
-    def error(self) -> float | None:
-        return None if self.measured_loss is None else self.measured_loss - self.predicted_loss
-
 
 @dataclass(frozen=True)
 class ScalingOutcome:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field, model_validator
 
-from groundup.config import Seed, Settings, describe_validation_error, flatten, load_settings
+from groundup.config import Seed, Settings, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
 
@@ -180,14 +180,6 @@ class SweepConfig(Settings):
         if getattr(self, given) is not None and "num_steps" in tried:
             raise ValueError(f"num_steps cannot vary, for it follows from {given}: leave one out")
         return self
-
-
-def make_spec(name: str, **values: Any) -> SweepConfig:
-    """The sweep behind another command, whose flags these are; a mistake among them is named."""
-    try:
-        return SweepConfig(name=name, **values)
-    except pydantic.ValidationError as error:
-        raise ConfigError(describe_validation_error(error)) from error
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:

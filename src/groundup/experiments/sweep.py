@@ -1,5 +1,6 @@
 """A sweep from its settings to its results: points, trials, runs, and what each point came to."""
 
+import contextlib
 import logging
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from groundup.errors import ConfigError, DataError
 from groundup.experiments.optuna_search import import_packages, search_trials
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
-from groundup.experiments.samplers import FixedPoints, Sampler, make_sampler
+from groundup.experiments.samplers import FixedPoints, Sampler, grid_points, make_sampler
 from groundup.experiments.slots import make_slots, num_devices
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
@@ -50,20 +51,6 @@ class SweepOutcome:
     """The best first; points with trials that did not finish after all others."""
     records: dict[str, TrialRecord] = field(default_factory=dict)
     stopped_by: signal.Signals | None = None
-
-    @property
-    def best(self) -> PointResult | None:
-        """The first sound one; none where texts differ, for then the losses do not compare."""
-        if not self.has_one_text:
-            return None
-        return next((result for result in self.results if result.is_sound), None)
-
-    @property
-    def has_one_text(self) -> bool:
-        """Did all points learn from the same shards?"""
-        names = ("data.shards", "data.tokenizer")
-        texts = {tuple(result.settings.get(name) for name in names) for result in self.results}
-        return len(texts) <= 1
 
 
 @dataclass(frozen=True)
@@ -227,16 +214,12 @@ def _find_trials(spec: SweepConfig, folder: SweepFolder) -> tuple[list[Trial], i
 def _check_data(
     spec: SweepConfig, folder: SweepFolder, trials: list[Trial], num_to_propose: int
 ) -> None:
-    if not spec.is_search:
-        _check_known_data(folder, trials)
-    elif num_to_propose or folder.left(trials):
-        _check_search_data(spec)
-
-
-def _check_known_data(folder: SweepFolder, trials: list[Trial]) -> None:
     """Raise for the first trial still to run whose data are missing; what has ended needs none."""
-    states, known = folder.states(trials), set[tuple[str, Path]]()
-    for trial in folder.left(trials):
+    left = folder.left(trials)
+    if num_to_propose:
+        left += _trials_by_data(spec, folder)
+    states, known = folder.states(left), set[tuple[str, Path]]()
+    for trial in left:
         data = trial.config.data
         needed = [(_SHARDS, data.shards)]
         if states[trial.name] == "to run":
@@ -248,21 +231,13 @@ def _check_known_data(folder: SweepFolder, trials: list[Trial]) -> None:
                 known.add((setting, path))
 
 
-def _check_search_data(spec: SweepConfig) -> None:
-    """The same for a search, whose trials are not known: for all that it may propose."""
-    for setting, path in _data_of(spec):
-        _check_path(setting, path, f"the sweep {spec.name}")
-
-
-def _data_of(spec: SweepConfig) -> Iterator[tuple[str, Path]]:
-    data = base_config(spec).data
-    bundles = list(spec.variants.values())
-    for setting, path in ((_SHARDS, data.shards), (_TOKENIZER, data.tokenizer)):
-        chosen = [*spec.grid.get(setting, []), *(b[setting] for b in bundles if setting in b)]
-        is_always_chosen = setting in spec.grid or (bundles and all(setting in b for b in bundles))
-        yield from ((setting, Path(value)) for value in chosen)
-        if not is_always_chosen:
-            yield setting, path
+def _trials_by_data(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
+    """Trials with all data that a search may propose; whatever else it tries is the base's."""
+    chosen = {name: spec.grid[name] for name in (_SHARDS, _TOKENIZER) if name in spec.grid}
+    for point in grid_points(spec.model_copy(update={"grid": chosen, "ranges": {}})):
+        # A variant may need what is left out here.
+        with contextlib.suppress(ConfigError):
+            yield make_trial(spec, point, spec.seeds[0], folder.runs)
 
 
 def _check_path(setting: str, path: Path, whose: str) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -92,7 +93,7 @@ class SweepFolder:
         return [trial for trial in trials if states[trial.name] in ("begun", "to run")]
 
     def add_record(self, record: TrialRecord) -> None:
-        append_json_line(self.records_file, record.as_json())
+        append_json_line(self.records_file, asdict(record))
 
     def remove_checkpoints(self, trial: str) -> None:
         shutil.rmtree(RunFolder(self.runs / trial).checkpoints, ignore_errors=True)

@@ -8,11 +8,11 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.reference_text import (
@@ -77,10 +77,6 @@ class SettingResult:
     texts: list[GeneratedText]
 
     @property
-    def specimen(self) -> GeneratedText:
-        return self.texts[0]
-
-    @property
     def num_finished(self) -> int:
         return sum(text.is_finished for text in self.texts)
 
@@ -93,7 +89,7 @@ class RunStudy:
     step: int | None
     most_tokens: int
     """As many as were asked for, or as the context has room for after the longest prompt."""
-    results: list[SettingResult]
+    results: Annotated[list[SettingResult], Field(min_length=1)]
     reference: dict[str, Interval | None] | None
     """The same metrics of documents that people wrote, as far as texts may reach."""
     reference_is_unseen: bool = False
@@ -129,16 +125,13 @@ class TemperatureStudy:
     device: str
     reference: str | None
     """The file of which words are known, and documents where no unseen ones were found."""
-    runs: list[RunStudy]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    runs: Annotated[list[RunStudy], Field(min_length=1)]
 
     @classmethod
     def read(cls, path: Path) -> "TemperatureStudy":
         """The study in a file that `groundup temperatures --out` wrote."""
         try:
-            study = TypeAdapter(cls).validate_json(path.read_bytes())
+            return TypeAdapter(cls).validate_json(path.read_bytes())
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:
@@ -147,11 +140,6 @@ class TemperatureStudy:
                 f"{path} is no study of temperatures (at {where}: {error.errors()[0]['msg']}): "
                 f"give a file that groundup temperatures --out wrote, or runs"
             ) from error
-        if not study.runs or not all(run.results for run in study.runs):
-            raise DataError(
-                f"{path} holds no texts: give one that groundup temperatures --out wrote"
-            )
-        return study
 
 
 def settings_of(temperatures: Sequence[float], top_ps: Sequence[float]) -> list[Setting]:
@@ -184,17 +172,13 @@ def study_run(
     """
     plans = [(setting, _requests(language_model, setting, conditions)) for setting in settings]
     num_texts = sum(len(requests) for _, requests in plans)
-    count = itertools.count(1)
-
-    def tell() -> None:
-        if progress is not None:
-            progress(next(count), num_texts)
-
+    done = itertools.count(1)
+    report = progress or (lambda done, total: None)
     most_rows = min(_MOST_ROWS, max(len(requests) for _, requests in plans))
     engine = language_model.make_engine(most_rows)
     results = []
     for setting, requests in plans:
-        drafts = generate_drafts(engine, requests, tell)
+        drafts = generate_drafts(engine, requests, lambda: report(next(done), num_texts))
         texts = _measure(language_model, conditions, drafts, reference)
         results.append(SettingResult(setting, _means([text.figures for text in texts]), texts))
     return RunStudy(

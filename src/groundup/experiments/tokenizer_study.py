@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from groundup.errors import DataError
 from groundup.tokenizer import Tokenizer
@@ -59,9 +58,6 @@ class TokenizerStudy:
 
     def cell(self, tokenizer: str, corpus: str) -> Cell:
         return next(c for c in self.cells if (c.tokenizer, c.corpus) == (tokenizer, corpus))
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def study_tokenizers(

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,9 +83,6 @@ class TrialRecord:
         end where there is no validation split."""
         losses = (self.best_validation_loss, self.loss_at_end, self.loss)
         return next((loss for loss in losses if loss is not None), None)
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "TrialRecord":

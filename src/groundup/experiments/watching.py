@@ -1,9 +1,10 @@
 """Is a running trial still worth its time? Judged from the metrics that it writes."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy
 
 from groundup.errors import GroundupError
 from groundup.experiments.spec import PruneConfig
@@ -69,7 +70,7 @@ class Watcher:
         known = [value for value in others if value is not None]
         if len(known) < rules.min_trials:
             return None
-        limit = quantile(known, rules.quantile)
+        limit = float(numpy.quantile(known, rules.quantile, method="inverted_cdf"))
         if loss <= limit:
             return None
         return Verdict(
@@ -111,12 +112,6 @@ def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
         best = min(best, losses[index])
         curve.append((metrics.step_of(index) / num_steps, best))
     return curve
-
-
-def quantile(values: Sequence[float], fraction: float) -> float:
-    """The least value that at least this fraction of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
 def _value_at(curve: Curve, fraction: float) -> float | None:

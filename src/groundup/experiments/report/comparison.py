@@ -61,11 +61,11 @@ class Report:
         return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
 
     def data_name(self, data_id: str | None) -> str:
-        """data A, data B, …: content ids are too long to be read."""
+        """data 1, data 2, …: content ids are too long to be read."""
         if data_id is None:
             return "unknown data"
         known = [one for one in self.data_ids if one is not None]
-        return f"data {_letters(known.index(data_id))}"
+        return f"data {known.index(data_id) + 1}"
 
 
 def make_report(
@@ -251,13 +251,3 @@ def _names_in(report: Report, state: str) -> list[str]:
 
 def _names_of(report: Report, data_id: str | None) -> str:
     return list_names([group.label for group in report.groups if group.data_id == data_id])
-
-
-def _letters(index: int) -> str:
-    """A, B, … Z, AA, AB, …"""
-    letters = ""
-    index += 1
-    while index:
-        index, rest = divmod(index - 1, 26)
-        letters = chr(ord("A") + rest) + letters
-    return letters

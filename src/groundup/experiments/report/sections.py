@@ -36,11 +36,9 @@ from groundup.experiments.report.text import (
 )
 from groundup.experiments.results.groups import (
     Group,
-    common_values,
-    describe_sameness,
-    settings_without_usual,
     shared_settings,
     show_setting,
+    usual_values,
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
@@ -86,6 +84,8 @@ def comparison_document(report: Report) -> Document:
         **({"Begun": report.days} if report.days else {}),
     }
     told = "One run" if num_runs == 1 else f"{num_runs} runs of {len(report.groups)} settings"
+    charts = () if report.chart is None else (report.chart,)
+    figures = [Figure(slug(chart.title), (chart,), chart.title) for chart in charts]
     days = report.days or f"{datetime.date.today():%Y-%m-%d}"
     return Document(
         kind="report",
@@ -99,7 +99,7 @@ def comparison_document(report: Report) -> Document:
         warnings=report.warnings,
         sections=(
             *(study.section for study in report.studies),
-            Section("results", "Results", _results(report)),
+            Section("results", "Results", (*figures, results_table(report))),
             _curves(report),
             Section("settings", "Settings", _settings(report)),
             Section("cost", "Cost, planned and measured", _cost(report)),
@@ -119,7 +119,7 @@ def _verdicts(report: Report) -> tuple[Verdict, ...]:
     )
 
 
-def _results(report: Report) -> tuple[Block, ...]:
+def results_table(report: Report) -> Table:
     """The groups from best to worst."""
     name = report.measure_name
     styles = assign_styles(report.groups)
@@ -144,10 +144,7 @@ def _results(report: Report) -> tuple[Block, ...]:
         )
         for group in report.groups
     )
-    table = Table(f"Results, best {name} first", headers, rows, "results")
-    if report.chart is None:
-        return (table,)
-    return Figure(slug(report.chart.title), (report.chart,), report.chart.title), table
+    return Table(f"Results, best {name} first", headers, rows, "results")
 
 
 def _seeds(group: Group) -> str:
@@ -211,19 +208,22 @@ def _numbers(name: str, chart: Chart) -> Table:
 
 def _settings(report: Report) -> tuple[Block, ...]:
     """The settings in which groups differ; values off the usual one stand out."""
-    usual = common_values(report.groups)
-    without_usual = settings_without_usual(report.groups)
+    names = list(report.groups[0].differences) if report.groups else []
+    usual = {name: show_setting(value) for name, value in usual_values(report.groups).items()}
     rows = []
     for group in report.groups:
         cells: list[Cell | str] = [group.label]
-        for name, value in usual.items():
+        for name in names:
             own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
-            is_usual = name in without_usual or own in (show_setting(value), UNKNOWN)
-            cells.append(Cell(own, is_strong=not is_usual))
+            cells.append(Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN)))
         rows.append(tuple(cells))
-    block: Block = Text(describe_sameness(report.runs), is_muted=False)
-    if usual:
-        block = Table("Settings that differ", ("Runs", *usual), tuple(rows), "settings")
+    if names:
+        block: Block = Table("Settings that differ", ("Runs", *names), tuple(rows), "settings")
+    elif any(run.settings for run in report.runs):
+        told = "One run: nothing to compare." if len(report.runs) == 1 else "Only seeds differ."
+        block = Text(told, is_muted=False)
+    else:
+        block = Text("No run says what its settings were.", is_muted=False)
     shared = {name: show_setting(value) for name, value in shared_settings(report.runs).items()}
     if not shared:
         return (block,)
@@ -274,9 +274,9 @@ def _samples(report: Report) -> tuple[Block, ...]:
     """The newest texts of each group, best group first, with the earlier ones folded away."""
     specimens = []
     for group in report.groups:
-        run = next((run for run in group.runs if run.samples), None)
+        run = next((run for run in group.runs if run.metrics.samples), None)
         if run is not None:
-            newest, *earlier = reversed(run.samples)
+            newest, *earlier = reversed(run.metrics.samples)
             kept = [earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER)]
             before = tuple(_specimen(run, sample, "") for sample in kept)
             specimens.append(_specimen(run, newest, group.label, before))
@@ -330,7 +330,7 @@ def _runs(report: Report) -> Table:
             (
                 Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
                 UNKNOWN if run.seed is None else str(run.seed),
-                f"{run.num_steps_done:,}",
+                f"{run.metrics.last_step:,}",
                 show_count(run.cost.tokens),
                 show_duration(run.cost.seconds),
                 str(run.environment.get("started", UNKNOWN)).replace("T", " "),

@@ -11,7 +11,7 @@ from typing import Any
 
 from groundup.experiments.report.charts import Chart, Line
 from groundup.experiments.report.curves import NUM_STYLES
-from groundup.experiments.results.groups import Group, common_values, short_name, show_setting
+from groundup.experiments.results.groups import Group, short_name, show_setting
 
 _MOST_LINES = 12
 _LEAST_RATIO_OF_LOG = 4.0
@@ -132,7 +132,7 @@ def _describe(line: Line, x_name: str) -> str:
 
 def _apparent(groups: Sequence[Group]) -> list[str]:
     """What seems to have been varied by hand; lengths in steps often follow from the rest."""
-    names = list(common_values(groups))
+    names = list(groups[0].differences) if groups else []
     return [name for name in names if not name.endswith("_steps")] or names
 
 

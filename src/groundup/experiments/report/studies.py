@@ -100,40 +100,37 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     """Which variants are better than the base, and which are worse; nothing without its loss."""
     bases = [row for row in rows if row["variant"] == "base" and row["loss"] is not None]
-    others = [row for row in rows if row["variant"] != "base"]
-    if not bases or not others:
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        if row["variant"] != "base" and (mark := _mark(row)) is not None:
+            difference = "" if row["difference"] is None else f" ({row['difference']:+.4f})"
+            kinds.setdefault(mark.text, []).append(f"{row['variant']}{difference}")
+    if not bases or not kinds:
         return ""
-    ended = [row for row in others if row["difference"] is not None]
-    kinds = {
-        "clearly better": [row for row in ended if row["is_clear"] and row["difference"] < 0],
-        "clearly worse": [row for row in ended if row["is_clear"] and row["difference"] >= 0],
-        "not told apart from it": [row for row in ended if not row["is_clear"]],
-        "without a run that came to its end": [row for row in others if row not in ended],
-    }
-    parts = [f"{told}: {_list_variants(these)}" for told, these in kinds.items() if these]
+    parts = "; ".join(f"{told}: {', '.join(names)}" for told, names in kinds.items())
     loss = show_interval(_interval(bases[0]["loss"]))
-    return f"Against the base ({loss}), each at its own best rate, are {'; '.join(parts)}."
+    return f"Against the base ({loss}), each at its own best learning rate: {parts}."
 
 
-def _list_variants(rows: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(
-        str(row["variant"])
-        if row["difference"] is None
-        else f"{row['variant']} ({row['difference']:+.4f})"
-        for row in rows
+def _mark(row: Mapping[str, Any]) -> Mark | None:
+    """How a variant compares with the base."""
+    if row["loss"] is None:
+        return Mark("✕", "no run came to its end", "diverged")
+    if row["variant"] == "base":
+        return None
+    if not row["is_clear"]:
+        return Mark("≈", "not told apart from the base", "tied")
+    is_better = row["difference"] < 0
+    return (
+        Mark("★", "clearly better", "winner")
+        if is_better
+        else Mark("▲", "clearly worse", "diverged")
     )
 
 
 def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
-    marks = []
-    if row["loss"] is None:
-        marks.append(Mark("✕", "no run came to its end", "diverged"))
-    elif row["is_clear"] and row["difference"] < 0:
-        marks.append(Mark("★", "clearly better", "winner"))
-    elif row["is_clear"]:
-        marks.append(Mark("▲", "clearly worse", "diverged"))
-    elif row["variant"] != "base":
-        marks.append(Mark("≈", "not told apart from the base", "tied"))
+    compared = _mark(row)
+    marks = [] if compared is None else [compared]
     if is_best and row["difference"] < 0 and not row["is_clear"]:
         marks.append(Mark("★", "lowest mean", "tied"))
     if row["is_at_edge"]:

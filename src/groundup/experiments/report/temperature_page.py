@@ -1,7 +1,7 @@
 """A temperature study as a document: a table, what its metrics mean, charts, the first texts."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from groundup.experiments.report.charts import Chart, Line
@@ -26,7 +26,6 @@ class Metric:
 
     name: str
     title: str
-    short_title: str
     meaning: str
     is_fraction: bool = True
     num_digits: int = 1
@@ -46,7 +45,6 @@ METRICS = {
         Metric(
             "bits_per_token",
             "bits per token",
-            "bits/token",
             "how unlikely the model itself finds what it generated: -log2 of the probability of "
             "each token at temperature 1 without top-p, the end of the text included",
             is_fraction=False,
@@ -55,7 +53,6 @@ METRICS = {
         Metric(
             "num_tokens",
             "tokens",
-            "tokens",
             "the length of a text without its end",
             is_fraction=False,
             num_digits=0,
@@ -63,34 +60,29 @@ METRICS = {
         Metric(
             "known_words",
             "known words",
-            "known words",
             "the fraction of a text's words that are known (below), for their spelling; the last "
             "word of a text that was cut off is left out",
         ),
         Metric(
             "own_3_grams",
             "own 3-grams",
-            "own 3",
             "the fraction of a text's 3-grams of words that no other text of the same prompt and "
             "setting holds: how much the texts differ from each other",
         ),
         Metric(
             "distinct_1_grams",
             "distinct words",
-            "distinct 1",
             "different words as a fraction of all words of a text; it is smaller in longer texts",
         ),
         Metric(
             "distinct_2_grams",
             "distinct 2-grams",
-            "distinct 2",
             "the same of two words that follow each other",
         ),
-        Metric("distinct_3_grams", "distinct 3-grams", "distinct 3", "the same of three"),
+        Metric("distinct_3_grams", "distinct 3-grams", "the same of three"),
         Metric(
             "repeated_4_grams",
             "repeated 4-grams",
-            "repeated 4",
             "the fraction of a text's 4-grams of words that stand in it before: loops",
         ),
     )
@@ -102,38 +94,40 @@ def temperature_document(
     study: TemperatureStudy, title: str, *, why: str = "", finding: str = ""
 ) -> Document:
     """The whole page."""
-    results: list[Block] = [_results(run, metrics_in(study)) for run in study.runs]
+    measured = study.runs[0].results[0].figures
+    metrics = [metric for name, metric in METRICS.items() if name in measured]
+    results: list[Block] = [_table(run, metrics) for run in study.runs]
     results.append(Text("Means over texts ± 95% intervals (Student's t). What the columns say:"))
-    results += [Text(f"{metric.title}: {metric.meaning}") for metric in metrics_in(study)]
+    results += [Text(f"{metric.title}: {metric.meaning}") for metric in metrics]
     results += map(Text, _reference_sentences(study))
     specimens: list[Block] = [
         Text("The first text of each setting, with its prompt; all have the same seed.")
     ]
     specimens += [_specimen(run, result) for run in study.runs for result in run.results]
-    told = describe(study)
+    charts = Figure("over_temperature", tuple(_charts(study)))
     return Document(
         kind="temperatures",
         command="groundup temperatures",
         title=title,
         why=why,
         facts={"Runs": str(len(study.runs)), "Device": study.device},
-        summary=f"{told}; {datetime.date.today():%Y-%m-%d}.",
+        summary=f"{_describe(study)}; {datetime.date.today():%Y-%m-%d}.",
         verdicts=(),
         finding=finding,
-        warnings=tuple(warnings_of(study)),
+        warnings=tuple(
+            f"{run.name}: texts are cut off after {run.most_tokens} tokens, for its context is full"
+            for run in study.runs
+            if run.most_tokens < study.conditions.max_tokens
+        ),
         sections=(
             Section("results", "Results", tuple(results)),
-            Section(
-                "charts",
-                "Over the temperature",
-                (Figure("over_temperature", tuple(_charts(study))),),
-            ),
+            Section("charts", "Over the temperature", (charts,)),
             Section("specimens", "Specimens", tuple(specimens)),
         ),
     )
 
 
-def describe(study: TemperatureStudy) -> str:
+def _describe(study: TemperatureStudy) -> str:
     """What was generated, and with which models."""
     conditions = study.conditions
     runs = ", ".join(
@@ -147,44 +141,25 @@ def describe(study: TemperatureStudy) -> str:
     )
 
 
-def warnings_of(study: TemperatureStudy) -> list[str]:
-    """What keeps texts from being as long as was asked for."""
-    return [
-        f"{run.name}: texts are cut off after {run.most_tokens} tokens, for its context is full"
-        for run in study.runs
-        if run.most_tokens < study.conditions.max_tokens
-    ]
-
-
-def metrics_in(study: TemperatureStudy) -> list[Metric]:
-    """Those that were measured."""
-    measured = study.runs[0].results[0].figures
-    return [metric for name, metric in METRICS.items() if name in measured]
-
-
-def row_of(means: Mapping[str, Interval | None], metrics: Sequence[Metric]) -> list[str]:
-    """The cells of these metrics."""
-    return [metric.show(means[metric.name]) for metric in metrics]
-
-
-def show_finished(result: SettingResult) -> str:
-    """Counted, not as mean ± interval, which would claim too much where all or none did."""
-    return f"{result.num_finished} of {len(result.texts)}"
-
-
-def _results(run: RunStudy, metrics: list[Metric]) -> Table:
-    headers = ("temperature", *(metric.title for metric in metrics), "came to an end")
+def _table(run: RunStudy, metrics: Sequence[Metric]) -> Table:
+    """How many texts ended is counted: an interval would claim too much where all or none did."""
     rows = [
-        (result.setting.label, *row_of(result.figures, metrics), show_finished(result))
+        (
+            result.setting.label,
+            *(metric.show(result.figures[metric.name]) for metric in metrics),
+            f"{result.num_finished} of {len(result.texts)}",
+        )
         for result in run.results
     ]
     if run.reference is not None:
-        rows.append(("reference text", *row_of(run.reference, metrics), UNKNOWN))
+        of_people = [metric.show(run.reference[metric.name]) for metric in metrics]
+        rows.append(("reference text", *of_people, UNKNOWN))
+    headers = ("temperature", *(metric.title for metric in metrics), "came to an end")
     return Table(run.name, headers, tuple(rows), "study")
 
 
 def _specimen(run: RunStudy, result: SettingResult) -> Specimen:
-    first = result.specimen
+    first = result.texts[0]
     text = first.text.rstrip() + ("" if first.is_finished else " …")
     return Specimen(f"Temperature {result.setting.label}", run.name, ((first.prompt, text),))
 

@@ -6,6 +6,8 @@ import unicodedata
 from html import escape
 
 from groundup.experiments.results.statistics import Interval
+from groundup.planner import quantities
+from groundup.runtime import format_duration
 
 UNKNOWN = "—"
 
@@ -37,27 +39,11 @@ def show_flops(number: float | None) -> str:
 
 
 def show_bytes(number: float | None) -> str:
-    if number is None:
-        return UNKNOWN
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:,.0f} B"
+    return UNKNOWN if number is None else quantities.show_bytes(number)
 
 
 def show_duration(seconds: float | None) -> str:
-    """A time in two units at most."""
-    if seconds is None:
-        return UNKNOWN
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02} min"
-    return f"{hours // 24} d {hours % 24:02} h"
+    return UNKNOWN if seconds is None else format_duration(seconds)
 
 
 def show_percent(fraction: float | None) -> str:

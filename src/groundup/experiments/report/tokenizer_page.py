@@ -8,13 +8,52 @@ from groundup.experiments.report.document import Document, Figure, Section, Tabl
 from groundup.experiments.report.text import UNKNOWN, show_bytes, slug
 from groundup.experiments.tokenizer_study import Cell, TokenizerStudy
 
+# Title, explanation, and what a cell shows; rows without anything are left out.
+_TABLES: tuple[tuple[str, str, Callable[[Cell], str | None]], ...] = (
+    (
+        "Bytes per token",
+        "How much text a token stands for: more is better, for a model then reads and generates "
+        "fewer tokens.",
+        lambda cell: f"{cell.bytes_per_token:.3f}",
+    ),
+    (
+        "Away from home",
+        "The same bytes per token, as a fraction of what the tokenizer learned from that very "
+        "corpus, with as large a vocabulary, reaches there.",
+        lambda cell: None if cell.relative_to_home is None else f"{cell.relative_to_home:.1%}",
+    ),
+    (
+        "Vocabulary in use",
+        "The fraction of all tokens that occur in the text at all.",
+        lambda cell: f"{cell.vocabulary_use:.1%}",
+    ),
+    (
+        "Encoding, MB/s of one core",
+        "Text that the tokenizer has never seen, by the processor's own clock, so that other work "
+        "on the machine does not count; words that it has met before are faster.",
+        lambda cell: f"{cell.bytes_per_core_second / 1e6:,.0f}",
+    ),
+)
+
 
 def tokenizer_document(
     study: TokenizerStudy, title: str, *, why: str = "", finding: str = ""
 ) -> Document:
-    """The whole page."""
-    first, *others = find_tables(study)
+    """The whole page: a row per tokenizer, a column per corpus."""
     figure = Figure("bytes_per_token", (_heat_map(study),))
+    sections: list[Section] = []
+    for name, lede, show in _TABLES:
+        rows = []
+        for tokenizer in study.tokenizers:
+            cells = [study.cell(tokenizer, corpus) for corpus in study.corpora]
+            shown = [show(cell) for cell in cells]
+            if any(shown):
+                values = (value or UNKNOWN for value in shown)
+                rows.append((tokenizer, f"{cells[0].vocab_size:,}", *values))
+        if rows:
+            table = Table(name, ("tokenizer", "vocabulary", *study.corpora), tuple(rows), "study")
+            chart = () if sections else (figure,)
+            sections.append(Section(slug(name), name, (*chart, Text(lede), table)))
     measured = sum(study.cell(study.tokenizers[0], corpus).num_bytes for corpus in study.corpora)
     return Document(
         kind="tokenizer study",
@@ -27,20 +66,17 @@ def tokenizer_document(
             "Text measured": show_bytes(measured),
             "Device": study.device or UNKNOWN,
         },
-        summary=f"{describe(study)}; {datetime.date.today():%Y-%m-%d}.",
+        summary=f"{_describe(study)}; {datetime.date.today():%Y-%m-%d}.",
         verdicts=tuple(Verdict(text) for text in find_verdicts(study)),
         finding=finding.strip(),
         warnings=(),
-        sections=(
-            Section("results", first[1].title, (figure, *first)),
-            *(Section(slug(table.title), table.title, (text, table)) for text, table in others),
-        ),
+        sections=tuple(sections),
     )
 
 
-def describe(study: TokenizerStudy) -> str:
+def _describe(study: TokenizerStudy) -> str:
     """What was measured, on which text, and where."""
-    learned = learned_sizes(study)
+    learned = _learned_sizes(study)
     num_learned = sum(map(len, learned.values()))
     num_given = len(study.tokenizers) - num_learned
     counts = [f"{num_learned} tokenizers learned from the rest"] if num_learned else []
@@ -73,7 +109,7 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
             f"the least {near.corpus} with {near.tokenizer}, the most {far.corpus} with "
             f"{far.tokenizer}."
         )
-    sizes = sorted(learned_sizes(study))
+    sizes = sorted(_learned_sizes(study))
     if len(sizes) > 1:
         small, large = sizes[0], sizes[-1]
         gains = [
@@ -88,50 +124,7 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
     return verdicts
 
 
-def find_tables(study: TokenizerStudy) -> list[tuple[Text, Table]]:
-    """Compression, cross-compression, and speed: a row per tokenizer, a column per corpus; each
-    after a paragraph that explains it."""
-    tables = [
-        _table(
-            study,
-            "Bytes per token",
-            "How much text a token stands for: more is better, for a model then reads and "
-            "generates fewer tokens.",
-            lambda cell: f"{cell.bytes_per_token:.3f}",
-        )
-    ]
-    if learned_sizes(study):
-        tables.append(
-            _table(
-                study,
-                "Away from home",
-                "The same bytes per token, as a fraction of what the tokenizer learned from that "
-                "very corpus, with as large a vocabulary, reaches there.",
-                lambda cell: _fraction(cell.relative_to_home),
-                only_learned=True,
-            )
-        )
-    tables.append(
-        _table(
-            study,
-            "Vocabulary in use",
-            "The fraction of all tokens that occur in the text at all.",
-            lambda cell: _fraction(cell.vocabulary_use),
-        )
-    )
-    tables.append(
-        _table(
-            study,
-            "Encoding, MB/s of one core",
-            "Text that the tokenizer has never seen, by the processor's own clock, so that other "
-            "work on the machine does not count; words that it has met before are faster.",
-            lambda cell: f"{cell.bytes_per_core_second / 1e6:,.0f}",
-        )
-    )
-    return tables
-
-
-def learned_sizes(study: TokenizerStudy) -> dict[int, list[str]]:
+def _learned_sizes(study: TokenizerStudy) -> dict[int, list[str]]:
     """The tokenizers that were learned here by the size that was asked for."""
     sizes: dict[int, list[str]] = {}
     for cell in study.cells:
@@ -142,7 +135,7 @@ def learned_sizes(study: TokenizerStudy) -> dict[int, list[str]]:
     return sizes
 
 
-def mean_rate(study: TokenizerStudy, tokenizer: str) -> float:
+def _mean_rate(study: TokenizerStudy, tokenizer: str) -> float:
     """Bytes per second of one core over all corpora, each seen for the first time."""
     cells = [study.cell(tokenizer, corpus) for corpus in study.corpora]
     seconds = sum(cell.num_bytes / cell.bytes_per_core_second for cell in cells)
@@ -151,7 +144,7 @@ def mean_rate(study: TokenizerStudy, tokenizer: str) -> float:
 
 def _heat_map(study: TokenizerStudy) -> HeatMap:
     """Bytes per token: those that were learned by their size, the given ones after them."""
-    sizes = learned_sizes(study)
+    sizes = _learned_sizes(study)
     learned = [name for names in sizes.values() for name in names]
     names = learned + [name for name in study.tokenizers if name not in learned]
     table = [[study.cell(name, corpus) for corpus in study.corpora] for name in names]
@@ -167,7 +160,7 @@ def _heat_map(study: TokenizerStudy) -> HeatMap:
         columns=tuple(study.corpora),
         values=tuple(tuple(cell.bytes_per_token for cell in cells) for cells in table),
         outlined=frozenset(homes),
-        bars=tuple(mean_rate(study, name) / 1e6 for name in names),
+        bars=tuple(_mean_rate(study, name) / 1e6 for name in names),
         bar_name="MB/s of one core",
         description="Bytes per token of every tokenizer on every corpus, and its speed.",
     )
@@ -182,30 +175,9 @@ def _label(cell: Cell) -> str:
     )
 
 
-def _table(
-    study: TokenizerStudy,
-    title: str,
-    lede: str,
-    show: Callable[[Cell], str],
-    *,
-    only_learned: bool = False,
-) -> tuple[Text, Table]:
-    rows = []
-    for name in study.tokenizers:
-        cells = [study.cell(name, corpus) for corpus in study.corpora]
-        if cells[0].learned_from is not None or not only_learned:
-            rows.append((name, f"{cells[0].vocab_size:,}", *map(show, cells)))
-    headers = ("tokenizer", "vocabulary", *study.corpora)
-    return Text(lede), Table(title, headers, tuple(rows), "study")
-
-
 def _home(study: TokenizerStudy, size: int, corpus: str) -> str:
     return next(
         cell.tokenizer
         for cell in study.cells
         if cell.asked_size == size and cell.learned_from == corpus
     )
-
-
-def _fraction(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1%}"

@@ -138,34 +138,18 @@ def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     return [name for name in names if len({_spell(run.settings.get(name)) for run in known}) > 1]
 
 
-def common_values(groups: Sequence[Group]) -> dict[str, Any]:
-    """The most usual value of each differing setting: what a difference is a difference from."""
+def usual_values(groups: Sequence[Group]) -> dict[str, Any]:
+    """The most usual value of each differing setting: what a difference is a difference from.
+
+    A setting has none where two values are equally often, as in a grid.
+    """
+    known = [group.differences for group in groups if group.runs[0].settings]
     usual = {}
-    for name in groups[0].differences if groups else ():
-        values = [group.differences[name] for group in groups if group.runs[0].settings]
-        spelled, _ = Counter(map(_spell, values)).most_common(1)[0]
-        usual[name] = next(value for value in values if _spell(value) == spelled)
+    for name in known[0] if known else ():
+        (spelled, count), *others = Counter(_spell(one[name]) for one in known).most_common(2)
+        if not others or others[0][1] < count:
+            usual[name] = next(one[name] for one in known if _spell(one[name]) == spelled)
     return usual
-
-
-def describe_sameness(runs: Sequence[RunResult]) -> str:
-    """What to say where no setting differs."""
-    if not any(run.settings for run in runs):
-        return "No run says what its settings were."
-    if len(runs) == 1:
-        return "There is one run, so there is nothing to compare."
-    return "The runs whose settings are known have the same ones, but for the seed."
-
-
-def settings_without_usual(groups: Sequence[Group]) -> set[str]:
-    """Differing settings none of whose values is the usual one: a grid has each equally often."""
-    known = [group for group in groups if group.runs[0].settings]
-    without = set()
-    for name in known[0].differences if known else ():
-        counts = Counter(_spell(group.differences[name]) for group in known).most_common(2)
-        if len(counts) > 1 and counts[0][1] == counts[1][1]:
-            without.add(name)
-    return without
 
 
 def shared_settings(runs: Sequence[RunResult]) -> dict[str, Any]:

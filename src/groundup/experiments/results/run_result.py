@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from groundup.config import flatten
 from groundup.experiments.results.run_cost import Cost, cost_of
-from groundup.runs.folder import RunFolder, is_claimed
-from groundup.runs.metrics import Metrics, Sample
+from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
+from groundup.runs.standing import judge
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 State = Literal["finished", "running", "unfinished", "diverged", "pruned", "failed", "empty"]
@@ -72,14 +73,6 @@ class RunResult:
         return day if _DAY.fullmatch(day) else None
 
     @property
-    def num_steps_done(self) -> int:
-        return self.metrics.last_step
-
-    @property
-    def samples(self) -> list[Sample]:
-        return self.metrics.samples
-
-    @property
     def prompts(self) -> list[str]:
         prompts = self.settings.get("samples.prompts")
         return [str(prompt) for prompt in prompts] if isinstance(prompts, list) else []
@@ -114,7 +107,7 @@ def read_run(
         notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
     metrics = read_metrics(folder.metrics_file if folder else path)
     num_steps = settings.get("num_steps")
-    outcome = judge(
+    outcome = find_standing(
         folder,
         metrics,
         num_steps if isinstance(num_steps, int) else None,
@@ -134,7 +127,7 @@ def read_run(
     )
 
 
-def judge(
+def find_standing(
     folder: RunFolder | None,
     metrics: Metrics,
     num_steps: int | None,
@@ -143,18 +136,18 @@ def judge(
     """How it stands; what the sweep noted about a trial counts before what the files suggest."""
     status, reason = ((trial or {}).get(key) for key in ("status", "reason"))
     step = metrics.last_step
-    outcome = folder.read_outcome() if folder else None
-    ending = None if outcome is None else outcome.state
+    judged = judge(folder, step, num_steps) if folder else None
+    ending = judged.state if judged else "unknown"
     if "diverged" in (status, ending) or _has_diverged(metrics):
-        return Standing("diverged", _divergence_sentence(metrics))
+        return Standing("diverged", f"It diverged: {describe_divergence(metrics)}.")
     if status == "pruned":
         return Standing(
             "pruned", f"Stopped by the sweep after step {step:,}: {reason or 'hopeless'}"
         )
-    if folder is not None and is_claimed(folder.path):
+    if ending == "running":
         return Standing("running", f"Still training; these are its metrics up to step {step:,}.")
     if "failed" in (status, ending):
-        known = outcome.reason if outcome is not None and ending == "failed" else reason
+        known = judged.reason if judged and ending == "failed" else reason
         return Standing("failed", str(known or "It failed; its folder does not say why.")[:600])
     if not metrics.num_lines:
         return Standing("empty", "It has no metrics yet.")
@@ -179,21 +172,6 @@ def _has_diverged(metrics: Metrics) -> bool:
     return at_end > lowest + (first - lowest) / 2 and len(losses) > _NUM_AT_END
 
 
-def _divergence_sentence(metrics: Metrics) -> str:
-    lowest = metrics.lowest("loss")
-    if lowest is None:
-        return "It diverged: no loss was ever a finite number."
-    loss, step = lowest
-    end = metrics.last("loss")
-    if metrics.ends_without_loss or end is None:
-        return f"It diverged: best loss {loss:.4g} at step {step:,}, at the end no finite number."
-    if metrics.num_skipped_at_end:
-        return (
-            f"It diverged: best loss {loss:.4g} at step {step:,}; {describe_divergence(metrics)}."
-        )
-    return f"It diverged: best loss {loss:.4g} at step {step:,}, {end:.4g} at the end."
-
-
 def describe_divergence(metrics: Metrics) -> str:
     """What the last metrics of a run that diverged show, for whoever knows that it did."""
     num_skipped = metrics.num_skipped_at_end
@@ -203,11 +181,10 @@ def describe_divergence(metrics: Metrics) -> str:
     lowest, end = metrics.lowest("loss"), metrics.last("loss")
     if lowest is None:
         return "its loss was never a finite number"
+    best = f"{lowest[0]:.4g} at step {lowest[1]:,}"
     if metrics.ends_without_loss or end is None:
-        return f"its loss was no finite number at the end, after {lowest[0]:.4g}"
-    return (
-        f"its training loss was {end:.4g} at the end, after {lowest[0]:.4g} at step {lowest[1]:,}"
-    )
+        return f"its loss was no finite number at the end, after {best}"
+    return f"its training loss was {end:.4g} at the end, after {best}"
 
 
 def _text_or_none(value: Any) -> str | None:

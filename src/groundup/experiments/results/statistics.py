@@ -25,6 +25,11 @@ class Interval:
     def overlaps(self, other: "Interval") -> bool:
         return self.low <= other.high and other.low <= self.high
 
+    def is_apart_from(self, other: "Interval") -> bool:
+        """Is the difference clear? What was measured once has no interval, and nothing is."""
+        has_both = self.half_width is not None and other.half_width is not None
+        return has_both and not self.overlaps(other)
+
 
 def confidence_interval(values: Sequence[float], confidence: float = 0.95) -> Interval | None:
     """mean ± t · s / √n over the finite values; None if there are none.
