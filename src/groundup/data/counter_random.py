@@ -41,7 +41,7 @@ def permute(seed: int, stream: int, epochs: UInt64, positions: UInt64, size: int
     """Where each position in [0, size) goes in the permutation that belongs to its epoch.
 
     A position is a point (left, right) of a grid with `size` cells and a few more. A Feistel
-    network adds a keyed hash of one coordinate to the other, in turns, which is undone by
+    network adds a keyed hash of one coordinate to the other, alternating, which is undone by
     subtracting and so a bijection of the grid. What lands on one of the few cells outside goes
     through again until it does not: that walks along a cycle which began inside.
     """

@@ -78,7 +78,7 @@ def download_file(
 ) -> None:
     """Fetch `url` into `path`, which appears complete or not at all.
 
-    A run that was stopped goes on where it was if the file on the server is still the same. Cut
+    A stopped download continues where it was if the file on the server is still the same. Cut
     connections and busy servers are tried again after a pause that doubles.
     """
     if not re.match(r"https?://", url):
@@ -132,7 +132,7 @@ def _fetch(
         if idle_attempts >= (_MAX_IDLE_ATTEMPTS if part.size else _MAX_FIRST_ATTEMPTS):
             raise DataError(
                 f"{url} cannot be fetched: {problem}, {idle_attempts} times in a row; "
-                f"run the same command again to go on from {part.size} bytes"
+                f"run the same command again to continue from byte {part.size}"
             )
         pause(2.0 ** max(0, idle_attempts - 1))
 
@@ -240,11 +240,11 @@ def _unpack(packed: Path, target: Path, file: RemoteFile) -> None:
 
 
 def _check_disk(error: OSError | http.client.HTTPException, part: PartialFile) -> None:
-    """Errors of the disk are no errors of the connection: trying again does not help."""
+    """Errors of the disk are not errors of the connection: trying again does not help."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise DataError(
-            f"no room on the disk for {part.path} ({error.strerror}); free some and run the same "
-            f"command again to go on"
+            f"no space on the disk for {part.path} ({error.strerror}); free some and run the same "
+            f"command again to continue"
         ) from error
     if isinstance(error, OSError) and error.filename is not None:
         raise error

@@ -76,7 +76,7 @@ def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> Speci
 
 
 def read_special_ids(value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
-    """Special ids under Hugging Face's names; what is no id of the tokenizer is left out."""
+    """Special ids under Hugging Face's names; what is not an id of the tokenizer is left out."""
     stored = value.get("eos_token_id")
     ends = [_known(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])]
     return SpecialIds(

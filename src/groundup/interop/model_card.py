@@ -119,7 +119,7 @@ def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> 
     return (
         "```python\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'folder = "."  # where this file lies\n'
+        'folder = "."  # where this file is\n'
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
         "model = AutoModelForCausalLM.from_pretrained(folder)\n"
         'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'

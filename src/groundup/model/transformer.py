@@ -19,7 +19,7 @@ from groundup.nn.linear_cross_entropy import linear_cross_entropy
 class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
-    With tied embeddings W_lm_head is E; without pre-norm there is no norm before it.
+    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it.
 
     The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
     are those of the weights.

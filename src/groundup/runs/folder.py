@@ -78,7 +78,7 @@ class RunFolder:
         if not self.has_run():
             what = f"has no {self.config_file.name}" if self.path.is_dir() else "does not exist"
             raise ConfigError(
-                f"{self.path} {what}, so there is no run to read: name a folder that groundup "
+                f"{self.path} {what}, so no run can be read: name a folder that groundup "
                 f"train made, or train one"
             )
         return load_settings(RunConfig, self.config_file)

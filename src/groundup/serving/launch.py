@@ -61,7 +61,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     if not settings.tokens and not _is_local(str(address[0])):
         raise ConfigError(
-            f"--host {host} lets other machines in, and there is no token to keep strangers out: "
+            f"--host {host} lets other machines in, and no token keeps strangers out: "
             f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "
             f"on 127.0.0.1"
         )
@@ -214,5 +214,5 @@ def _explain(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EACCES:
         return f"port {port} of {host} may not be opened by you: choose one above 1023 by --port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host} is no address of this machine: use one that is, or 127.0.0.1"
+        return f"--host {host} is not an address of this machine: use one of its own, or 127.0.0.1"
     return f"cannot listen on port {port} of {host}: {error.strerror}"

@@ -118,7 +118,7 @@ def evaluate(
 
 
 def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """Bytes of text that each id stands for. Special tokens stand for none: they are no text."""
+    """Bytes of text that each id stands for. Special tokens stand for none."""
     sizes = np.zeros(tokenizer.vocab_size, np.int64)
     for id, token in tokenizer.vocab.items():
         sizes[id] = len(token)

@@ -177,7 +177,7 @@ class GraphedStep:
             group["lr"] = rate
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
-        # The thread that reads batches ahead goes on using the device meanwhile.
+        # The thread that reads batches ahead keeps using the device meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._result = compute_step(self._model, self._optimizer, self._batch, **self._options)
         for group, number in zip(groups, numbers, strict=True):
