@@ -45,7 +45,11 @@ def download_corpus(
 ) -> list[Path]:
     """Fetch all files of a corpus into `folder`; files already there and right are kept.
 
-    With `unpack`, `.gz` files are replaced by what they hold. Returns the paths of the files.
+    files: what to fetch. folder: where to. Returns the paths of the files.
+    base_url: the server.
+    unpack: replace `.gz` files by what they hold.
+    progress: called with the bytes that came so far and of how many.
+    pause: called with the seconds to wait before another try.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +84,9 @@ def download_file(
 
     A stopped download continues where it was if the file on the server is still the same. Cut
     connections and busy servers are tried again after a pause that doubles.
+
+    num_bytes, sha256: what the file must have, where that is known.
+    progress, pause: see `download_corpus`.
     """
     if not re.match(r"https?://", url):
         raise DataError(f"{url} is not an http or https address")

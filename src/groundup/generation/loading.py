@@ -46,6 +46,11 @@ def load_run(
     """The model, its tokenizer, its step and special ids: what `LanguageModel` is made of.
 
     Settings, shapes and memory are checked before the weights are read.
+
+    run: the run folder.
+    checkpoint: newest, best, or the number of a step.
+    device: where the model goes; the CPU if None.
+    dtype: of the weights; float32 if None.
     """
     folder = RunFolder(run)
     config = _read_model_config(folder)

@@ -87,6 +87,7 @@ class TransformerLM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> TransformerLM:
+        """The model of these settings, with new weights on that device and of that dtype."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
     @property
@@ -119,7 +120,7 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """What the output layer sees: the last block's vectors, normalized."""
+        """What the output layer sees: the last block's vectors, normalized. See `forward`."""
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "

@@ -117,7 +117,12 @@ class RunFolder:
                 raise
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
-        """Write what is known of a new run before its first step."""
+        """Write what is known of a new run before its first step.
+
+        config: its settings.
+        tokenizer: the run gets a copy.
+        environment: versions, device, data and command line, for environment.json.
+        """
         # What is left of one that took no step must not stand beside the files of this one.
         for file in (self.config_file, self.outcome_file):
             file.unlink(missing_ok=True)

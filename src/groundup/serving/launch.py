@@ -90,7 +90,13 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal comes; `on_start` is called when requests are taken."""
+    """Serve until a signal comes.
+
+    language_model: what is served.
+    settings: limits, tokens and names.
+    listener: the open socket, see `open_socket`.
+    on_start: called when requests are taken.
+    """
     # Only failures of ours are worth a line: what clients do wrong is told to them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -107,7 +113,7 @@ def make_server(
     settings: ServerSettings,
     on_start: Callable[[], None] = lambda: None,
 ) -> Server:
-    """A server that is not running yet."""
+    """A server that is not running yet; the arguments are those of `serve`."""
     from groundup.serving.connections import Connections
     from groundup.serving.server import create_app
 

@@ -118,7 +118,14 @@ def compute_step(
     z_loss: float,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> Tensor:
-    """The work of a step on the device; its loss, gradient norm and whether it was skipped."""
+    """The work of a step on the device; its loss, gradient norm and whether it was skipped.
+
+    model, optimizer: what learns, and how; updated in place.
+    batch: the sequences of the step, in micro-batches.
+    clip_norm: the greatest gradient norm; None never clips.
+    z_loss: the weight of the squared logsumexp in the loss.
+    autocast: what the forward passes run within.
+    """
     num_tokens = batch.targets.numel()
     loss = torch.zeros((), device=batch.targets.device)
     for inputs, targets in batch.micro_batches():
