@@ -20,7 +20,7 @@ export class RunSamples {
     this.bar = element(
       "div",
       { className: "card sample-bar" },
-      element("label", { htmlFor: "sample-step" }, "Written after"),
+      element("label", { htmlFor: "sample-step" }, "Generated after"),
       this.output,
       this.slider,
       element("span", { className: "sample-buttons" }, this.earlier, this.later),
