@@ -95,7 +95,7 @@ private:
         }
     }
 
-    // One pre-token's place in the batch being looked up.
+    // One pre-token's position in the batch being looked up.
     struct Lookup {
         WordKey key;
         Entry* home;

@@ -73,7 +73,7 @@ public:
     // The ids that what comes later in a stream cannot change; returns how many bytes they stand for.
     size_t encode_stream(Span text, IdBuffer& out) const;
 
-    // A place at or after `from` to cut one long text for several threads.
+    // A position at or after `from` to cut one long text for several threads.
     size_t parallel_cut(Span text, size_t from) const;
 
     size_t decoded_size(const uint32_t* ids, size_t count) const;

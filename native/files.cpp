@@ -26,9 +26,9 @@ Watched watched[kWatched];
 struct sigaction previous;
 
 void on_bus_error(int, siginfo_t* info, void*) {
-    const Byte* place = static_cast<const Byte*>(info->si_addr);
+    const Byte* position = static_cast<const Byte*>(info->si_addr);
     for (const Watched& one : watched) {
-        if (!one.size || place < one.begin || place >= one.end) continue;
+        if (!one.size || position < one.begin || position >= one.end) continue;
         if (write(STDERR_FILENO, one.message, one.size) < 0) _exit(kUserError);
         _exit(kUserError);
     }

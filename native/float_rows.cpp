@@ -50,13 +50,13 @@ struct Passes {
     void (*norm_gradient)(const NormGradientRows&, float*, size_t, size_t);
     void (*gate)(const GateRows&, size_t, size_t);
     void (*gate_gradient)(const GateGradientRows&, size_t, size_t);
-    void (*turn)(const TurnRows&, size_t, size_t);
+    void (*rotate)(const RotationRows&, size_t, size_t);
     void (*loss)(const LossRows&, size_t, size_t);
 };
 
 #define PASSES(set)                                                                           \
     {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
-     set::turn_rows, set::loss_rows}
+     set::rotate_rows, set::loss_rows}
 
 Passes passes_of(Vectors vectors) {
     switch (vectors) {
@@ -80,7 +80,7 @@ const Passes& passes() {
 constexpr size_t kNumBlocks = 64;
 
 // The pool of threads that torch computes with, where torch brought one of GNU's: while they wait
-// for the next product they keep the cores busy, and threads of our own would have to fight them.
+// for the next matmul they keep the cores busy, and threads of our own would have to fight them.
 struct Pool {
     void (*run)(void (*)(void*), void*, unsigned, unsigned);
     int (*thread_number)();
@@ -112,8 +112,8 @@ void run_on_threads(size_t num_threads, Work work) {
         &call, static_cast<unsigned>(num_threads), 0);
 }
 
-// Calls pass(block, begin, end) for every block of rows. A thread that never comes is no loss: the
-// blocks are taken one after the other, each thread beginning where its own share does.
+// Calls pass(block, begin, end) for every block of rows. A thread that never comes costs nothing: the
+// blocks are taken one after the other, each thread beginning where its own part does.
 template <class Pass>
 void each_block(size_t num_rows, size_t num_threads, Pass pass) {
     const size_t num_blocks = std::min(kNumBlocks, std::max<size_t>(num_rows, 1));
@@ -155,9 +155,9 @@ void run(const GateGradientRows& work, size_t num_threads) {
                [&](size_t, size_t begin, size_t end) { passes().gate_gradient(work, begin, end); });
 }
 
-void run(const TurnRows& work, size_t num_threads) {
+void run(const RotationRows& work, size_t num_threads) {
     each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().turn(work, begin, end); });
+               [&](size_t, size_t begin, size_t end) { passes().rotate(work, begin, end); });
 }
 
 void run(const LossRows& work, size_t num_threads) {

@@ -1,4 +1,4 @@
-// What a training step on a CPU does to rows of float32 between its matrix products: each of these
+// What a training step on a CPU does to rows of float32 between its matmuls: each of these
 // is one pass over memory where separate operations would take three to six.
 //
 // Rows are shared among threads in blocks that do not depend on how many there are, so that sums
@@ -11,7 +11,7 @@
 namespace groundup {
 
 // out = (x + addend) · scale · gain, scale = 1 / sqrt(mean((x + addend)²) + eps). Without an addend
-// there is no total to write either.
+// no total is written either.
 struct NormRows {
     const float *x, *addend, *gain;
     float *total, *out, *scale;
@@ -39,16 +39,16 @@ struct GateGradientRows {
     size_t num_rows, width;
 };
 
-// Turns the pairs of every head of two tensors by their rows' positions, or back, and copies a
+// Rotates the pairs of every head of two tensors by their rows' positions, or back, and copies a
 // third. Row r has position r % seq; strides are in values.
-struct TurnRows {
+struct RotationRows {
     const float *from[2], *copied_from, *cos, *sin;
     float *to[2], *copied_to;
     size_t num_rows, from_stride, to_stride, seq, num_heads, d_head;
     bool backward;
 };
 
-// losses = log Z - l_target + z_loss · (log Z)², and the gradient in the place of the logits.
+// losses = log Z - l_target + z_loss · (log Z)², and the gradient in place of the logits.
 struct LossRows {
     float *logits, *losses;
     const int64_t* targets;
@@ -60,7 +60,7 @@ void run(const NormRows& work, size_t num_threads);
 void run(const NormGradientRows& work, size_t num_threads);
 void run(const GateRows& work, size_t num_threads);
 void run(const GateGradientRows& work, size_t num_threads);
-void run(const TurnRows& work, size_t num_threads);
+void run(const RotationRows& work, size_t num_threads);
 void run(const LossRows& work, size_t num_threads);
 
 }  // namespace groundup

@@ -188,9 +188,9 @@ void MergeTable::insert(Symbol left, Symbol right, uint32_t rank) {
     if (left < 256 && right < 256) byte_pairs_[left << 8 | right] = rank;
 }
 
-// A queue of places for every rank, and bits saying which queues hold something. A new pair always
+// A queue of positions for every rank, and bits saying which queues hold something. A new pair always
 // ranks after the merge that made it, so the ranks are walked once upwards: linear time. Queues
-// stay in order of place because all places of one pair arise during one merge, left to right.
+// stay in order of position because all positions of one pair arise during one merge, left to right.
 // Gives the ids that end at or before `settled`; they stand for `used` bytes.
 size_t MergeTable::encode_long(const Byte* text, size_t size, size_t settled, uint32_t* out, size_t& used,
                                LongWordSpace& s) const {
@@ -272,12 +272,12 @@ size_t MergeTable::encode_settled(const Byte* text, uint32_t* out, size_t& used,
 }
 
 // For merge lists in which a merge uses a token made later: ranks do not only rise then, so a heap
-// takes the place of the queues.
+// replaces the queues.
 size_t MergeTable::encode_unordered(const Byte* text, size_t size, uint32_t* out,
                                     LongWordSpace& s) const {
     if (size >= kNone - 1) throw InputError("a single pre-token is larger than 4 GB");
     s.make_room(0, size);
-    using Item = std::pair<uint32_t, uint32_t>;  // rank, place
+    using Item = std::pair<uint32_t, uint32_t>;  // rank, position
     std::priority_queue<Item, std::vector<Item>, std::greater<Item>> heap;
     const auto push = [&](uint32_t at, uint32_t rank) {
         s.rank[at] = rank;

@@ -35,8 +35,8 @@ struct LongWordSpace {
             summary.assign(num_merges / 4096 + 1, 0);
         }
         if (symbols.size() < size) {
-            for (auto* places : {&symbols, &rank, &next, &prev, &queue_next, &queue_prev})
-                places->resize(size);
+            for (auto* positions : {&symbols, &rank, &next, &prev, &queue_next, &queue_prev})
+                positions->resize(size);
         }
     }
 };

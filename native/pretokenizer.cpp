@@ -248,18 +248,18 @@ inline void set_bits(uint64_t* words, size_t from, size_t count) {
 }
 
 #if defined(__aarch64__)
-// The places of the bits that are set in each byte, a byte each, from the lowest on.
-struct BitPlaces {
+// The positions of the bits that are set in each byte, a byte each, from the lowest on.
+struct BitPositions {
     uint64_t of[256];
-    constexpr BitPlaces() : of() {
+    constexpr BitPositions() : of() {
         for (unsigned byte = 0; byte < 256; byte++) {
             int filled = 0;
-            for (uint64_t place = 0; place < 8; place++)
-                if (byte >> place & 1) of[byte] |= place << (8 * filled++);
+            for (uint64_t position = 0; position < 8; position++)
+                if (byte >> position & 1) of[byte] |= position << (8 * filled++);
         }
     }
 };
-constexpr BitPlaces kBitPlaces{};
+constexpr BitPositions kBitPositions{};
 
 namespace neon {
 #define VECTOR_BYTES 16

@@ -74,7 +74,7 @@ PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
     });
 }
 
-PyObject* py_turn_packed(PyObject*, PyObject* args) {
+PyObject* py_rotate_packed(PyObject*, PyObject* args) {
     PyObject *packed, *cos, *sin, *query, *key;
     Py_ssize_t batch, positions, heads, head_size, num_threads;
     if (!PyArg_ParseTuple(args, "OOOOOnnnnn", &packed, &cos, &sin, &query, &key, &batch, &positions, &heads,
@@ -83,17 +83,18 @@ PyObject* py_turn_packed(PyObject*, PyObject* args) {
     return guarded([&] {
         const size_t seq = product({positions}), num_rows = product({batch, positions});
         const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
-        const size_t size = product({batch, positions, heads, head_size}), turns = product({positions, head_size}) / 2;
+        const size_t size = product({batch, positions, heads, head_size});
+        const size_t num_angles = product({positions, head_size}) / 2;
         const FloatArray packed_(packed, product({3, batch, positions, heads, head_size}));
-        const FloatArray cos_(cos, turns), sin_(sin, turns), query_(query, size, true), key_(key, size, true);
-        return run_without_gil(TurnRows{{packed_.data(), packed_.data() + width}, nullptr, cos_.data(), sin_.data(),
-                                        {query_.data(), key_.data()}, nullptr,
-                                        num_rows, 3 * width, width, seq, num_heads, d_head, false},
+        const FloatArray cos_(cos, num_angles), sin_(sin, num_angles), query_(query, size, true), key_(key, size, true);
+        return run_without_gil(RotationRows{{packed_.data(), packed_.data() + width}, nullptr, cos_.data(), sin_.data(),
+                                            {query_.data(), key_.data()}, nullptr,
+                                            num_rows, 3 * width, width, seq, num_heads, d_head, false},
                                num_threads);
     });
 }
 
-PyObject* py_turn_back(PyObject*, PyObject* args) {
+PyObject* py_rotate_back(PyObject*, PyObject* args) {
     PyObject *d_query, *d_key, *d_value, *cos, *sin, *d_packed;
     Py_ssize_t batch, positions, heads, head_size, num_threads;
     if (!PyArg_ParseTuple(args, "OOOOOOnnnnn", &d_query, &d_key, &d_value, &cos, &sin, &d_packed, &batch, &positions,
@@ -102,14 +103,15 @@ PyObject* py_turn_back(PyObject*, PyObject* args) {
     return guarded([&] {
         const size_t seq = product({positions}), num_rows = product({batch, positions});
         const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
-        const size_t size = product({batch, positions, heads, head_size}), turns = product({positions, head_size}) / 2;
+        const size_t size = product({batch, positions, heads, head_size});
+        const size_t num_angles = product({positions, head_size}) / 2;
         const FloatArray d_query_(d_query, size), d_key_(d_key, size), d_value_(d_value, size);
-        const FloatArray cos_(cos, turns), sin_(sin, turns);
+        const FloatArray cos_(cos, num_angles), sin_(sin, num_angles);
         const FloatArray d_packed_(d_packed, product({3, batch, positions, heads, head_size}), true);
         float* const to = d_packed_.data();
-        return run_without_gil(TurnRows{{d_query_.data(), d_key_.data()}, d_value_.data(), cos_.data(), sin_.data(),
-                                        {to, to + width}, to + 2 * width,
-                                        num_rows, width, 3 * width, seq, num_heads, d_head, true},
+        return run_without_gil(RotationRows{{d_query_.data(), d_key_.data()}, d_value_.data(), cos_.data(), sin_.data(),
+                                            {to, to + width}, to + 2 * width,
+                                            num_rows, width, 3 * width, seq, num_heads, d_head, true},
                                num_threads);
     });
 }
@@ -126,7 +128,7 @@ PyObject* py_loss_rows(PyObject*, PyObject* args) {
         const Array<int64_t> targets_(targets, num_rows);
         for (size_t row = 0; row < num_rows; row++)
             if (targets_.data()[row] < 0 || static_cast<size_t>(targets_.data()[row]) >= width)
-                throw InputError("target " + std::to_string(targets_.data()[row]) + " is no column of the logits");
+                throw InputError("target " + std::to_string(targets_.data()[row]) + " is not a column of the logits");
         return run_without_gil(LossRows{logits_.data(), losses_.data(), targets_.data(), num_rows, width, z_loss},
                                num_threads);
     });
@@ -139,9 +141,9 @@ PyMethodDef float_functions[] = {
     {"norm_gradient_rows", py_norm_gradient_rows, METH_VARARGS, "the gradient of norm_rows"},
     {"gate_rows", py_gate_rows, METH_VARARGS, "silu(gate) * up"},
     {"gate_gradient_rows", py_gate_gradient_rows, METH_VARARGS, "the gradient of gate_rows"},
-    {"turn_packed", py_turn_packed, METH_VARARGS, "queries and keys of packed projections, turned"},
-    {"turn_back", py_turn_back, METH_VARARGS, "the gradient of turn_packed, packed"},
-    {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in the place of the logits"},
+    {"rotate_packed", py_rotate_packed, METH_VARARGS, "queries and keys of packed projections, rotated"},
+    {"rotate_back", py_rotate_back, METH_VARARGS, "the gradient of rotate_packed, packed"},
+    {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in place of the logits"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -207,7 +207,7 @@ inline CheckedBounds bounds_of(const Text& buffer, Span text) {
     return bounds;
 }
 
-// How many values an array of these dimensions has; what cannot be is no overflow but an error.
+// How many values an array of these dimensions has; what cannot be is an error, not an overflow.
 inline size_t product(std::initializer_list<Py_ssize_t> dimensions) {
     Py_ssize_t size = 1;
     for (const Py_ssize_t dimension : dimensions)
@@ -216,7 +216,7 @@ inline size_t product(std::initializer_list<Py_ssize_t> dimensions) {
     return static_cast<size_t>(size);
 }
 
-// A contiguous array of an exact number of values, valid while it lives; None is no array.
+// A contiguous array of an exact number of values, valid while it lives; None is not an array.
 template <class Value>
 class Array {
 public:

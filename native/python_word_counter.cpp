@@ -83,7 +83,7 @@ PyObject* counter_find_cut(WordCounterObject* self, PyObject* args) {
     });
 }
 
-// The last place found where text that goes on may be cut; 0 when there is none yet.
+// The last position found where text that continues may be cut; 0 when there is none yet.
 PyObject* counter_find_last_cut(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
         if (!self->scan) throw InputError("this counter has no native pattern");
@@ -192,7 +192,7 @@ PyMethodDef counter_methods[] = {
     {"find_cut", reinterpret_cast<PyCFunction>(counter_find_cut), METH_VARARGS,
      "(data, from) -> where data may be cut without changing its pre-tokens"},
     {"find_last_cut", reinterpret_cast<PyCFunction>(counter_find_last_cut), METH_O,
-     "text so far -> the last place found where it may be cut, 0 for none yet"},
+     "text so far -> the last position found where it may be cut, 0 for none yet"},
     {"spill", reinterpret_cast<PyCFunction>(counter_spill), METH_O, "prefix -> paths of sorted runs"},
     {"items", reinterpret_cast<PyCFunction>(counter_items), METH_NOARGS, "dict of words and counts"},
     {"train", reinterpret_cast<PyCFunction>(counter_train), METH_VARARGS,

@@ -1,4 +1,4 @@
-// Finds special tokens in text: leftmost first, the longest where several start at one place.
+// Finds special tokens in text: leftmost first, the longest where several start at one position.
 #pragma once
 
 #include <string>

@@ -7,7 +7,7 @@
 
 namespace groundup {
 
-// A place between pre-tokens, the last that is found without much work; 0 when there is none yet.
+// A position between pre-tokens, the last that is found without much work; 0 when there is none yet.
 // Then `last` is the last pre-token there is.
 size_t find_stream_cut(Span text, ScanFunction scan, const SpecialTokens& special_tokens, Bounds& last);
 

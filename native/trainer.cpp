@@ -1,7 +1,7 @@
 // The words stand in one flat array of symbols, most frequent first, with a mark between them. A
-// symbol stands at its first and at its last byte's place, so both neighbours of a place are found
-// without links. Every pair knows its places; a place is checked when it is used. All
-// places of a pair arise during one merge (the one that makes its younger half), in order and never
+// symbol stands at its first and at its last byte's position, so both neighbours of a position are found
+// without links. Every pair knows its positions; a position is checked when it is used. All
+// positions of a pair arise during one merge (the one that makes its younger half), in order and never
 // later, so the lists are written once, and a pair's count only falls after that: a heap
 // of counts that are at worst too high is enough.
 #include "trainer.h"
@@ -20,8 +20,8 @@ namespace {
 struct Pair {
     uint32_t left, right;
     uint64_t count;
-    uint64_t first;      // its places in the arena
-    uint32_t num_places;
+    uint64_t first;      // its positions in the arena
+    uint32_t num_positions;
 };
 
 // Pair -> number, open addressing.
@@ -39,7 +39,7 @@ public:
     }
     void insert(uint32_t left, uint32_t right, uint32_t number) {
         if (++used_ * 3 > slots_.size() * 2) grow();
-        place({uint64_t{left} << 32 | right, number});
+        insert_slot({uint64_t{left} << 32 | right, number});
     }
 
 private:
@@ -47,7 +47,7 @@ private:
         uint64_t key;
         uint32_t number;
     };
-    void place(Slot slot) {
+    void insert_slot(Slot slot) {
         const size_t mask = slots_.size() - 1;
         size_t i = mix(slot.key ^ kSeedA, kSeedB) & mask;
         while (slots_[i].key != UINT64_MAX) i = (i + 1) & mask;
@@ -57,24 +57,24 @@ private:
         std::vector<Slot> old(slots_.size() * 2, Slot{UINT64_MAX, 0});
         old.swap(slots_);
         for (const Slot& slot : old) {
-            if (slot.key != UINT64_MAX) place(slot);
+            if (slot.key != UINT64_MAX) insert_slot(slot);
         }
     }
     std::vector<Slot> slots_;
     size_t used_ = 0;
 };
 
-// Places of pairs, one list behind another; grows without being copied.
-template <class Place>
-class PlaceArena {
+// Positions of pairs, one list behind another; grows without being copied.
+template <class Position>
+class PositionArena {
 public:
     uint64_t size() const { return size_; }
-    Place& operator[](uint64_t i) { return reinterpret_cast<Place*>(block_.data())[i]; }
+    Position& operator[](uint64_t i) { return reinterpret_cast<Position*>(block_.data())[i]; }
     void resize(uint64_t size) {
         if (size < size_) {
-            block_.resize(size * sizeof(Place));
+            block_.resize(size * sizeof(Position));
         } else {
-            block_.reserve(size * sizeof(Place));
+            block_.reserve(size * sizeof(Position));
         }
         size_ = size;
     }
@@ -89,7 +89,7 @@ struct Totals {
     uint64_t num_words = 0;
     uint64_t num_bytes = 0;   // of the text
     uint64_t size = 1;        // of the words that have a pair, with their marks
-    uint64_t num_places = 0;  // of pairs
+    uint64_t num_positions = 0;  // of pairs
     std::map<uint64_t, uint64_t, std::greater<>> size_by_count;
 };
 
@@ -107,12 +107,12 @@ Totals add_up(const WordSource& words) {
         }
         *size_of_count += size + 1;
         totals.size += size + 1;
-        totals.num_places += size - 1;
+        totals.num_positions += size - 1;
     });
     return totals;
 }
 
-// How often the word at a place occurs: words of equal counts stand together.
+// How often the word at a position occurs: words of equal counts stand together.
 class Weights {
 public:
     void add(uint64_t begin, uint64_t count) {
@@ -127,14 +127,14 @@ public:
         begins_.push_back(UINT64_MAX);
         run_at_.reserve(size / kStep + 1);
         size_t run = 0;
-        for (uint64_t place = 0; place <= size; place += kStep) {
-            while (begins_[run + 1] <= place) run++;
+        for (uint64_t position = 0; position <= size; position += kStep) {
+            while (begins_[run + 1] <= position) run++;
             run_at_.push_back(static_cast<uint32_t>(run));
         }
     }
-    uint64_t at(uint64_t place) const {
-        size_t run = run_at_[place / kStep];
-        while (begins_[run + 1] <= place) run++;
+    uint64_t at(uint64_t position) const {
+        size_t run = run_at_[position / kStep];
+        while (begins_[run + 1] <= position) run++;
         return counts_[run];
     }
 
@@ -144,13 +144,13 @@ private:
     std::vector<uint32_t> run_at_;
 };
 
-// Symbol is uint16_t or uint32_t; Place is uint32_t or uint64_t.
-template <class Symbol, class Place>
+// Symbol is uint16_t or uint32_t; Position is uint32_t or uint64_t.
+template <class Symbol, class Position>
 class Trainer {
 public:
     Trainer(const WordSource& words, const Totals& totals, size_t num_merges, const MemoryLimit& limit)
         : num_merges_(num_merges), limit_(limit), num_words_(totals.num_words), num_symbols_(totals.num_bytes) {
-        claim(totals.size * sizeof(Symbol) + totals.size / 4 + totals.num_places * sizeof(Place));
+        claim(totals.size * sizeof(Symbol) + totals.size / 4 + totals.num_positions * sizeof(Position));
         lay_out(words, totals);
     }
 
@@ -185,7 +185,7 @@ private:
 
     struct Ranked {
         uint64_t count;
-        uint64_t prefix;  // first bytes of the left token, to settle most ties
+        uint64_t prefix;  // first bytes of the left token, to decide most ties
         uint32_t pair;
     };
     struct Later {
@@ -199,18 +199,18 @@ private:
             return trainer->tokens_[x.right] < trainer->tokens_[y.right];
         }
     };
-    // The places of one new pair, while the merge that makes it runs.
+    // The positions of one new pair, while the merge that makes it runs.
     struct Group {
         uint32_t other;
         bool other_is_left;
         uint64_t lost;    // weight taken from the pair this one replaces
         uint64_t gained;
-        uint32_t num_places;
+        uint32_t num_positions;
         uint64_t first;
     };
     struct Found {
         uint32_t group;
-        Place place;
+        Position position;
     };
 
     void lay_out(const WordSource& words, const Totals& totals) {
@@ -240,7 +240,7 @@ private:
     // What the parts that grow with the text hold. A pair stands in three tables that double.
     uint64_t memory_bytes() const {
         constexpr uint64_t kPairBytes = 160;
-        return symbols_.capacity() * sizeof(Symbol) + weights_.memory_bytes() + arena_.size() * sizeof(Place) +
+        return symbols_.capacity() * sizeof(Symbol) + weights_.memory_bytes() + arena_.size() * sizeof(Position) +
                found_.capacity() * sizeof(Found) + pairs_.size() * kPairBytes;
     }
 
@@ -250,12 +250,12 @@ private:
         if (!has_room(more)) refuse(more);
     }
 
-    // A merge finds two new pairs at each place.
-    void make_room_to_find(uint32_t num_places) {
-        const uint64_t most = 2 * uint64_t{num_places};
+    // A merge finds two new pairs at each position.
+    void make_room_to_find(uint32_t num_positions) {
+        const uint64_t most = 2 * uint64_t{num_positions};
         if (most <= found_.capacity()) return;
         found_ = {};
-        if (!has_room(most * sizeof(Found))) drop_places();
+        if (!has_room(most * sizeof(Found))) drop_positions();
         claim(most * sizeof(Found));
         found_.reserve(most);
     }
@@ -270,20 +270,20 @@ private:
                          " MB allowed; raise --max-memory, or train on less text");
     }
 
-    // Drops the places of merged pairs, and those that another merge has taken; false where that
+    // Drops the positions of merged pairs, and those that another merge has taken; false where that
     // helps little.
-    bool drop_places() {
+    bool drop_positions() {
         const uint64_t before = arena_.size();
         uint64_t end = 0;
         for (Pair& pair : pairs_) {
             const uint32_t left_size = sizes_[pair.left];
             uint32_t kept = 0;
-            for (uint32_t i = 0; i < pair.num_places && pair.count; i++) {
-                const Place at = arena_[pair.first + i];
+            for (uint32_t i = 0; i < pair.num_positions && pair.count; i++) {
+                const Position at = arena_[pair.first + i];
                 if (symbols_[at] == pair.left && symbols_[at + left_size] == pair.right) arena_[end + kept++] = at;
             }
             pair.first = end;
-            pair.num_places = kept;
+            pair.num_positions = kept;
             end += kept;
         }
         arena_.resize(end);
@@ -292,7 +292,7 @@ private:
 
     void index_byte_pairs() {
         std::vector<uint64_t> counts(65536, 0);
-        std::vector<uint32_t> places(65536, 0);
+        std::vector<uint32_t> positions(65536, 0);
         const auto each_pair = [this](auto visit) {
             for (size_t i = 0; i + 1 < symbols_.size(); i++) {
                 if (symbols_[i] != kMark && symbols_[i + 1] != kMark)
@@ -301,21 +301,21 @@ private:
         };
         each_pair([&](size_t i, size_t key) {
             counts[key] += weights_.at(i);
-            places[key]++;
+            positions[key]++;
         });
         std::vector<uint64_t> next(65536, 0);
         uint64_t total = 0;
         for (size_t key = 0; key < 65536; key++) {
-            if (!places[key]) continue;
+            if (!positions[key]) continue;
             const uint32_t left = static_cast<uint32_t>(key >> 8), right = key & 255;
             index_.insert(left, right, static_cast<uint32_t>(pairs_.size()));
-            pairs_.push_back({left, right, counts[key], total, places[key]});
+            pairs_.push_back({left, right, counts[key], total, positions[key]});
             next[key] = total;
-            total += places[key];
+            total += positions[key];
         }
-        claim(total * sizeof(Place));
+        claim(total * sizeof(Position));
         arena_.resize(total);
-        each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Place>(i); });
+        each_pair([&](size_t i, size_t key) { arena_[next[key]++] = static_cast<Position>(i); });
         for (size_t i = 0; i < pairs_.size(); i++) heap_.push(rank(static_cast<uint32_t>(i)));
     }
 
@@ -338,15 +338,15 @@ private:
         return number;
     }
 
-    void gain(uint32_t other, bool other_is_left, uint64_t weight, Place place) {
+    void gain(uint32_t other, bool other_is_left, uint64_t weight, Position position) {
         const uint32_t number = group_of(other, other_is_left);
         groups_[number].gained += weight;
-        groups_[number].num_places++;
-        found_.push_back({number, place});
+        groups_[number].num_positions++;
+        found_.push_back({number, position});
     }
 
     void merge(uint32_t number) {
-        make_room_to_find(pairs_[number].num_places);
+        make_room_to_find(pairs_[number].num_positions);
         const Pair pair = pairs_[number];
         const uint32_t made = static_cast<uint32_t>(tokens_.size());
         const uint32_t left_size = sizes_[pair.left], size = left_size + sizes_[pair.right];
@@ -357,11 +357,11 @@ private:
         found_.clear();
         Symbol* const symbols = symbols_.data();
         constexpr uint32_t kAhead = 8;
-        for (uint32_t i = 0; i < pair.num_places; i++) {
-            if (i + kAhead < pair.num_places)
+        for (uint32_t i = 0; i < pair.num_positions; i++) {
+            if (i + kAhead < pair.num_positions)
                 __builtin_prefetch(&symbols[arena_[pair.first + i + kAhead]]);
-            const Place at = arena_[pair.first + i];
-            const Place middle = static_cast<Place>(at + left_size);
+            const Position at = arena_[pair.first + i];
+            const Position middle = static_cast<Position>(at + left_size);
             if (symbols[at] != pair.left || symbols[middle] != pair.right) continue;
             const uint64_t weight = weights_.at(at);
             num_symbols_ -= weight;
@@ -376,21 +376,21 @@ private:
                 } else {
                     groups_[group_of(before, true)].lost += weight;
                 }
-                gain(before, true, weight, static_cast<Place>(at - sizes_[before]));
+                gain(before, true, weight, static_cast<Position>(at - sizes_[before]));
             }
             if (behind != kMark) {
                 groups_[group_of(behind, false)].lost += weight;
                 gain(behind, false, weight, at);
             }
         }
-        settle(pair, made);
+        record(pair, made);
     }
 
     // Takes from the old pairs what they lost and files the new ones.
-    void settle(const Pair& merged, uint32_t made) {
-        const uint64_t more = found_.size() * sizeof(Place);
+    void record(const Pair& merged, uint32_t made) {
+        const uint64_t more = found_.size() * sizeof(Position);
         if (!has_room(more)) {
-            if (!drop_places()) refuse(more);
+            if (!drop_positions()) refuse(more);
             claim(more);
         }
         uint64_t end = arena_.size();
@@ -403,7 +403,7 @@ private:
                 if (old != kNone && pairs_[old].count) pairs_[old].count -= group.lost;
             }
             group.first = end;
-            if (group.gained) end += group.num_places;
+            if (group.gained) end += group.num_positions;
         }
         arena_.resize(end);
         for (const Group& group : groups_) {
@@ -411,13 +411,13 @@ private:
             const uint32_t left = group.other_is_left ? group.other : made;
             const uint32_t right = group.other_is_left ? made : group.other;
             const uint32_t number = static_cast<uint32_t>(pairs_.size());
-            pairs_.push_back({left, right, group.gained, group.first, group.num_places});
+            pairs_.push_back({left, right, group.gained, group.first, group.num_positions});
             index_.insert(left, right, number);
             heap_.push(rank(number));
         }
         for (const Found& found : found_) {
             Group& group = groups_[found.group];
-            if (group.gained) arena_[group.first++] = found.place;
+            if (group.gained) arena_[group.first++] = found.position;
         }
     }
 
@@ -431,7 +431,7 @@ private:
     std::vector<uint32_t> sizes_;
     std::vector<Pair> pairs_;
     PairIndex index_;
-    PlaceArena<Place> arena_;
+    PositionArena<Position> arena_;
     std::priority_queue<Ranked, std::vector<Ranked>, Later> heap_{Later{this}};
     std::vector<uint32_t> left_group_, right_group_;  // by symbol; kNone outside a merge
     std::vector<Group> groups_;

@@ -100,8 +100,8 @@ public:
             Id* stored = reinterpret_cast<Id*>(record + 2 + word_space);
             for (size_t i = 0; i < count; i++) stored[i] = static_cast<Id>(ids[i]);
             made.high = elsewhere(key.high);
-            const uint32_t place = static_cast<uint32_t>(arena_used_);
-            std::memcpy(made.ids, &place, 4);
+            const uint32_t offset = static_cast<uint32_t>(arena_used_);
+            std::memcpy(made.ids, &offset, 4);
             arena_used_ += needed;
         }
         if (is_crowded(num_entries_)) grow();
@@ -152,35 +152,35 @@ private:
         }
     }
 
-    // Whether the word of `entry` would be found in `place`: no free entry lies on the way from its home.
-    bool is_found_in(const Entry& entry, const Entry* place) const {
+    // Whether the word of `entry` would be found in `position`: no free entry lies on the way from its home.
+    bool is_found_in(const Entry& entry, const Entry* position) const {
         Entry* const home = homes().of(hash_of(key_of(entry)));
         for (size_t step = 0;; step++) {
             const Entry* const passed = neighbour_of(home, step);
-            if (passed == place) return true;
+            if (passed == position) return true;
             if (passed->is_free()) return false;
         }
     }
 
     WordKey key_of(const Entry& entry) const {
         if (entry.num_ids() != kElsewhere) return {entry.low, entry.high << 4 >> 4};
-        const uint32_t* record = arena() + place_of(entry);
+        const uint32_t* record = arena() + offset_of(entry);
         const Byte* word = reinterpret_cast<const Byte*>(record + 2);
         return word_key(word, record[0], word + record[0]);
     }
 
     // Ids of an entry that lie in the arena; null when the entry is another word's.
     const Id* find_in_arena(const Entry& entry, const Byte* word, size_t size, size_t& count) const {
-        const uint32_t* record = arena() + place_of(entry);
+        const uint32_t* record = arena() + offset_of(entry);
         if (record[0] != size || std::memcmp(record + 2, word, size) != 0) return nullptr;
         count = record[1];
         return reinterpret_cast<const Id*>(record + 2 + (size + 3) / 4);
     }
 
-    static uint32_t place_of(const Entry& entry) {
-        uint32_t place;
-        std::memcpy(&place, entry.ids, 4);
-        return place;
+    static uint32_t offset_of(const Entry& entry) {
+        uint32_t offset;
+        std::memcpy(&offset, entry.ids, 4);
+        return offset;
     }
     uint32_t* arena() const { return reinterpret_cast<uint32_t*>(arena_.data()); }
 

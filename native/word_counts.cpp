@@ -22,13 +22,13 @@ WordCounts::WordCounts(size_t longest)
       longest_(std::min<size_t>(longest, UINT32_MAX)) {}
 
 const Byte* WordCounts::word_of(const Entry& entry) const {
-    return entry.high >> 56 ? reinterpret_cast<const Byte*>(&entry) : arena_.data() + entry.place + 4;
+    return entry.high >> 56 ? reinterpret_cast<const Byte*>(&entry) : arena_.data() + entry.offset + 4;
 }
 
 size_t WordCounts::size_of(const Entry& entry) const {
     if (entry.high >> 56) return entry.high >> 56;
     uint32_t size;
-    std::memcpy(&size, arena_.data() + entry.place, 4);
+    std::memcpy(&size, arena_.data() + entry.offset, 4);
     return size;
 }
 
@@ -49,7 +49,7 @@ void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, si
         entry = {key.low, key.high, count, 0};
         if (size > kInlineWord) {
             const uint32_t stored = static_cast<uint32_t>(size);
-            entry.place = arena_.size();
+            entry.offset = arena_.size();
             const Byte* stored_bytes = reinterpret_cast<const Byte*>(&stored);
             arena_.insert(arena_.end(), stored_bytes, stored_bytes + 4);
             arena_.insert(arena_.end(), word, word + size);

@@ -46,7 +46,7 @@ private:
     struct Entry {
         uint64_t low, high;  // as in WordKey
         uint64_t count;      // 0: free
-        uint64_t place;      // of a long word in the arena: its size, then its bytes
+        uint64_t offset;      // of a long word in the arena: its size, then its bytes
     };
     static_assert(sizeof(Entry) == 32);
 

@@ -115,7 +115,7 @@ def gate_gradient_rows(
     num_threads: int,
     /,
 ) -> None: ...
-def turn_packed(
+def rotate_packed(
     packed: BufferLike,
     cos: BufferLike,
     sin: BufferLike,
@@ -128,7 +128,7 @@ def turn_packed(
     num_threads: int,
     /,
 ) -> None: ...
-def turn_back(
+def rotate_back(
     d_query: BufferLike,
     d_key: BufferLike,
     d_value: BufferLike,

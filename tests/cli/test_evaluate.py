@@ -82,7 +82,7 @@ def test_the_table_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["smal"], "there is no run smal, neither as a folder nor in runs: did you mean small?"),
+        (["smal"], "run smal does not exist, neither as a folder nor in runs: did you mean small?"),
         (["runs"], "runs is not a run folder: it has no config.yaml"),
         (["small", "--split", "validaton"], "did you mean validation?"),
         (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),

@@ -70,7 +70,7 @@ def test_a_file_for_llama_cpp_and_its_options(tmp_path: Path) -> None:
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    assert "there is no run smal" in fails(capsys, "export", "smal", "--to", "huggingface", out)
+    assert "run smal does not exist" in fails(capsys, "export", "smal", "--to", "huggingface", out)
     assert "--to" in fails(capsys, "export", "small", out)
     assert "onnx" in fails(capsys, "export", "small", "--to", "onnx", out)
     words = ["export", "small", "--to", "huggingface", out]

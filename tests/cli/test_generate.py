@@ -143,7 +143,7 @@ def test_a_document_is_begun_without_a_prompt(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["smal"], "there is no run smal, neither as a folder nor in runs: did you mean small?"),
+        (["smal"], "run smal does not exist, neither as a folder nor in runs: did you mean small?"),
         (["empty"], "runs/empty has no checkpoint yet"),
         (["small", "--checkpoint", "7"], "no checkpoint of step 7"),
         (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),

@@ -107,13 +107,16 @@ def test_help_and_version_import_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (["tokeniser"], "there is no groundup tokeniser: did you mean tokenizer?"),
-        (["tokenizer", "trian"], "no groundup tokenizer trian: did you mean tokenizer train?"),
-        (["prepare"], "there is no groundup prepare: did you mean data prepare?"),
-        (["quikstart"], "there is no groundup quikstart: did you mean quickstart?"),
+        (["tokeniser"], "unknown command groundup tokeniser: did you mean tokenizer?"),
+        (
+            ["tokenizer", "trian"],
+            "groundup tokenizer trian: did you mean tokenizer train?",
+        ),
+        (["prepare"], "unknown command groundup prepare: did you mean data prepare?"),
+        (["quikstart"], "unknown command groundup quikstart: did you mean quickstart?"),
         (["--verison"], "groundup has no option --verison: did you mean --version?"),
         (["data", "--sample"], "did you mean data sample?"),
-        (["xyz"], "there is no groundup xyz: known are"),
+        (["xyz"], "unknown command groundup xyz: known are"),
     ],
 )
 def test_an_unknown_verb_offers_the_nearest(

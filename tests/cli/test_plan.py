@@ -165,7 +165,7 @@ def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: lis
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--preset", "gpt2-xxl"], "there is no preset 'gpt2-xxl': did you mean gpt2-xl?"),
+        (["--preset", "gpt2-xxl"], "unknown preset 'gpt2-xxl': did you mean gpt2-xl?"),
         (["--preset", "gpt2-xl", "--config", "a.yaml"], "both say what to plan: give one"),
         (["--config", "nowhere.yaml"], "nowhere.yaml does not exist"),
         (["--model.d-model", "510"], "d_model 510 cannot be split into num_heads 16 equal parts"),

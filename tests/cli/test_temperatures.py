@@ -119,7 +119,7 @@ def test_runs_are_taken_once_and_the_prompt_has_a_default(folder: Path, tmp_path
     ("words", "complaint"),
     [
         ([], "needs at least one run"),
-        (["smal"], r"there is no run smal.* did you mean small\?"),
+        (["smal"], r"run smal does not exist.* did you mean small\?"),
         (["small", "empty"], "runs/empty has no checkpoint yet"),
         (["small", "--temperatures", "0.5", "-0.1"], "the temperature is -0.1"),
         (["small", "--temperatures"], "no temperature to generate at"),

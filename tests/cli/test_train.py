@@ -269,7 +269,7 @@ def test_a_signal_saves_the_run_and_the_resume_is_exact(
     process.send_signal(number)
     _, errors = process.communicate()
     assert process.returncode == status, errors
-    assert "go on with the same command and --resume" in errors
+    assert "continue with the same command and --resume" in errors
     assert main([*words, "--resume"]) == 0
     assert compare_runs(whole_run, "runs/parted").differences == []
 

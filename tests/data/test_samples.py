@@ -197,7 +197,7 @@ def test_a_tag_holds_for_a_whole_text_and_words_for_the_next_rule() -> None:
         ("table t: a | b | c\n- one | two", "a.txt line 2: 2 cells for 3 columns"),
         ("\nstory\n- a {thnig}", r"a.txt line 3: nothing is called \{thnig\}"),
         ("x: a\nstory\n- {A x}", r"a.txt line 3: nothing is called \{A x\}"),
-        ("story\npick things\n- a", "a.txt line 2: there is no table things"),
+        ("story\npick things\n- a", "a.txt line 2: unknown table things"),
         ("story\n\nother: a", "a.txt line 1: rule story has no options"),
         ("- a", "a.txt line 1: the file must begin with"),
         ("two words: a", "a.txt line 1: 'two words: a' names no rule"),

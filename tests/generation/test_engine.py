@@ -183,7 +183,7 @@ def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        (lambda: request([]), "no id to go on from"),
+        (lambda: request([]), "the prompt has no ids"),
         (lambda: request([1], -1), "max_tokens is -1"),
         (lambda: request([1], 0), "max_tokens is 0"),
         (lambda: request([1, 50]), "id 50 is outside the model's vocabulary of 50"),

@@ -74,7 +74,7 @@ void check_scanners(Vectors vectors) {
     }
 }
 
-// Merges by the definition: the earliest rule that applies anywhere, at its leftmost place.
+// Merges by the definition: the earliest rule that applies anywhere, at its leftmost position.
 std::vector<std::string> merge_slowly(std::string word, const Vocabulary& vocabulary) {
     std::vector<std::string> parts;
     for (const char byte : word) parts.emplace_back(1, byte);
@@ -153,20 +153,20 @@ void check_rows() {
                         "the gradient of a loss is right");
     }
     // Two heads of six values at position 1 of two.
-    std::vector<float> packed(2 * 12), turned(2 * 12), cos(2 * 3), sin(2 * 3);
+    std::vector<float> packed(2 * 12), rotated(2 * 12), cos(2 * 3), sin(2 * 3);
     for (float& value : packed) value = random.real();
     for (size_t i = 0; i < 6; i++) {
         cos[i] = static_cast<float>(std::cos(double(i)));
         sin[i] = static_cast<float>(std::sin(double(i)));
     }
-    run(TurnRows{{packed.data(), packed.data()}, nullptr, cos.data(), sin.data(), {turned.data(), turned.data()},
+    run(RotationRows{{packed.data(), packed.data()}, nullptr, cos.data(), sin.data(), {rotated.data(), rotated.data()},
                  nullptr, 2, 12, 12, 2, 2, 6, false}, 1);
     for (size_t row = 0; row < 2; row++)
         for (size_t pair = 0; pair < 6; pair++) {
             const double even = packed[row * 12 + 2 * pair], odd = packed[row * 12 + 2 * pair + 1];
             const double angle = static_cast<double>(row * 3 + pair % 3);
-            check_close(turned[row * 12 + 2 * pair], even * std::cos(angle) - odd * std::sin(angle), "a pair is rotated");
-            check_close(turned[row * 12 + 2 * pair + 1], even * std::sin(angle) + odd * std::cos(angle), "a pair is rotated");
+            check_close(rotated[row * 12 + 2 * pair], even * std::cos(angle) - odd * std::sin(angle), "a pair is rotated");
+            check_close(rotated[row * 12 + 2 * pair + 1], even * std::sin(angle) + odd * std::cos(angle), "a pair is rotated");
         }
 }
 

@@ -25,7 +25,7 @@ from groundup.generation import LanguageModel
         ({"prompt": ["a"] * 9, "n": 2}, "n", "9 prompts and n = 2"),
         ({"n": 1.5}, "n", "valid integer"),
         ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
-        ({"max_tokens": 100}, "max_tokens", "at most 63, or let past_context be slide"),
+        ({"max_tokens": 100}, "max_tokens", "at most 63, or set past_context to slide"),
         ({"max_tokens": 5000, "past_context": "slide"}, "max_tokens", "at most 4096"),
         ({"max_tokens": "7"}, "max_tokens", "valid integer"),
         ({"prompt": "a" * 64}, "prompt", "shorten the prompt"),

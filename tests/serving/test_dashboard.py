@@ -402,7 +402,7 @@ def test_a_look_never_keeps_a_trainer_out(client: Client, runs_folder: Path) -> 
     with folder.claim(resume=True):
         assert details(client)["status"] == "running"
         add_line(folder, 100, loss=2.0)
-        assert details(client)["status"] == "finished"
+    assert details(client)["status"] == "finished"
 
 
 def test_skipped_steps_are_told_with_their_reason(client: Client, runs_folder: Path) -> None:

@@ -201,7 +201,7 @@ def test_mistakes_raise_the_clients_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="temperature is -1") as caught:
         client.completions.create(model="tiny", prompt="a", temperature=-1)
     assert caught.value.param == "temperature" and caught.value.type == "invalid_request_error"
-    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-4'") as missing:
+    with pytest.raises(openai.NotFoundError, match="model 'gpt-4' does not exist") as missing:
         client.completions.create(model="gpt-4", prompt="a")
     assert missing.value.code == "model_not_found"
 

@@ -57,9 +57,9 @@ def test_two_settings_answer_side_by_side(browser: Any, running: Any) -> None:
     browser.find("#generate").click()
     _wait_until_done(browser, num_columns=2)
     first, second = (
-        column.find_element("css selector", ".figures") for column in _columns(browser)
+        column.find_element("css selector", ".results") for column in _columns(browser)
     )
-    assert "Written\n12 tokens" in first.text and "Written\n9 tokens" in second.text
+    assert "Generated\n12 tokens" in first.text and "Generated\n9 tokens" in second.text
     assert "Seed\n5" in first.text and "Seed\n5" in second.text
     left, right = (column.rect for column in _columns(browser))
     assert left["x"] + left["width"] <= right["x"] and left["y"] == right["y"]
@@ -73,7 +73,7 @@ def test_the_same_seed_writes_the_same_text_again(browser: Any, running: Any) ->
         box.clear()
         box.send_keys(seed)
         browser.find("#generate").click()
-        browser.wait(lambda seed=seed: f"Seed\n{seed}" in browser.find(".figures").text)
+        browser.wait(lambda seed=seed: f"Seed\n{seed}" in browser.find(".results").text)
         texts.append(browser.find(".output-text").text)
     assert texts[0] == texts[1] != texts[2]
 
@@ -86,7 +86,7 @@ def test_a_stream_is_stopped_in_the_middle_and_its_row_given_free(
     browser.wait(lambda: len(browser.all(TOKENS)) > 5)
     browser.find("#stop").click()
     _wait_until_done(browser)
-    assert "stopped by you" in browser.find(".figures").text
+    assert "stopped by you" in browser.find(".results").text
     assert 5 < len(browser.all(TOKENS)) < 4000
     assert browser.find("#generate").is_displayed()
     running.wait_until_idle()

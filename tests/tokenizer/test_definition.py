@@ -41,7 +41,7 @@ def test_a_sound_definition_is_returned() -> None:
         ({"special_tokens": {"<|end|>": 700}}, r"'<\|end\|>' has id 700, .* nothing there"),
         ({"vocab": {**SMALL.vocab, -1: b"ab"}}, "b'ab' has the negative id -1"),
         ({"vocab": {**SMALL.vocab, 259: b"th"}}, "b'th' twice, as id 256 and as id 259"),
-        ({"vocab": {**SMALL.vocab, 261: b"ab"}}, "no token has id 259, though ids go on to 261"),
+        ({"vocab": {**SMALL.vocab, 261: b"ab"}}, "no token has id 259, though ids run to 261"),
         ({"vocab": {**SMALL.vocab, 259: b""}}, "id 259 is empty"),
         ({"vocab": {**SMALL.vocab, 0x41: b"not A"}}, "single byte 0x41"),
         ({"vocab": {}, "special_tokens": {}, "merges": []}, "single byte 0x00"),

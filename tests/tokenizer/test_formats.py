@@ -317,7 +317,7 @@ def test_tokens_that_no_merge_reaches_make_whole_words(tmp_path: Path) -> None:
         ({"merges": SMALL.merges[::-1]}, "tiktoken", "its ids do not follow its merges"),
         ({"merges": SMALL.merges[:-1]}, "tiktoken", "from other parts than its merges"),
         ({"pattern": find_pattern(r"\w+$")}, "huggingface", r"'\$' means something else"),
-        ({"pattern": CL100K}, "yaml", "no tokenizer format named 'yaml'"),
+        ({"pattern": CL100K}, "yaml", "unknown tokenizer format 'yaml'"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused(
@@ -448,7 +448,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("vocab", "merges", "message"),
     [
-        ({"extra": 700}, "", "no token has id 300, though ids go on to 700"),
+        ({"extra": 700}, "", "no token has id 300, though ids run to 700"),
         ({"extra": 5}, "", "and 'extra' in .* share the id 5"),
         ({}, "\nt zzz", r"line 45 of .*merges\.txt \(t \+ zzz\) names the token 'zzz'"),
         ({}, "\nt h e", r"line 45 of .*merges\.txt is 't h e'"),

@@ -209,7 +209,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint_and_the_run_goes_on(
     fill_disk({6, 9})
     config = make_config()
     assert train(config).is_finished
-    assert "no checkpoint of step 6" in caplog.text and "that of step 3 stays" in caplog.text
+    assert "no checkpoint of step 6" in caplog.text and "the one of step 3 is kept" in caplog.text
     assert CheckpointFolder(config.run_folder / "checkpoints").steps() == [3, 12]
 
 
@@ -218,7 +218,7 @@ def test_a_disk_that_stays_full_is_an_error_at_the_end(
 ) -> None:
     fill_disk(set(range(6, 13)))
     config = make_config()
-    with pytest.raises(GroundupError, match=r"No space left.*step 3 stays.*--resume"):
+    with pytest.raises(GroundupError, match=r"No space left.*step 3 is kept.*--resume"):
         train(config)
     assert records_of(config)[-1]["step"] == 12
     fill_disk(set())

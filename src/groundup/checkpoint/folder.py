@@ -131,7 +131,7 @@ class CheckpointFolder:
         return self._first_whole(lambda: reversed(self.steps()))
 
     def best(self) -> Checkpoint:
-        """The one with the lowest metric, the later of equals, as `newest` passes over others."""
+        """The one with the lowest metric, the later of equals, others skipped as by `newest`."""
         for complaint in self._records()[1]:
             _log.warning("%s; it is left out of the search for the best checkpoint", complaint)
         return self._first_whole(lambda: _by_metric(self._records()[0]))
@@ -144,7 +144,7 @@ class CheckpointFolder:
                 try:
                     checkpoint = self.load(step)
                 except CheckpointError as error:
-                    # One that a living writer removed meanwhile is no damage.
+                    # One that a living writer removed meanwhile is not damage.
                     if find_folder(self.path / _name_of(step)) is None:
                         is_changing = True
                     else:

@@ -1,6 +1,6 @@
 """The states of all global random generators, as a value that JSON can hold.
 
-Restoring one makes Python, NumPy and torch go on with the numbers that would have come next.
+Restoring one makes Python, NumPy and torch continue with the numbers that would have come next.
 """
 
 import base64
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def capture_random_state() -> dict[str, Any]:
-    """What restore_random_state needs to go on from here.
+    """What restore_random_state needs to continue from here.
 
     CUDA devices are included once CUDA is in use: before, they have sampled nothing.
     """
@@ -37,7 +37,7 @@ def capture_random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Go on from a captured state; devices that are not here are named in the log."""
+    """Continue from a captured state; devices that are not here are named in the log."""
     try:
         python = state["python"]
         words = tuple(np.frombuffer(_decode(python["words"]), "<u4").tolist())

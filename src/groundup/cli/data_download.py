@@ -11,7 +11,7 @@ from groundup.errors import ConfigError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Fetch a public corpus; a download that was stopped goes on where it was."""
+    """Fetch a public corpus; a stopped download continues where it was."""
 
     corpus: Positional[Literal["tinystories", "openwebtext"]]
     """tinystories (2.3 GB) or openwebtext (a sample, 4.7 GB packed, 12.2 GB unpacked)."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Encode a corpus into shards; run again after a kill, it goes on where it stopped."""
+    """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
@@ -95,7 +95,7 @@ def run(arguments: Arguments) -> None:
 
 def print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
-    from groundup.cli.tables import print_figures
+    from groundup.cli.tables import print_results
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import format_duration
 
@@ -117,7 +117,7 @@ def print_summary(summary: "PrepareSummary") -> None:
             rows.append(("note", f"no {name} split; {fix}"))
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
     folder = shlex.quote(str(summary.folder))
-    print_figures(f"{verb[summary.outcome]} {folder}", rows)
+    print_results(f"{verb[summary.outcome]} {folder}", rows)
 
 
 def _count(number: int, noun: str) -> str:

@@ -143,7 +143,7 @@ def _print_json(results: dict[str, Any]) -> None:
 
 
 def _print_table(results: dict[str, Any]) -> None:
-    from groundup.cli.tables import print_figures
+    from groundup.cli.tables import print_results
 
     rows = [
         ("checkpoint", f"step {results['step']:,}"),
@@ -153,4 +153,4 @@ def _print_table(results: dict[str, Any]) -> None:
     ]
     if results["bits_per_byte"] is not None:
         rows.append(("bits per byte", f"{results['bits_per_byte']:.4f}"))
-    print_figures(results["run"], rows)
+    print_results(results["run"], rows)

@@ -48,7 +48,7 @@ class Flag:
         return f"--{section}{dot}no-{name}"
 
     def read(self, word: str) -> str:
-        """The word as tyro takes it (1e9 written out); a ConfigError if it is no value of this."""
+        """The word as tyro takes it (1e9 written out); a ConfigError for a wrong value."""
         if not _is_checkable(self.choices):
             return word
         is_whole = int in self.choices and float not in self.choices

@@ -1,4 +1,4 @@
-"""`groundup generate`: let a trained model go on from a prompt, from several, or from nothing."""
+"""`groundup generate`: let a trained model continue a prompt, several, or none."""
 
 import json
 import sys
@@ -34,7 +34,7 @@ class Arguments(GenerationSettings):
     """The run: its folder, or its name under runs."""
 
     prompt: str = ""
-    """The text to go on from; without one a document is begun."""
+    """The text to continue; without one a document is begun."""
 
     prompts: str | None = None
     """A file of prompts, one a line, blank lines left out; - is standard input."""

@@ -97,7 +97,7 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
         if name in VERBS:
             return VERBS[name], arguments[2:]
         known = [verb.name for verb in _verbs_of(first)]
-        raise ConfigError(f"there is no groundup {name}: {did_you_mean(name, known)}")
+        raise ConfigError(f"unknown command groundup {name}: {did_you_mean(name, known)}")
     if first.startswith("-"):
         known = ["--help", "--version"]
         raise ConfigError(f"groundup has no option {first}: {did_you_mean(first, known)}")
@@ -107,7 +107,7 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
     if not hint:
         names = [*GROUPS, *(name for name in VERBS if " " not in name)]
         hint = did_you_mean(first, names)
-    raise ConfigError(f"there is no groundup {first}: {hint}")
+    raise ConfigError(f"unknown command groundup {first}: {hint}")
 
 
 def _run(verb: Verb, rest: list[str]) -> int:

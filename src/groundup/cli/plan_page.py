@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from groundup.cli.tables import print_figures, print_table
+from groundup.cli.tables import print_results, print_table
 from groundup.planner.flops import (
     OPTIMAL_SOURCE,
     fractions_by_context,
@@ -50,7 +50,7 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
         ("its peak memory, measured", show_bytes(probe.peak_bytes)),
         ("its peak memory, predicted", show_bytes(probe.predicted_bytes)),
     ]
-    print_figures(f"measured on {plan.duration.device}", rows)
+    print_results(f"measured on {plan.duration.device}", rows)
 
 
 def print_devices(devices: Sequence[Accelerator]) -> None:
@@ -75,10 +75,10 @@ def print_devices(devices: Sequence[Accelerator]) -> None:
     headers = ("device", "bfloat16", "tf32", "float32", "GiB", "$/hour")
     print_table("devices, with dense rates in TFLOP/s", headers, rows)
     rates_from = [(", ".join(names), source) for source, names in names_by_source.items()]
-    print_figures("sources of the rates", rates_from)
+    print_results("sources of the rates", rates_from)
     prices = [(one.name, find_price(one.name)) for one in devices]
     prices_from = [(name, f"{one.source}, {one.date}") for name, one in prices if one is not None]
-    print_figures("sources of the prices", prices_from)
+    print_results("sources of the prices", prices_from)
 
 
 def _print_parts(plan: Plan) -> None:
@@ -122,7 +122,7 @@ def _print_memory(plan: Plan) -> None:
     rows.append((f"largest micro-batch in {_show_memory(plan)}", f"{largest:,}"))
     rows.append(("peak of a step", _show_peak(plan)))
     where = f"{memory.execution.precision} on {memory.execution.device}"
-    print_figures(f"memory of groundup train, {where}", rows)
+    print_results(f"memory of groundup train, {where}", rows)
 
 
 def _show_peak(plan: Plan) -> str:
@@ -147,7 +147,7 @@ def _print_textbook(plan: Plan) -> None:
         ("in all", textbook.formula()),
         (f"largest batch in {_show_memory(plan)}", f"{largest:,}"),
     ]
-    print_figures("memory by the textbook: float32, every intermediate kept", rows)
+    print_results("memory by the textbook: float32, every intermediate kept", rows)
 
 
 def _print_run(plan: Plan) -> None:
@@ -177,7 +177,7 @@ def _print_run(plan: Plan) -> None:
         ),
         ("by", OPTIMAL_SOURCE),
     ]
-    print_figures(f"the run on one {duration.device}", rows)
+    print_results(f"the run on one {duration.device}", rows)
     for line in duration.derivation():
         print(f"  {line}")
 

@@ -15,7 +15,7 @@ def progress_bar(label: str, unit: str = "B") -> Iterator[Progress]:
     """Yield a callback that shows `label`, the amount, the rate and the time left on stderr.
 
     Args:
-        label: What is going on, in a few words.
+        label: What is being done, in a few words.
         unit: "B" counts bytes; any other is a word for the things counted ("documents").
     """
     if not sys.stderr.isatty():

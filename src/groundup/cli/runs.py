@@ -17,6 +17,6 @@ def find_run(run: str) -> Path:
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
     raise ConfigError(
-        f"there is no run {run}, neither as a folder nor in {RUNS_FOLDER}: "
+        f"run {run} does not exist, neither as a folder nor in {RUNS_FOLDER}: "
         f"{did_you_mean(run, names)}"
     )

@@ -17,13 +17,13 @@ def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]
     show(title, headers, [list(row) for row in rows])
 
 
-def print_figures(title: str, figures: Iterable[tuple[str, str]]) -> None:
+def print_results(title: str, results: Iterable[tuple[str, str]]) -> None:
     """Print named values, one a line."""
-    print_table(title, (), figures)
+    print_table(title, (), results)
 
 
 def show_token(token: bytes) -> str:
-    """A token for the eye: its text in quotes, or its bytes where they are no text."""
+    """A token for the eye: its text in quotes, or its bytes where they are not text."""
     try:
         return repr(token.decode())
     except UnicodeDecodeError:

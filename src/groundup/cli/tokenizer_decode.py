@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(TokenizerFlags):
-    """Turn ids back into text; bytes that are not UTF-8 become U+FFFD."""
+    """Decode ids into text; bytes that are not UTF-8 become U+FFFD."""
 
     file: Positional[str] = "-"
     """The ids: text, .npy or .bin as `encode` writes them; - is standard input, as text."""

@@ -21,7 +21,7 @@ _IDS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(TokenizerFlags):
-    """Turn text into ids."""
+    """Encode text into ids."""
 
     file: Positional[str] = "-"
     """The text to encode; - is standard input."""

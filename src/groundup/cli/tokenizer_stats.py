@@ -34,7 +34,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Measure and print."""
-    from groundup.cli.tables import print_figures, show_token
+    from groundup.cli.tables import print_results, show_token
     from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.inspection import measure
@@ -49,9 +49,9 @@ def run(arguments: Arguments) -> None:
         errors=arguments.errors,
     )
     if not texts:
-        raise DataError(f"there is no text in {', '.join(arguments.files)}; name files with text")
+        raise DataError(f"no text in {', '.join(arguments.files)}; name files with text")
     result = measure(tokenizer, texts, num_threads=arguments.num_threads)
-    print_figures(
+    print_results(
         f"{arguments.tokenizer} on {', '.join(arguments.files)}",
         [
             ("text", f"{show_bytes(result.num_bytes)}, {result.num_characters:,} characters"),

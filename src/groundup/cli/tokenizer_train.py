@@ -97,7 +97,7 @@ def parse_memory(text: str) -> int:
 
 
 def _print_summary(summary: "TrainingSummary", out: Path) -> None:
-    from groundup.cli.tables import print_figures, show_token
+    from groundup.cli.tables import print_results, show_token
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import format_duration
 
@@ -115,4 +115,4 @@ def _print_summary(summary: "TrainingSummary", out: Path) -> None:
         (name, f"{format_duration(seconds)}, peak memory {show_bytes(peak)}")
         for name, seconds, peak in summary.phases
     ]
-    print_figures(f"wrote {out}", results)
+    print_results(f"wrote {out}", results)

@@ -143,7 +143,7 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
 
 
 def _print_summary(summary: "TrainSummary") -> None:
-    from groundup.cli.tables import print_figures
+    from groundup.cli.tables import print_results
     from groundup.runtime import format_duration
 
     results = [
@@ -161,4 +161,4 @@ def _print_summary(summary: "TrainSummary") -> None:
     ):
         if value is not None:
             results.append((name, f"{value:.4f}"))
-    print_figures(str(summary.run_folder), results)
+    print_results(str(summary.run_folder), results)

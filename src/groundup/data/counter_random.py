@@ -33,6 +33,8 @@ def random_below(seed: int, stream: int, counters: UInt64, bound: int) -> UInt64
     """A number in [0, bound) for every counter, the high word of random times bound.
 
     No number is likelier than another by more than a factor of 1 + bound / 2^64.
+
+    seed, stream, counters: see `random_uint64`.
     """
     return _multiply_high(random_uint64(seed, stream, counters), bound)
 
@@ -41,9 +43,14 @@ def permute(seed: int, stream: int, epochs: UInt64, positions: UInt64, size: int
     """Where each position in [0, size) goes in the permutation that belongs to its epoch.
 
     A position is a point (left, right) of a grid with `size` cells and a few more. A Feistel
-    network adds a keyed hash of one coordinate to the other, in turns, which is undone by
+    network adds a keyed hash of one coordinate to the other, alternating, which is undone by
     subtracting and so a bijection of the grid. What lands on one of the few cells outside goes
     through again until it does not: that walks along a cycle which began inside.
+
+    seed, stream: which permutations; a stream is a number for each purpose.
+    epochs: the epoch of each position.
+    positions: what is permuted.
+    size: how many positions there are.
     """
     distinct, which = np.unique(epochs, return_inverse=True)
     first = random_uint64(seed, stream, distinct)

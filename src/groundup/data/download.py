@@ -45,7 +45,11 @@ def download_corpus(
 ) -> list[Path]:
     """Fetch all files of a corpus into `folder`; files already there and right are kept.
 
-    With `unpack`, `.gz` files are replaced by what they hold. Returns the paths of the files.
+    files: what to fetch. folder: where to. Returns the paths of the files.
+    base_url: the server.
+    unpack: replace `.gz` files by what they hold.
+    progress: called with the bytes that came so far and of how many.
+    pause: called with the seconds to wait before another try.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,8 +82,11 @@ def download_file(
 ) -> None:
     """Fetch `url` into `path`, which appears complete or not at all.
 
-    A run that was stopped goes on where it was if the file on the server is still the same. Cut
+    A stopped download continues where it was if the file on the server is still the same. Cut
     connections and busy servers are tried again after a pause that doubles.
+
+    num_bytes, sha256: what the file must have, where that is known.
+    progress, pause: see `download_corpus`.
     """
     if not re.match(r"https?://", url):
         raise DataError(f"{url} is not an http or https address")
@@ -132,7 +139,7 @@ def _fetch(
         if idle_attempts >= (_MAX_IDLE_ATTEMPTS if part.size else _MAX_FIRST_ATTEMPTS):
             raise DataError(
                 f"{url} cannot be fetched: {problem}, {idle_attempts} times in a row; "
-                f"run the same command again to go on from {part.size} bytes"
+                f"run the same command again to continue from byte {part.size}"
             )
         pause(2.0 ** max(0, idle_attempts - 1))
 
@@ -240,11 +247,11 @@ def _unpack(packed: Path, target: Path, file: RemoteFile) -> None:
 
 
 def _check_disk(error: OSError | http.client.HTTPException, part: PartialFile) -> None:
-    """Errors of the disk are no errors of the connection: trying again does not help."""
+    """Errors of the disk are not errors of the connection: trying again does not help."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         raise DataError(
-            f"no room on the disk for {part.path} ({error.strerror}); free some and run the same "
-            f"command again to go on"
+            f"no space on the disk for {part.path} ({error.strerror}); free some and run the same "
+            f"command again to continue"
         ) from error
     if isinstance(error, OSError) and error.filename is not None:
         raise error

@@ -1,6 +1,6 @@
 """A file that is still arriving: `NAME.part`, and a note of which version its bytes belong to.
 
-Both stay when a download stops, so that a later one can go on.
+Both stay when a download stops, so that a later one can continue.
 """
 
 import fcntl

@@ -69,7 +69,7 @@ class Engine:
         if not self.num_free:
             raise ConfigError(f"all {self.max_rows} rows are taken: wait until one is free")
         if request.max_tokens < 1:
-            raise ConfigError("max_tokens is 0: there is nothing to generate")
+            raise ConfigError("max_tokens is 0; it must be 1 or more")
         request.check_fits(self.decoder.vocab_size, self.decoder.max_seq_len)
         ids = list(request.prompt_ids[-self.decoder.max_seq_len :])
         row = Row(next(self._handles), request, ids, Uniforms(request.seed))
@@ -115,7 +115,7 @@ class Engine:
         return new
 
     def remove(self, handle: int) -> None:
-        """Let a request leave before its end; one that has left already is no mistake."""
+        """Let a request leave before its end; one that has left already is not an error."""
         for index, row in enumerate(self._rows):
             if row.handle == handle:
                 self._leave(index)

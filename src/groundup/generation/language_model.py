@@ -126,7 +126,7 @@ class LanguageModel:
         return Score.of(ids, [*unknown, *known], len(self.tokenizer.decode_bytes(scored)))
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The ids to go on from: those of the text, or of an empty one what begins a document."""
+        """The ids to continue: those of the text, or for an empty text what begins a document."""
         ids = self.tokenizer.encode(text)
         if ids:
             return ids
@@ -138,9 +138,9 @@ class LanguageModel:
         return [self.begin_id]
 
     def request(self, prompt: str, settings: GenerationSettings) -> GenerationRequest:
-        """What to ask an engine so that it goes on from `prompt` to the end of the document.
+        """What to ask an engine so that it continues `prompt` to the end of the document.
 
-        Stop strings are no part of it: an engine knows ids and no text.
+        Stop strings are not part of it: an engine knows ids and no text.
         """
         return GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),

@@ -46,6 +46,11 @@ def load_run(
     """The model, its tokenizer, its step and special ids: what `LanguageModel` is made of.
 
     Settings, shapes and memory are checked before the weights are read.
+
+    run: the run folder.
+    checkpoint: newest, best, or the number of a step.
+    device: where the model goes; the CPU if None.
+    dtype: of the weights; float32 if None.
     """
     folder = RunFolder(run)
     config = _read_model_config(folder)
@@ -76,7 +81,7 @@ def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> Speci
 
 
 def read_special_ids(value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
-    """Special ids under Hugging Face's names; what is no id of the tokenizer is left out."""
+    """Special ids under Hugging Face's names; what is not an id of the tokenizer is left out."""
     stored = value.get("eos_token_id")
     ends = [_known(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])]
     return SpecialIds(

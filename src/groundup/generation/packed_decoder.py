@@ -177,7 +177,7 @@ class _PackedLayer:
             rotated = rotated.view(n, num_rotated, a.d_head).to(x.dtype)
         self._flat_keys.index_copy_(0, where, rotated[:, a.num_heads :].reshape(-1, a.d_head))
         self._flat_values.index_copy_(0, where, packed[:, num_rotated:].reshape(-1, a.d_head))
-        # The queries that share a key head stand where several queries of one head would.
+        # The queries of one key head take the positions of several queries of one head.
         query = rotated[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
         mixed = functional.scaled_dot_product_attention(
             query, self._keys[:n, :, :span], self._values[:n, :, :span], attn_mask=mask

@@ -23,7 +23,7 @@ def _plain_sampler() -> Sampler:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """How to go on from a prompt: the options of `LanguageModel.generate` and `groundup generate`.
+    """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`.
 
     What each may be is checked where it is used, before anything is generated.
     """
@@ -53,7 +53,7 @@ class GenerationSettings:
     """The same seed gives the same text. Of several texts, each takes the next seed."""
 
     past_context: PastContext = "stop"
-    """At a full context stop, or slide: forget the older half of the text and go on."""
+    """At a full context stop, or slide: forget the older half of the text and continue."""
 
     def sampler(self) -> Sampler:
         """The rules that the settings name, in the usual order."""
@@ -66,11 +66,16 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Go on from `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes.
+    """Continue `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes.
 
-    `past_context` says what happens at a full context: stop, or slide: forget the older half and go
-    on. `num_alternatives` below 0 asks for no log-probabilities, 0 for those of the sampled ids, k
-    for those of the k likeliest ids besides.
+    prompt_ids: what to continue, as ids.
+    max_tokens: how many ids to generate at most.
+    sampler: the rules by which each id is sampled.
+    seed: of the random numbers; the same seed gives the same ids.
+    stop_ids: the first of these ends the text.
+    past_context: at a full context stop, or slide: forget the older half and continue.
+    num_alternatives: below 0, give no log-probabilities; 0, those of the sampled ids; k, those of
+        the k likeliest ids as well.
     """
 
     prompt_ids: tuple[int, ...]
@@ -85,7 +90,7 @@ class GenerationRequest:
         if self.max_tokens < 0:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
         if not self.prompt_ids:
-            raise ConfigError("there is no id to go on from; give at least one")
+            raise ConfigError("the prompt has no ids; give at least one")
         if self.past_context not in get_args(PastContext):
             hint = did_you_mean(str(self.past_context), get_args(PastContext))
             raise ConfigError(
@@ -104,7 +109,7 @@ class GenerationRequest:
         if self.past_context == "stop" and len(self.prompt_ids) > context_length:
             raise ConfigError(
                 f"the prompt has {len(self.prompt_ids)} ids, more than the context of "
-                f"{context_length}: shorten it, or go on from its last ids with "
+                f"{context_length}: shorten it, or continue its last ids with "
                 f"--past-context slide"
             )
 
@@ -114,8 +119,8 @@ class NewToken(NamedTuple):
 
     They are normalized over the writable ids: the probabilities of all of those sum to 1.
     `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
-    ids (and no part of the text), "length" where it was the last that may come, "error" where the
-    model's logits were not finite, so that there is no id (NO_ID stands for it).
+    ids (and not part of the text), "length" where it was the last that may come, "error" where the
+    model's logits were not finite, so that no id was sampled (NO_ID stands for it).
     """
 
     id: int

@@ -165,7 +165,10 @@ class Sampler:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
     ) -> Sampler:
-        """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p."""
+        """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p.
+
+        Each argument is that of its rule; None leaves the rule out.
+        """
         chain: list[tuple[Callable[[Any], Rule], float | None]] = [
             (RepetitionPenalty, repetition_penalty),
             (Temperature, temperature),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from groundup.generation.sampling import not_finite
+from groundup.nn.losses import perplexity
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -26,7 +27,7 @@ class Score:
     ids: tuple[int, ...]
     """The ids of the text."""
     log_probabilities: tuple[float | None, ...]
-    """ln p of each id; None for a first one that nothing stands before."""
+    """ln p of each id; None for a first one without context."""
     loss: float
     """Mean of -ln p, in nats."""
     perplexity: float
@@ -45,12 +46,7 @@ class Score:
         loss = nats / len(known)
         bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else math.nan
         ids, values = tuple(ids), tuple(log_probabilities)
-        return cls(ids, values, loss, perplexity_of(loss), bits_per_byte, num_bytes)
-
-
-def perplexity_of(loss: float) -> float:
-    """exp(loss), infinite where that overflows; the loss says as much."""
-    return math.exp(loss) if loss < 700 else math.inf
+        return cls(ids, values, loss, perplexity(loss), bits_per_byte, num_bytes)
 
 
 @torch.inference_mode()

@@ -59,7 +59,7 @@ def _find_by_levels(rows: Tensor, best: Tensor, target: Tensor) -> tuple[Tensor,
     below = best - rows
     span = below.amax(dim=-1, keepdim=True).clamp(max=_MOST_NATS)
     scale = (_NUM_LEVELS - 1) / span.clamp(min=1e-6)
-    # The lower bound is for scores that are no numbers, which get a level all the same.
+    # The lower bound is for scores that are NaN, which get a level all the same.
     levels = (below * scale).clamp(max=_NUM_LEVELS - 1).long().clamp_(min=0)
     weights = _weights(rows, best)
     sums = weights.new_zeros(len(rows), _NUM_LEVELS).scatter_add_(-1, levels, weights).cumsum(-1)

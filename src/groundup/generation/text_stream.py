@@ -12,7 +12,7 @@ from groundup.tokenizer import Tokenizer
 class TextStream:
     """The pieces join to the decoded text, cut where the stop string begins that is complete first.
 
-    What may yet turn out to be the beginning of a stop string is held back until it is known.
+    What may still be the beginning of a stop string is held back until it is known.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:

@@ -47,8 +47,11 @@ def export_gguf(
 ) -> list[str]:
     """Write a GGUF file and its card; gives the names of the files.
 
-    `out` is the file if it ends in .gguf, with the card beside it as .md, else a folder for both.
-    Vectors stay in float32 whatever the dtype, as llama.cpp wants them.
+    run_folder: the run to export.
+    out: the file if it ends in .gguf, with the card beside it as .md, else a folder for both.
+    checkpoint: newest, best, or the number of a step.
+    dtype: of the matrices; vectors stay in float32, as llama.cpp wants them.
+    force: replace an earlier export.
     """
     _require_gguf()
     source = open_source(run_folder, checkpoint)

@@ -41,6 +41,13 @@ def export_huggingface(
     """Write model, tokenizer, settings and card; gives the names of the files.
 
     Settings that no architecture there has are a ConfigError, before anything is written.
+
+    run_folder: the run to export.
+    folder: where the files go.
+    checkpoint: newest, best, or the number of a step.
+    dtype: of the weights.
+    force: replace an earlier export.
+    max_shard_bytes: larger weights are split into files of at most this size.
     """
     source = open_source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)

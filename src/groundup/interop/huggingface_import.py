@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint of the Llama family as a run folder of ours.
 
 The run has one checkpoint, at step 0, with an optimizer that has not moved: `generate`, `serve`
-and `export` take it, and `train --resume` goes on from it on data of its tokenizer.
+and `export` take it, and `train --resume` continues it on data of its tokenizer.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from groundup.data.shards import ShardIndex, content_id, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
 from groundup.generation.loading import IMPORTED_KEY
-from groundup.generation.scoring import perplexity_of
 from groundup.interop.run_export import DtypeName, Source
+from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
@@ -107,7 +107,7 @@ def _evaluation(name: str, metrics: Metrics, index: int | None) -> Rows:
     if loss is None or index is None:
         return
     yield f"{name} loss (step {metrics.step_of(index):,})", f"{loss:.4f}"
-    yield f"{name} perplexity", f"{perplexity_of(loss):.3f}"
+    yield f"{name} perplexity", f"{perplexity(loss):.3f}"
     if bits is not None:
         yield f"{name} bits per byte", f"{bits:.4f}"
 
@@ -119,7 +119,7 @@ def _usage(source: Source, library: Library, content_ids: Mapping[str, str]) -> 
     return (
         "```python\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'folder = "."  # where this file lies\n'
+        'folder = "."  # where this file is\n'
         "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
         "model = AutoModelForCausalLM.from_pretrained(folder)\n"
         'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'

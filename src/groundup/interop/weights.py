@@ -26,7 +26,7 @@ class WeightNames:
 
     outer: dict[str, str]
     block_prefix: str
-    """With the number of the block in place of {}."""
+    """With the index of the block in place of {}."""
     block: dict[str, str]
 
     def of(self, config: ModelConfig) -> dict[str, str]:

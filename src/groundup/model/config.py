@@ -147,5 +147,5 @@ PRESETS = {
 def preset(name: str) -> ModelConfig:
     """The model settings known under `name`."""
     if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}: {did_you_mean(name, PRESETS)}")
+        raise ConfigError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS)}")
     return PRESETS[name]

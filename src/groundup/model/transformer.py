@@ -19,7 +19,7 @@ from groundup.nn.linear_cross_entropy import linear_cross_entropy
 class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
-    With tied embeddings W_lm_head is E; without pre-norm there is no norm before it.
+    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it.
 
     The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
     are those of the weights.
@@ -87,6 +87,7 @@ class TransformerLM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> TransformerLM:
+        """The model of these settings, with new weights on that device and of that dtype."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
     @property
@@ -119,7 +120,7 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """What the output layer sees: the last block's vectors, normalized."""
+        """What the output layer sees: the last block's vectors, normalized. See `forward`."""
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "

@@ -72,7 +72,7 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ConfigError(
-                f"there is no activation {activation!r}: {did_you_mean(activation, ACTIVATIONS)}"
+                f"unknown activation {activation!r}: {did_you_mean(activation, ACTIVATIONS)}"
             )
         self.activation = activation
         self.up = Linear(d_model, d_ff, device=device, dtype=dtype)

@@ -57,7 +57,11 @@ def fused_attention(
     value: Float[Tensor, "... keys d_v"],
     mask: Bool[Tensor, "... queries keys"] | None = None,
 ) -> Float[Tensor, "... queries d_v"]:
-    """The same by torch's kernel, which never holds all scores; causal without a mask."""
+    """The same by torch's kernel, which never holds all scores.
+
+    query, key, value: as in `scaled_dot_product_attention`.
+    mask: True where a query sees a key; causal if None.
+    """
     attend = torch.nn.functional.scaled_dot_product_attention
     if mask is not None:
         return attend(query, key, value, attn_mask=mask)

@@ -40,7 +40,7 @@ def linear_cross_entropy(
         log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
     Matmuls are in the autocast type where autocast is on; softmax, loss and the sum of the weight's
-    gradient are float32 (float64 for such inputs). There is no second derivative. Equal to
+    gradient are float32 (float64 for such inputs). It has no second derivative. Equal to
     `linear_cross_entropy_reference` up to rounding.
 
     hidden: what the output layer sees.   weight: the output layer.   targets: an id for each row.

@@ -40,8 +40,10 @@ def z_loss(logits: Float[Tensor, "... vocab_size"]) -> Float[Tensor, ""]:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): between how many equally likely tokens the model hesitates; infinite where that
-    is beyond all floats."""
+    """exp(loss): between how many equally likely tokens the model hesitates.
+
+    loss: the mean of -ln p, in nats. Where the result would overflow it is infinite.
+    """
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -56,7 +58,12 @@ def in_float32_at_least(x: Tensor) -> Tensor:
 
 
 def check_targets(targets: Tensor, expected: torch.Size, source: torch.Size) -> None:
-    """Refuse targets that are no integers, none at all, or not of the shape `expected`."""
+    """Raise a DataError for targets that are not integers, are empty, or have another shape.
+
+    targets: the ids to check.
+    expected: the shape they must have.
+    source: the shape of the inputs, for the message.
+    """
     if targets.shape != expected:
         raise DataError(
             f"targets of shape {tuple(targets.shape)} do not fit inputs of shape {tuple(source)}: "

@@ -19,7 +19,7 @@ class RotaryEmbedding(nn.Module):
         y_2k+1 = x_2k sin + x_2k+1 cos
 
     so that the dot product of a query and a key depends on their distance alone. The cosines and
-    sines of positions 0 to max_seq_len - 1 are kept in tables, which are no part of a checkpoint.
+    sines of positions 0 to max_seq_len - 1 are kept in tables, which are not part of a checkpoint.
     """
 
     cos: Tensor

@@ -45,7 +45,11 @@ def muon_groups(
     Embedding and output layer have a row for each token, whose gradients have little to do with
     one another; mixing them by orthogonalization is not what Muon is for.
 
+    model: whose parameters are grouped.
+    learning_rate: of the rest.
     muon_learning_rate: of the matrices; `learning_rate` by default.
+    weight_decay: of the matrices, and of what decays among the rest.
+    decay_embeddings: whether the embedding table decays too.
     """
     matrices = [
         parameter

@@ -82,7 +82,7 @@ def training_flops_per_token(config: ModelConfig) -> int:
     """6N + 12 · num_layers · context_length · d_model for one token, forward and backward.
 
     Each of the N parameters multiplies and adds once forward and twice backward. The input
-    embedding is looked up, not multiplied, so it is no part of N; tied to the output it is, once.
+    embedding is looked up, not multiplied, so it is not part of N; tied to the output it is, once.
     The second term is attention: queries with keys and weights with values, over the whole context
     (causal kernels may skip half of it; the rule does not, so that results compare with others').
     """

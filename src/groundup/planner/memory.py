@@ -198,7 +198,13 @@ def training_memory(
     optimizer: OptimizerName = "adamw",
     memory_bytes: int | None = None,
 ) -> TrainingMemory:
-    """The memory of `groundup train` on one device, which has `memory_bytes` if that is known."""
+    """The memory of `groundup train` on one device.
+
+    config: the model.
+    execution: the kind of device and the precision.
+    optimizer: its state counts.
+    memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
+    """
     parts = count_parameters(config)
     weights = FLOAT32_BYTES * sum(parts.values())
     num_tokens, num_layers = config.context_length, config.num_layers

@@ -186,9 +186,20 @@ def make_plan(
     tokens_in_corpus: int | None = None,
     memory_factor: float = 1.0,
 ) -> Plan:
-    """The plan of a run on one device; the price is the table's where none is given, and
-    `memory_factor` what a probe measured of a step's memory over what is predicted. Micro-batches
-    are the ones that `groundup train` takes, which knows of no probe."""
+    """The plan of a run on one device.
+
+    config: the model.
+    accelerator: the device.
+    batch_size: sequences of a step.
+    num_steps: steps of the run.
+    precision: of matmuls; auto is the device's best.
+    mfu: the fraction of the device's peak that training reaches.
+    optimizer, orthogonalization_steps: the optimizer, and the iterations of Muon.
+    micro_batch: sequences in memory at once; what `groundup train` takes if None.
+    price: of an hour; the table's if None.
+    tokens_in_corpus: for the number of epochs.
+    memory_factor: the memory of a step that a probe measured over what is predicted.
+    """
     chosen = _resolve_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
     if peak is None:

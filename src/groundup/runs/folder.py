@@ -78,7 +78,7 @@ class RunFolder:
         if not self.has_run():
             what = f"has no {self.config_file.name}" if self.path.is_dir() else "does not exist"
             raise ConfigError(
-                f"{self.path} {what}, so there is no run to read: name a folder that groundup "
+                f"{self.path} {what}, so no run can be read: name a folder that groundup "
                 f"train made, or train one"
             )
         return load_settings(RunConfig, self.config_file)
@@ -117,7 +117,12 @@ class RunFolder:
                 raise
 
     def begin(self, config: RunConfig, tokenizer: "Tokenizer", environment: dict[str, Any]) -> None:
-        """Write what is known of a new run before its first step."""
+        """Write what is known of a new run before its first step.
+
+        config: its settings.
+        tokenizer: the run gets a copy.
+        environment: versions, device, data and command line, for environment.json.
+        """
         # What is left of one that took no step must not stand beside the files of this one.
         for file in (self.config_file, self.outcome_file):
             file.unlink(missing_ok=True)

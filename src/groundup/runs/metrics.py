@@ -145,7 +145,7 @@ class Metrics:
 
     @property
     def last_step(self) -> int:
-        """The step of the newest line; 0 while there is none."""
+        """The step of the newest line; 0 while it has none."""
         return self.step_of(self.num_lines - 1) if self.num_lines else 0
 
     def indices(self, name: str) -> list[int]:

@@ -35,7 +35,7 @@ def read_metrics(path: Path) -> Metrics:
     with reader.reading() as metrics:
         pass
     if not path.is_file():
-        metrics.notes.append(f"there is no {path.name} yet")
+        metrics.notes.append(f"{path.name} does not exist yet")
     elif not os.access(path, os.R_OK):
         metrics.notes.append(f"{path.name} cannot be read: check its permissions")
     elif (record := parse_line(reader.unfinished)) is not None:
@@ -154,8 +154,8 @@ def cut_metrics(path: Path, last_step: int) -> bool:
     """Drop the records after `last_step`: a resumed run writes them anew. Gives whether what is
     left lacks a record of `last_step` although lines were lost.
 
-    Metrics are for looking and checkpoints for going on, so damage stops nothing: the file is
-    kept under another name, and its sound records go on.
+    Metrics are for looking and checkpoints for resuming, so damage stops nothing: the file is
+    kept under another name, and its sound records are kept.
     """
     if not path.exists():
         return False
@@ -192,7 +192,7 @@ def _set_aside(path: Path, num_damaged: int) -> None:
         number += 1
     os.rename(path, aside)
     _log.warning(
-        "%s has damaged lines (%d): it is set aside as %s, and the run goes on with the records "
+        "%s has damaged lines (%d): it is set aside as %s, and the run continues with the records "
         "that are sound",
         path,
         num_damaged,

@@ -37,7 +37,7 @@ class Outcome:
     """wall_seconds and tokens."""
 
     def write(self, path: Path) -> None:
-        """A full disk only means that there is no outcome: the run itself is saved by now."""
+        """A full disk only means that no outcome is written: the run itself is saved by now."""
         with contextlib.suppress(OSError):
             write_json_atomic(path, asdict(self))
 
@@ -102,7 +102,7 @@ def last_entry(tail: bytes) -> tuple[str, str]:
 
 
 class _QuietFileHandler(logging.FileHandler):
-    """A log line that cannot be written (disk full) is no reason to disturb the training."""
+    """A log line that cannot be written (disk full) must not disturb the training."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass

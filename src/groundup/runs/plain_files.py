@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def open_plain_file(path: Path, *, follow_links: bool = True) -> Iterator[int | None]:
-    """A descriptor of a regular file to read from; None if there is no such file."""
+    """A descriptor of a regular file to read from; None if no such file exists."""
     file = None
     # Without O_NONBLOCK a pipe of that name would hold the reader for ever.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)

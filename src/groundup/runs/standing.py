@@ -1,10 +1,9 @@
-"""How a run stands, judged in one place from the lock on its folder, its outcome and its steps.
+"""How a run stands, judged from the lock on its folder, its outcome and its steps.
 
 What else a page or a report says about it (silence, spikes, its rank in a sweep) is theirs.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from groundup.runs.folder import RunFolder, is_claimed
 
@@ -14,8 +13,7 @@ training wrote down. killed: no process holds it and nothing tells how it ended;
 another machine. unknown: the same where the system does not list locks."""
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """The state of a run, and the signal or error that ended it where one did."""
 
     state: State
@@ -23,9 +21,12 @@ class Standing:
 
 
 def judge(folder: RunFolder, last_step: int | None, num_steps: int | None) -> Standing:
-    """How the run stands whose newest record is of `last_step`, of `num_steps` in all.
+    """Whether the run in `folder` is running, and else how it ended.
 
-    A run from before outcomes were written is finished if its steps are all done.
+    folder: the run.
+    last_step: the step of its newest record, if it has one.
+    num_steps: how many steps it is to take, if that is known. A run from before outcomes were
+        written is finished if they are all done.
     """
     is_held = is_claimed(folder.path)
     if is_held:

@@ -1,4 +1,4 @@
-"""A server for one model: OpenAI's completions, pages to look at, figures for a monitor.
+"""A server for one model: OpenAI's completions, pages to look at, metrics for a monitor.
 
 Names are resolved on first use, so that reading the settings costs neither torch nor FastAPI.
 """

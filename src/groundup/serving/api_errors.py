@@ -1,6 +1,6 @@
 """Errors as OpenAI's clients expect them: a status and {"error": {message, type, param, code}}.
 
-Every answer that is no success has this shape, whoever gives it.
+Every answer that is not a success has this shape, whoever gives it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
-        message = f"there is no {excerpt(request.url.path)} here"
+        message = f"{excerpt(request.url.path)} does not exist here"
     if error.status_code == 405:
         message = f"{excerpt(request.url.path)} cannot be asked by {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()
@@ -102,15 +102,18 @@ def _answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
 def describe_findings(findings: Sequence[Any]) -> tuple[str, str | None]:
     """The first thing wrong with a body: in words, and the name of the field if it has one."""
     finding = findings[0]
-    place = [part for part in finding["loc"][1:] if isinstance(part, str | int)]
+    location = [part for part in finding["loc"][1:] if isinstance(part, str | int)]
     if finding["type"] == "json_invalid":
         reason = finding.get("ctx", {}).get("error", "")
-        return f"the body is not valid JSON: {reason} at character {place[0] if place else 0}", None
-    if not place:
+        return (
+            f"the body is not valid JSON: {reason} at character {location[0] if location else 0}",
+            None,
+        )
+    if not location:
         return "the body must be a JSON object, sent with content-type application/json", None
-    field = str(place[0]).encode("ascii", "backslashreplace").decode()[:60]
+    field = str(location[0]).encode("ascii", "backslashreplace").decode()[:60]
     if finding["type"] == "extra_forbidden":
-        return f"unknown field {excerpt(field)}: it is no part of this API", field
+        return f"unknown field {excerpt(field)}: it is not part of this API", field
     if finding["type"] == "missing":
         return f"{field} is missing: it must be given", field
     reason = SHAPES.get(field) or finding["msg"].removeprefix("Value error, ")
@@ -133,10 +136,10 @@ _short.maxlist = _short.maxdict = _short.maxlevel = 20
 _short.maxstring = _short.maxlong = _short.maxother = 200
 
 _MEANINGS = {
-    400: "The request cannot be granted as it stands; the message says why.",
+    400: "The request cannot be granted; the message says why.",
     401: "The bearer token is missing or wrong.",
     403: "The Host or Origin header is not one of this server's own.",
-    404: "There is no such thing here.",
+    404: "It does not exist here.",
     405: "The path does not take this method.",
     413: "The body is larger than this server reads.",
     429: "Too many are waiting; Retry-After says in how many seconds to come again.",

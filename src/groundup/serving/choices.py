@@ -92,7 +92,7 @@ class ChoiceText:
             self._num_released += len(text)
             pieces.append(Piece(text, entry))
         if self._text and (self.is_done() or not self._with_entries):
-            # With entries this is U+FFFD for half a character at the end, which is no token's.
+            # With entries this is U+FFFD for half a character at the end: it is no token's.
             pieces.append(Piece(self._text))
             self._text = ""
         return pieces
@@ -139,7 +139,7 @@ def score_prompt(
 
 
 class TokenSpelling:
-    """How tokens are written in JSON: as text, or as `bytes:\\xe2` where they are no whole text."""
+    """A token in JSON: its text, or `bytes:\\xe2` where it is not whole characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab = tokenizer.vocab

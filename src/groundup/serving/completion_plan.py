@@ -5,7 +5,6 @@ Whatever the model or the server's limits cannot grant is refused here, with the
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +14,6 @@ import numpy as np
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest
-from groundup.generation.sampling import Sampler
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
 
@@ -24,13 +22,12 @@ if TYPE_CHECKING:
     from groundup.serving.protocol import CompletionRequest
     from groundup.serving.settings import ServerSettings
 
-DEFAULT_MAX_TOKENS = 16
 # Any number, as long as it never changes: samples depend on it.
 _STREAM = 0x5E87
 
 
 class Prompt(NamedTuple):
-    """What to go on from, as the model sees it and, where it is echoed, as text."""
+    """What to continue, as the model sees it and, where it is echoed, as text."""
 
     text: str
     ids: tuple[int, ...]
@@ -61,11 +58,16 @@ class Plan:
 def make_plan(
     body: CompletionRequest, language_model: LanguageModel, settings: ServerSettings
 ) -> Plan:
-    """The plan, or an ApiError that says what cannot be granted."""
+    """The plan, or an ApiError that says what cannot be granted.
+
+    body: the request as it came.
+    language_model: the model that is served; prompts are encoded by its tokenizer.
+    settings: the server's limits.
+    """
     if body.model is not None and body.model != settings.model_name:
         raise ApiError(
             404,
-            f"there is no model {excerpt(body.model)} here: {settings.model_name} is served",
+            f"model {excerpt(body.model)} does not exist here: {settings.model_name} is served",
             param="model",
             code="model_not_found",
         )
@@ -79,34 +81,32 @@ def make_plan(
             f"generates no more texts than it gives; leave best_of out",
             param="best_of",
         )
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if max_tokens > settings.max_new_tokens:
+    wanted = body.settings()
+    if wanted.max_tokens > settings.max_new_tokens:
         raise ApiError(
             400,
-            f"max_tokens is {excerpt(max_tokens)}: this server generates at most "
+            f"max_tokens is {excerpt(wanted.max_tokens)}: this server generates at most "
             f"{settings.max_new_tokens}",
             param="max_tokens",
         )
     prompts = _read_prompts(body, language_model, settings, num_choices)
-    config = language_model.model.config
+    context = language_model.model.config.context_length
     for prompt in prompts:
-        _check_context(len(prompt.ids), max_tokens, config.context_length, body)
-    options = body.sampling_options(config.vocab_size)
+        _check_context(len(prompt.ids), wanted.max_tokens, context, body)
     try:
-        sampler = Sampler.of(**options)
+        sampler = wanted.sampler()
     except ConfigError as error:
         raise ApiError(400, str(error)) from error
-    seed = secrets.randbits(48) if body.seed is None else body.seed
-    seeds = _seeds_of_choices(seed % 2**64, num_choices)
+    seeds = _seeds_of_choices(wanted.seed % 2**64, num_choices)
     num_alternatives = -1 if body.logprobs is None else body.logprobs
     requests = [
         GenerationRequest(
             prompt_ids=prompt.ids,
-            max_tokens=max_tokens,
+            max_tokens=wanted.max_tokens,
             sampler=sampler,
             seed=choice_seed,
             stop_ids=language_model.stop_ids,
-            past_context=body.past_context or "stop",
+            past_context=wanted.past_context,
             num_alternatives=num_alternatives,
         )
         for prompt in prompts
@@ -116,11 +116,11 @@ def make_plan(
         prompts,
         num_choices,
         requests,
-        seed,
-        max_tokens,
+        wanted.seed,
+        wanted.max_tokens,
         num_alternatives,
         bool(body.echo),
-        body.stop_strings(),
+        wanted.stop,
     )
 
 
@@ -163,7 +163,7 @@ def _read_prompt(prompt: str | Sequence[int], language_model: LanguageModel, ech
         try:
             prompt.encode()
         except UnicodeEncodeError as error:
-            message = "the prompt holds one half of a surrogate pair, which is no character"
+            message = "the prompt holds one half of a surrogate pair, which is not a character"
             raise ApiError(400, message, param="prompt") from error
         ids = tokenizer.encode_to_numpy(prompt)
         context = language_model.model.config.context_length
@@ -207,14 +207,14 @@ def _check_context(size: int, max_tokens: int, context: int, body: CompletionReq
         raise ApiError(
             400,
             f"the prompt has {size} tokens, but the model's context is {context} and the answer "
-            f"has to fit in too: shorten the prompt, or let past_context be slide",
+            f"has to fit in too: shorten the prompt, or set past_context to slide",
             param="prompt",
             code="context_length_exceeded",
         )
     raise ApiError(
         400,
-        f"the prompt's {size} tokens and max_tokens {max_tokens} are more than the model's context "
-        f"of {context}: ask for at most {context - size}, or let past_context be slide",
+        f"prompt tokens ({size}) and max_tokens ({max_tokens}) together exceed the model's context "
+        f"of {context}: ask for at most {context - size}, or set past_context to slide",
         param="max_tokens",
         code="context_length_exceeded",
     )

@@ -69,7 +69,7 @@ class Completions:
         try:
             begin = await _unless_left(request, running.prompt_pieces())
             if body.stream:
-                # The first tokens decide the status: an error before them is no stream.
+                # The first tokens decide the status: an error before them is not a stream.
                 news = [] if running.is_done else await _unless_left(request, running.next_pieces())
                 events = self._events(running, frame, begin, news, body.wants_usage_chunk())
                 return _EventStream(events, running.close)

@@ -1,8 +1,8 @@
 """The runs API behind the page at /runs: a list, the details of one run, and its metrics as they
 come.
 
-It only reads, and stays calm whatever a run folder holds. Which folders a client may ask for, their
-states and their checkpoints are `run_reading`.
+It only reads, and stays calm whatever a run folder holds. Which folders a client may ask for and
+their states are `run_reading`.
 """
 
 import datetime
@@ -18,6 +18,7 @@ import numpy
 from fastapi import APIRouter, Query, Response
 
 from groundup.planner.parameters import count_parameters
+from groundup.runs.checkpoint_list import list_checkpoints
 from groundup.runs.config import model_of
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
@@ -28,9 +29,8 @@ from groundup.serving.run_reading import (
     as_json,
     find_run,
     find_runs,
-    judge,
     last_change,
-    list_checkpoints,
+    status_of,
 )
 
 _POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
@@ -84,7 +84,7 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = newest.values.get("step")
-    status = judge(folder, None if step is None else int(step), num_steps, newest.longest_gap)
+    status = status_of(folder, None if step is None else int(step), num_steps, newest.longest_gap)
     names = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
     return {
         "name": folder.path.name,
@@ -183,7 +183,7 @@ def _answer(value: dict[str, Any]) -> Response:
 
 
 def _no_run(name: str) -> ApiError:
-    message = f"There is no run {name[:200]!r} here."
+    message = f"Run {name[:200]!r} does not exist here."
     return ApiError(404, message, param="name", code="run_not_found")
 
 

@@ -133,7 +133,7 @@ class Guards:
 
 
 class _BodyTooLargeError(BaseException):
-    """Not an Exception: whoever reads the body may turn those into an answer of their own."""
+    """Not an Exception: whoever reads the body may make those an answer of their own."""
 
 
 class _GuardedRequest:

@@ -28,7 +28,7 @@ _LONGEST_RETRY_SECONDS = 60
 
 
 class QueueFullError(ApiError):
-    """The queue is full; there is likely to be room after `retry_seconds`."""
+    """The queue is full; there is likely to be space after `retry_seconds`."""
 
     def __init__(self, retry_seconds: float) -> None:
         self.retry_seconds = retry_seconds
@@ -94,7 +94,7 @@ class Job:
 
 
 class Outbox:
-    """The events of a step, or of several quick ones, handed to the event loop by one call.
+    """The events of a step, or of several quick ones, given to the event loop by one call.
 
     Waking a client's task and writing to its socket costs as much for one token as for many, so
     that tokens wait for each other a little; what begins or ends a sequence is urgent.
@@ -118,7 +118,7 @@ class Outbox:
         self._is_urgent |= is_urgent
 
     def send_if_due(self) -> None:
-        """Hand over what is urgent or has waited for long enough."""
+        """Deliver what is urgent or has waited for long enough."""
         if self._is_urgent or time.perf_counter() - self._last_sent >= _PATIENCE_SECONDS:
             self.send()
 

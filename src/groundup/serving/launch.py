@@ -61,7 +61,7 @@ def open_socket(settings: ServerSettings) -> socket.socket:
     family, kind, protocol, _, address = found[0]
     if not settings.tokens and not _is_local(str(address[0])):
         raise ConfigError(
-            f"--host {host} lets other machines in, and there is no token to keep strangers out: "
+            f"--host {host} lets other machines in, and no token keeps strangers out: "
             f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "
             f"on 127.0.0.1"
         )
@@ -90,7 +90,13 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal comes; `on_start` is called when requests are taken."""
+    """Serve until a signal comes.
+
+    language_model: what is served.
+    settings: limits, tokens and names.
+    listener: the open socket, see `open_socket`.
+    on_start: called when requests are taken.
+    """
     # Only failures of ours are worth a line: what clients do wrong is told to them.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -107,7 +113,7 @@ def make_server(
     settings: ServerSettings,
     on_start: Callable[[], None] = lambda: None,
 ) -> Server:
-    """A server that is not running yet."""
+    """A server that is not running yet; the arguments are those of `serve`."""
     from groundup.serving.connections import Connections
     from groundup.serving.server import create_app
 
@@ -214,5 +220,5 @@ def _explain(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EACCES:
         return f"port {port} of {host} may not be opened by you: choose one above 1023 by --port"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host} is no address of this machine: use one that is, or 127.0.0.1"
+        return f"--host {host} is not an address of this machine: use one of its own, or 127.0.0.1"
     return f"cannot listen on port {port} of {host}: {error.strerror}"

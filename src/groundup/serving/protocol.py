@@ -1,12 +1,14 @@
 """The wire: OpenAI's completions as pydantic models, and what we add to them.
 
-Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is no number) and an
-unknown field is an error, as it is there. What depends on the model is checked by
+Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is not a number) and
+an unknown field is an error, as it is there. What depends on the model is checked by
 `completion_plan`.
 """
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,8 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from groundup.generation.request import PastContext
+from groundup.generation.request import GenerationSettings, PastContext
 
+DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
@@ -62,7 +65,7 @@ class StreamOptions(Body):
 
 
 class CompletionRequest(Body):
-    """A text to go on with, and how. `null` stands for a field's default."""
+    """A prompt, and how to continue it. `null` stands for a field's default."""
 
     model: str | None = Field(None, description="The model's name; the only one if left out.")
     prompt: (
@@ -72,7 +75,7 @@ class CompletionRequest(Body):
         | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
         | None
     ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
-    max_tokens: int | None = Field(None, ge=0, description="16 if left out.")
+    max_tokens: int | None = Field(None, ge=0, description=f"{DEFAULT_MAX_TOKENS} if left out.")
     temperature: Finite | None = Field(
         None, ge=0, description="0: greedy; below 1: likelier tokens; above 1: more random."
     )
@@ -116,14 +119,18 @@ class CompletionRequest(Body):
             raise ValueError("this server does not know it: leave it out")
         return value
 
-    def stop_strings(self) -> list[str]:
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
-
-    def sampling_options(self, vocab_size: int) -> dict[str, Any]:
-        """The arguments of `Sampler.of` that were given."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return given if self.top_k is None else {**given, "top_k": min(self.top_k, vocab_size)}
+    def settings(self) -> GenerationSettings:
+        """What was asked for. What was left out has the settings' own default, but OpenAI's for
+        `max_tokens`; without a seed there is a new one each time."""
+        given = {
+            field.name: value
+            for field in fields(GenerationSettings)
+            if (value := getattr(self, field.name)) is not None
+        }
+        given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+        given.setdefault("seed", secrets.randbits(48))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return GenerationSettings(**{**given, "stop": stop})
 
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -132,7 +139,7 @@ class CompletionRequest(Body):
 class Logprobs(BaseModel):
     """One entry a token: its text, its log-probability, the likeliest and itself, its offset.
 
-    A token that is no whole text is spelled `bytes:\\xe2\\x82`. The ids are ours.
+    A token that is not whole characters is spelled `bytes:\\xe2\\x82`. The ids are ours.
     """
 
     tokens: list[str] = []
@@ -211,6 +218,6 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """Every answer that is no success."""
+    """Every answer that is not a success."""
 
     error: ErrorDetail

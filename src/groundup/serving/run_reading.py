@@ -1,30 +1,25 @@
-"""Which run folders a client may ask for, how a run stands, and what checkpoints it has.
+"""Which run folders a client may ask for, and how a run stands.
 
 A name is looked up among the entries of the runs folder and never joined to a path as it came, so
 no spelling of it leads elsewhere. Links are not followed.
 """
 
-import contextlib
 import json
 import math
 import os
 import time
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from groundup.checkpoint import CheckpointFolder
-from groundup.checkpoint.record import read_record
-from groundup.errors import CheckpointError
-from groundup.runs.folder import RunFolder, is_claimed
+from groundup.runs.folder import RunFolder
 from groundup.runs.plain_files import file_signature
+from groundup.runs.standing import judge
 
 State = Literal["running", "stalled", "finished", "stopped", "failed"]
 
 _PATIENCE_SECONDS = 60.0
 _PATIENCE_BEFORE_FIRST_LINE_SECONDS = 300.0
 _PATIENCE_GAPS = 5.0
-_MAX_CHECKPOINTS = 500
 
 
 def find_runs(runs_folder: Path) -> list[RunFolder]:
@@ -54,37 +49,36 @@ class Status(NamedTuple):
     message: str
 
 
-def judge(
+def status_of(
     folder: RunFolder, step: int | None, num_steps: int | None, longest_gap_seconds: float | None
 ) -> Status:
-    """The state of a run whose newest line is of `step`.
+    """How a run stands for a page: as `standing.judge` says, or stalled where it is silent.
 
-    The gap is the longest that recent lines were apart: a run that has been silent for several of
-    them is no longer expected to be at work.
+    folder: the run.
+    step: the step of its newest line of metrics, if there is one.
+    num_steps: how many steps it is to take, if that is known.
+    longest_gap_seconds: the longest that recent lines were apart. A run that has been silent for
+        several of them is not expected to be training.
     """
-    if step is not None and num_steps is not None and step >= num_steps:
-        return Status("finished", f"All {num_steps:,} steps are done.")
-    is_held = is_claimed(folder.path)
-    outcome = None if is_held else folder.read_outcome()
-    if outcome is not None and outcome.state in ("failed", "diverged"):
-        return Status("failed", (outcome.reason or "Its folder does not say why.")[:2_000])
-    if outcome is not None and outcome.state == "finished":
-        return Status("finished", "All its steps are done.")
-    if outcome is not None:
-        return Status("stopped", "It was stopped and saved, and can go on with --resume.")
+    state, reason = judge(folder, step, num_steps)
+    if state == "finished":
+        return Status("finished", "All steps are done.")
+    if state in ("failed", "diverged"):
+        return Status("failed", (reason or "Its folder does not say why.")[:2_000])
+    if state == "stopped":
+        return Status("stopped", "Stopped and saved; continue it with --resume.")
     silent_seconds = max(0.0, time.time() - (last_change(folder) or 0.0))
-    is_silent = silent_seconds > _patience_seconds(step, longest_gap_seconds)
-    if not is_silent:
-        return Status("running", "It trains." if step else "It has begun; no metrics yet.")
-    if is_held is False:
-        if step is None and file_signature(folder.log_file) is None:
-            return Status("stopped", "The folder has no metrics.")
-        return Status(
-            "failed",
-            "No process holds this run and its folder does not say how it ended: it was killed, "
-            "or it trains on another machine.",
-        )
-    return Status("stalled", "It has said nothing for much longer than it usually takes.")
+    if silent_seconds <= _patience_seconds(step, longest_gap_seconds):
+        return Status("running", "Training." if step else "Started; no metrics yet.")
+    if state != "killed":
+        return Status("stalled", "No new metrics for much longer than usual.")
+    if step is None and file_signature(folder.log_file) is None:
+        return Status("stopped", "The folder has no metrics.")
+    return Status(
+        "failed",
+        "No process holds this run and its folder does not say how it ended: it was killed, "
+        "or it trains on another machine.",
+    )
 
 
 def last_change(folder: RunFolder) -> float | None:
@@ -100,49 +94,9 @@ def _patience_seconds(step: int | None, longest_gap_seconds: float | None) -> fl
     return max(_PATIENCE_SECONDS, _PATIENCE_GAPS * (longest_gap_seconds or 0.0))
 
 
-def list_checkpoints(path: Path) -> list[dict[str, Any]]:
-    """Step, size, time and validation loss of every checkpoint, newest first; `is_best` marks one.
-
-    Folders that vanish meanwhile, as old checkpoints do, are left out.
-    """
-    folder = CheckpointFolder(path)
-    entries = []
-    try:
-        steps = folder.steps()[-_MAX_CHECKPOINTS:]
-    except OSError:
-        return []
-    for step in reversed(steps):
-        with contextlib.suppress(OSError):
-            entries.append(_describe_checkpoint(folder.path_of(step), step))
-    measured = [entry for entry in entries if entry["validation_loss"] is not None]
-    if measured:
-        min(measured, key=lambda entry: float(entry["validation_loss"]))["is_best"] = True
-    return entries
-
-
-def _describe_checkpoint(path: Path, step: int) -> dict[str, Any]:
-    with os.scandir(path) as files:
-        num_bytes = sum(file.stat(follow_symlinks=False).st_size for file in files)
-    return {
-        "step": step,
-        "num_bytes": num_bytes,
-        "written": os.stat(path).st_mtime,
-        "validation_loss": _read_metric(path, step, os.stat(path).st_mtime_ns),
-        "is_best": False,
-    }
-
-
-@lru_cache(maxsize=4 * _MAX_CHECKPOINTS)
-def _read_metric(path: Path, step: int, modified: int) -> float | None:
-    try:
-        return read_record(path, step).metric
-    except CheckpointError:
-        return None
-
-
 def as_json(value: Any) -> bytes:
-    """JSON that any client can read, whatever a file held: what is no number to JavaScript is
-    null, dates are text."""
+    """JSON that any client can read, whatever a file held: what JavaScript has no number for
+    is null, dates are text."""
     return json.dumps(_without_oddities(value), allow_nan=False).encode("ascii")
 
 

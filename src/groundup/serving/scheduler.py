@@ -198,7 +198,7 @@ class Scheduler:
         return bool(self._waiting or self._running or self._cancelled or self._calls)
 
     def _work(self, cancelled: Sequence[Row]) -> None:
-        """One turn: rows leave, a call is made, rows join, everyone gets a token."""
+        """One round: rows leave, a call is made, rows join, everyone gets a token."""
         for row in cancelled:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)

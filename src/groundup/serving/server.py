@@ -106,7 +106,7 @@ def _add_model_routes(
     async def get_model(name: str) -> ModelCard:
         """What is known of a model."""
         if name != card.id:
-            message = f"there is no model {excerpt(name)} here: {card.id} is served"
+            message = f"model {excerpt(name)} does not exist here: {card.id} is served"
             raise ApiError(404, message, param="model", code="model_not_found")
         return card
 
@@ -118,7 +118,7 @@ def _add_model_routes(
         responses={200: stream, **answers(429, 500, 503)},
     )
     async def complete(request: Request, body: CompletionRequest) -> Response:
-        """Go on with a text, as OpenAI's completions do."""
+        """Continue a text, as OpenAI's completions do."""
         return await completions.answer(request, body)
 
 
@@ -162,7 +162,7 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/static/{name}", include_in_schema=False)
     def static_file(request: Request, name: str) -> Response:
-        # A name is looked up, never joined to a path: there is nothing to climb out of.
+        # A name is looked up, never joined to a path: nothing can climb out.
         if name not in files:
             raise HTTPException(404)
         return _serve_file(request, files[name])

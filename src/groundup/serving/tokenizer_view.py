@@ -1,6 +1,6 @@
-"""`POST /api/tokenize`: a text's pre-tokens, tokens and merge steps, for the page that draws them.
+"""`POST /api/tokenize`: a text's pre-tokens, tokens and merge steps, for the page that shows them.
 
-The steps come from `tokenizer.inspection`; drawing them is the work of static/tokenizer.js.
+The steps come from `tokenizer.inspection`; showing them is the work of static/tokenizer.js.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from groundup.tokenizer.inspection import PreToken, follow_merges
 from groundup.tokenizer.reference import split_special_tokens
 
 MAX_CHARACTERS = 20_000
-# The steps of one pre-token show each about half of its bytes as symbols, so that their room grows
+# The steps of one pre-token show each about half of its bytes as symbols, so that their size grows
 # with the square of its length.
 MAX_PRE_TOKEN_BYTES = 128
 MAX_SYMBOLS = 100_000
@@ -108,7 +108,7 @@ def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
 def describe_tokenization(tokenizer: Tokenizer, text: str) -> bytes:
     """Follow a text through pre-tokens and merges to its ids: a Tokenization as JSON.
 
-    One pre-token after the other becomes JSON, which takes a small part of the room.
+    One pre-token after the other becomes JSON, which takes a small part of the memory.
     """
     num_bytes = len(text.encode())
     pre_tokens: list[str] = []

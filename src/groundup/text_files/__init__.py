@@ -1,7 +1,7 @@
 """Text from files: which files are meant, how they are opened, and the documents in them.
 
 Plain text, JSON lines and Parquet, each also compressed, arrive as large buffers of UTF-8 with the
-bounds of the documents in them. What is done with documents is left to the rooms above.
+bounds of the documents in them. What is done with documents is left to the packages above.
 """
 
 from groundup.text_files.documents import DocumentBatch

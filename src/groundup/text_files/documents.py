@@ -70,7 +70,7 @@ def _find_invalid_utf8(view: memoryview) -> int:
     begin = 0
     while begin < len(view):
         end = min(begin + _STEP_BYTES, len(view))
-        # Not inside of a character; bad bytes may go on and on.
+        # Not inside of a character; bad bytes may be of any number.
         while end < len(view) and end > begin + _STEP_BYTES - 4 and view[end] & 0xC0 == 0x80:
             end -= 1
         position = find_invalid_utf8(view[begin:end])
@@ -89,9 +89,7 @@ def drop_empty(batch: DocumentBatch) -> DocumentBatch:
 
 
 def not_utf8(where: str) -> DataError:
-    return DataError(
-        f"{where}: not UTF-8; fix the file, or go on with --errors replace or --errors skip"
-    )
+    return DataError(f"{where}: not UTF-8; fix the file, or use --errors replace or --errors skip")
 
 
 def _put_in(batch: DocumentBatch, replacements: dict[int, bytes]) -> DocumentBatch:

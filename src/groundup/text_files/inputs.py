@@ -124,7 +124,7 @@ class _Finder:
             raise DataError(otherwise)
 
     def _matches(self, pattern: str) -> Iterator[tuple[Path, str]]:
-        # `**` gives a folder and its files both; that is no mistake of the user's.
+        # `**` gives a folder and its files both; that is not the user's mistake.
         found: set[Path] = set()
         for match in sorted(map(Path, glob.iglob(pattern, recursive=True))):
             if match.is_dir():

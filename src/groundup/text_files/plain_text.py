@@ -1,7 +1,7 @@
 """Plain text cut into batches of whole documents, from a regular file or from a stream.
 
 A document longer than a few batches is not held in memory: it stays in its mapped file, or goes
-from a stream to a file without a name, and whoever passes over it gives its pages back.
+from a stream to a file without a name, and whoever reads it gives its pages back.
 """
 
 import mmap
@@ -84,7 +84,7 @@ def cut_stream(
 def _put_on_disk(
     stream: IO[bytes], beginning: bytes, search: "_Search", batch_bytes: int, source: Source
 ) -> tuple[memoryview, tuple[int, Bounds] | None, bool]:
-    """Go on with a document in a file until there is a cut: its view, the cut, if at the end."""
+    """Read on in a document of a file until there is a cut: its view, the cut, if at the end."""
     with tempfile.TemporaryFile() as file:
         fresh, view = beginning, memoryview(b"")
         while True:
@@ -116,7 +116,7 @@ class _Search:
         self._searched = self._tried = 0
 
     def find_cut(self, data: memoryview, *, at_end: bool) -> tuple[int, Bounds] | None:
-        """Where the first document begins that may go on behind `data`, and the bounds before it.
+        """Where the first document that may continue behind `data` begins, and the bounds before.
 
         None: there is nowhere to cut yet, and the next `data` begins with this one. A separator in
         the last bytes could be the beginning of a longer one, so a cut needs room behind it.

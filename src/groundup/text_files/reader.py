@@ -35,8 +35,6 @@ _BLOCK_BYTES_PER_CORE = 2 << 20
 
 _log = logging.getLogger(__name__)
 
-"""Called with how much is done, and of how much, or None where that is unknown."""
-
 
 def read_document_batches(
     inputs: Sequence[str | os.PathLike[str]],
@@ -54,6 +52,13 @@ def read_document_batches(
     is trimmed, so the line end after a separator begins the next document. In JSON lines and
     Parquet each record is one. Empty documents are left out. A document is never split: one longer
     than `batch_bytes` makes a longer batch.
+
+    inputs: files, folders, globs, or `-` for standard input.
+    separators: texts that end a document of plain text.
+    field, column: where JSON lines and Parquet hold the text.
+    errors: what becomes of bytes that are not UTF-8: strict, replace or skip.
+    batch_bytes: about how much text a batch has.
+    progress: called with the bytes read so far and of how many.
     """
     reading = _Reading(separators, field, column, errors, batch_bytes)
     for _, batch in reading.batches(expand_inputs(inputs), progress):
@@ -76,10 +81,14 @@ def read_text_blocks(
 ) -> Iterator[bytes | memoryview]:
     """Yield the text itself in large blocks that end where documents end, separators included.
 
-    Records have no separators: each is a block of its own, unless `joiner` names a special token to
-    put between them, which makes large blocks of them. With `on_error` "skip", files that cannot be
-    read, or no further, are left there and named in a warning. With `find_cut`, a document longer
-    than a block may be cut where that says so.
+    Records have no separators: each is a block of its own, unless there is a `joiner`.
+
+    inputs, separators, field, column, errors, progress: see `read_document_batches`.
+    joiner: a special token to put between records, which makes large blocks of them.
+    on_error: with "skip", files that cannot be read, or no further, are left there and named in a
+        warning.
+    block_bytes: about how much text a block has.
+    find_cut: says where a document longer than a block may be cut; else it is not.
     """
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     # Of a document to be left out, nothing may have been given before.

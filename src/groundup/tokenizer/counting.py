@@ -30,7 +30,7 @@ _LEAST_THREAD_BYTES = 4 << 20
 _PROGRAM_BYTES = 8 << 20
 # A byte of a pre-token that is one letter again and again takes this much in the end.
 _MERGING_BYTES = 24
-# A longer pre-token is no text; who wants it nevertheless says how much memory it may take.
+# A longer pre-token is hardly text; who wants it nevertheless says how much memory it may take.
 _LONGEST_WORD_BYTES = 64 << 20
 
 

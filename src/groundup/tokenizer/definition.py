@@ -30,7 +30,7 @@ class TokenizerDefinition:
 
     `vocab` holds every token under its id, special ones as the UTF-8 of their text. With
     `whole_words` a pre-token that is a vocabulary entry is that token, even where the merges would
-    not reach it. `lineage` says where the tokenizer came from and is no part of its content.
+    not reach it. `lineage` says where the tokenizer came from and is not part of its content.
     """
 
     vocab: dict[int, bytes]
@@ -143,7 +143,7 @@ class TokenizerDefinition:
         if below != last + 1:
             missing = next(id for id in range(last + 1) if id not in self.vocab)
             raise TokenizerError(
-                f"the vocabulary has a gap: no token has id {missing}, though ids go on to {last}; "
+                f"the vocabulary has a gap: no token has id {missing}, though ids run to {last}; "
                 f"number the tokens without holes"
             )
 
@@ -153,7 +153,7 @@ class TokenizerDefinition:
             if token in first_id:
                 raise TokenizerError(
                     f"the vocabulary has the token {token!r} twice, as id {first_id[token]} and as "
-                    f"id {id}; each token may stand once"
+                    f"id {id}; each token may occur once"
                 )
             first_id[token] = id
 
@@ -176,7 +176,7 @@ class TokenizerDefinition:
             if (left, right) in seen:
                 raise TokenizerError(
                     f"merge {number} ({left!r} + {right!r}) repeats merge {seen[left, right]}; "
-                    f"each pair may stand once"
+                    f"each pair may occur once"
                 )
             seen[left, right] = number
 

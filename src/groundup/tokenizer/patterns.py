@@ -130,7 +130,7 @@ def find_pattern(text: str | Pattern) -> Pattern:
         return known
     if text.replace("-", "_").isidentifier():
         raise TokenizerError(
-            f"there is no split pattern named {text!r}: {did_you_mean(text, PATTERN_NAMES)} "
+            f"unknown split pattern {text!r}: {did_you_mean(text, PATTERN_NAMES)} "
             f"(a regular expression can be given in full)"
         )
     return find_staged_pattern((text,))

@@ -31,6 +31,11 @@ def train_bpe_reference(
     """Learn merges: again and again, join the pair of neighbours that occurs most often.
 
     Ids: the 256 bytes, then one token for each merge, then the special tokens.
+
+    text_or_documents: what to learn from; nothing merges across documents.
+    vocab_size: how many ids there will be.
+    special_tokens: texts that stay whole.
+    pattern: how text is split into pre-tokens.
     """
     special_tokens = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(special_tokens))

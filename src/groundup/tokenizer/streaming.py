@@ -29,7 +29,7 @@ def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
 
 
 class StreamingDecoder:
-    """Turns ids into text as they come; a character appears once its last byte is there."""
+    """Decodes ids into text as they come; a character appears once its last byte is there."""
 
     def __init__(self, decode_bytes: Callable[[Iterable[int]], bytes]) -> None:
         self._decode_bytes = decode_bytes

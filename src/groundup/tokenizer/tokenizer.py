@@ -69,7 +69,12 @@ class Tokenizer:
         merges_filepath: str | os.PathLike[str],
         special_tokens: list[str] | None = None,
     ) -> Tokenizer:
-        """Read GPT-2's pair of files, `vocab.json` and `merges.txt`."""
+        """Read GPT-2's pair of files.
+
+        vocab_filepath: its `vocab.json`.
+        merges_filepath: its `merges.txt`.
+        special_tokens: texts to keep whole; those that the vocabulary lacks get new ids.
+        """
         return cls.from_definition(read_gpt2_files(vocab_filepath, merges_filepath, special_tokens))
 
     @classmethod
@@ -79,13 +84,22 @@ class Tokenizer:
         pattern: str | Pattern | None = None,
         special_tokens: Mapping[str, int] | Iterable[str] | None = None,
     ) -> Tokenizer:
-        """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content."""
+        """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content.
+
+        path: the file, or a folder that holds it.
+        pattern: the split pattern, for a format that does not hold one.
+        special_tokens: texts to keep whole, with their ids or without, for such a format.
+        """
         return cls.from_definition(
             read_definition(path, pattern=pattern, special_tokens=special_tokens)
         )
 
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
-        """Write the tokenizer, as our one JSON file unless another format is named."""
+        """Write the tokenizer.
+
+        path: the file; for gpt2's pair of files, their folder.
+        format: groundup (our one JSON file), huggingface, tiktoken or gpt2.
+        """
         write_definition(self.definition, path, format)
 
     def _set_up(self, definition: TokenizerDefinition) -> None:

@@ -88,7 +88,16 @@ def train_from_files(
     progress: Progress | None = None,
     **reading: Any,
 ) -> tuple[Tokenizer, TrainingSummary]:
-    """Train on files, folders or globs; `reading` goes to `read_text_blocks`."""
+    """Train on files, folders or globs.
+
+    input_path: one of them, or several.
+    vocab_size: the 256 bytes, the merges and the special tokens together.
+    special_tokens: texts that stay whole; documents are cut there.
+    pattern: how text is split into pre-tokens, by name or as a regular expression.
+    num_threads: all cores if None.
+    max_memory_bytes, progress: see `train_tokenizer`.
+    reading: further arguments of `read_text_blocks`.
+    """
     from groundup.text_files import read_text_blocks
 
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
@@ -124,9 +133,12 @@ def train_tokenizer(
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Train on blocks of UTF-8 text, each ending where a document ends.
 
-    `max_memory_bytes` is what training may take besides what the process holds already. The counts
-    go to sorted runs on disk whenever they outgrow their part of it, and are merged back at the
-    end; the result does not change. What does not fit is refused before it is taken.
+    blocks: the text.
+    vocab_size, special_tokens, pattern, num_threads: see `train_from_files`.
+    max_memory_bytes: what training may take besides what the process holds already. The counts go
+        to sorted runs on disk whenever they outgrow their part of it, and are merged back at the
+        end; the result does not change. What does not fit is refused before it is taken.
+    progress: called with the bytes counted so far.
     """
     texts = check_special_token_texts(special_tokens)
     num_merges = count_merges(vocab_size, len(texts))

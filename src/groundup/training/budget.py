@@ -338,7 +338,7 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
 
 def time_steps(config: RunConfig, num_warm_up: int) -> tuple[float, int]:
     """Seconds of a step, the median of a few after the warm-up, and the peak of the memory."""
-    # What is loaded on the way to a first step, here of next to nothing, is no part of its memory.
+    # What is loaded on the way to a first step, here of next to nothing, is not part of its memory.
     sizes = {"context_length": 16, "d_model": 16, "num_layers": 1, "num_heads": 1, "vocab_size": 16}
     one = {"compile": "off", "batch_size": 1, "micro_batch_size": 1, "model": ModelConfig(**sizes)}
     small = config.model_copy(update=one)

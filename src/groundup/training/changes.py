@@ -52,9 +52,7 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
     advice = None
     fixed = [key for key in keys if key.startswith(_FIXED) and not key.startswith(_FIXED_EXCEPT)]
     if fixed:
-        advice = (
-            f"Its weights cannot go on with another {fixed[0]}: begin a new run with another --name"
-        )
+        advice = f"Its weights do not fit another {fixed[0]}: begin a new run with another --name"
     elif not allow_changes and any(not key.startswith(_FREE) for key in keys):
         advice = (
             "Resume with the settings it began with, or accept the changes with --allow-changes"

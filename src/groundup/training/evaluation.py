@@ -109,8 +109,13 @@ def evaluate(
 ) -> Evaluation:
     """loss = mean -ln p(token | those before it), on a split or on some windows of it.
 
+    model: what predicts.
+    shards: the split to predict.
+    tokenizer: says how many bytes each id stands for.
     num_windows: how many windows to predict, chosen by `seed`; None takes the whole split.
-    batch_size: windows at once. autocast: what the forward passes run within.
+    batch_size: windows at once.
+    seed: of the choice of windows.
+    autocast: what the forward passes run within.
     """
     context_length = model.config.context_length
     evaluator = Evaluator(shards, tokenizer, context_length, num_windows, batch_size, seed)
@@ -118,7 +123,7 @@ def evaluate(
 
 
 def token_bytes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """Bytes of text that each id stands for. Special tokens stand for none: they are no text."""
+    """Bytes of text that each id stands for. Special tokens stand for none."""
     sizes = np.zeros(tokenizer.vocab_size, np.int64)
     for id, token in tokenizer.vocab.items():
         sizes[id] = len(token)

@@ -17,7 +17,7 @@ _GIB = 2**30
 
 @contextlib.contextmanager
 def memory_advice(config: RunConfig) -> Iterator[None]:
-    """Turn running out of memory, on any device, into an error that says what to change."""
+    """Convert running out of memory, on any device, into an error that says what to change."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -50,7 +50,7 @@ def describe_divergence(
         f"{reason}; its windows begin at ids {shown}), so the run stopped; weights and optimizer "
         f"are as they were after step {state.last_good_step}, its last good one, and are saved. "
         f"{_sentence(advice)}; "
-        f"go on with --resume --allow-changes. metrics.jsonl names the windows of every "
+        f"continue with --resume --allow-changes. metrics.jsonl names the windows of every "
         f"skipped step: if they are always the same, look at the text there"
     )
 
@@ -73,7 +73,7 @@ def _describe_memory(config: RunConfig) -> str:
     return (
         f"out of memory on {config.device} with micro-batches of {size} sequences of "
         f"{config.model.context_length} tokens in {config.precision} ({_memory_in_use(config)}). "
-        f"{_sentence(advice)}; a run that has checkpoints goes on with --resume --allow-changes"
+        f"{_sentence(advice)}; a run that has checkpoints continues with --resume --allow-changes"
     )
 
 

@@ -56,13 +56,13 @@ class TrainSummary:
         return self.steps >= self.num_steps
 
     def describe(self) -> str:
-        """One line that says how the run ended and how to go on."""
+        """One line that says how the run ended and how to continue it."""
         took = format_duration(self.wall_seconds)
         if self.is_finished:
             return f"done: {self.steps:,} steps in {took}; the run is in {self.run_folder}"
         return (
             f"stopped after step {self.steps:,} of {self.num_steps:,} and saved in "
-            f"{self.run_folder}; go on with the same command and --resume"
+            f"{self.run_folder}; continue with the same command and --resume"
         )
 
 
@@ -286,5 +286,5 @@ class _Training:
 
 
 def _works_through_a_queue(config: RunConfig) -> bool:
-    """Does the device go on by itself while the host is busy with something else?"""
+    """Does the device compute while the host is busy with something else?"""
     return config.device.startswith("cuda")

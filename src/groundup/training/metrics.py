@@ -109,7 +109,7 @@ class Meter:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time spent within is no training: evaluation, samples, checkpoints."""
+        """Time spent within is not training: evaluation, samples, checkpoints."""
         began = time.perf_counter()
         try:
             yield

@@ -1,6 +1,6 @@
 """Checkpoints of a run, and what happens when the disk does not take them.
 
-A checkpoint that cannot be written leaves the last good one as it was; the run goes on, tries
+A checkpoint that cannot be written leaves the last good one as it was; the run continues, tries
 again at the next one, and only fails if the last attempt of all did.
 """
 
@@ -62,12 +62,12 @@ class Saver:
             return
         raise GroundupError(
             f"the last checkpoint could not be written: {_reason(self._failure)}; "
-            f"{self._describe_kept()}. Free some space and go on with --resume"
+            f"{self._describe_kept()}. Free some space and continue with --resume"
         ) from self._failure
 
     def _describe_kept(self) -> str:
         step = self._saved_step
-        return "there is none before it" if step is None else f"that of step {step} stays"
+        return "there is no earlier one" if step is None else f"the one of step {step} is kept"
 
 
 def _reason(error: OSError) -> str:

@@ -81,7 +81,7 @@ class OpenRun:
     evaluator: Evaluator | None
     trackers: list[Tracker]
     resumed_step: int | None
-    """The step of the checkpoint it goes on from, if there is one."""
+    """The step of the checkpoint it resumes from, if it does."""
 
 
 def open_run(
@@ -187,7 +187,7 @@ def build_loader(config: RunConfig, shards: Shards) -> BatchLoader:
 
 
 def build_evaluator(config: RunConfig, data: RunData) -> Evaluator | None:
-    """The fixed windows of the validation split; None where there is no such split."""
+    """The fixed windows of the validation split; None without such a split."""
     if data.validation is None:
         return None
     return Evaluator(
@@ -271,4 +271,4 @@ def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_time
         _log.info(line)
     _log.info(describe_kernels(config))
     if state.step:
-        _log.info("going on after step %d of %d", state.step, config.num_steps)
+        _log.info("resuming after step %d of %d", state.step, config.num_steps)

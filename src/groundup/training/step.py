@@ -118,7 +118,14 @@ def compute_step(
     z_loss: float,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> Tensor:
-    """The work of a step on the device; its loss, gradient norm and whether it was skipped."""
+    """The work of a step on the device; its loss, gradient norm and whether it was skipped.
+
+    model, optimizer: what learns, and how; updated in place.
+    batch: the sequences of the step, in micro-batches.
+    clip_norm: the greatest gradient norm; None never clips.
+    z_loss: the weight of the squared logsumexp in the loss.
+    autocast: what the forward passes run within.
+    """
     num_tokens = batch.targets.numel()
     loss = torch.zeros((), device=batch.targets.device)
     for inputs, targets in batch.micro_batches():
@@ -177,7 +184,7 @@ class GraphedStep:
             group["lr"] = rate
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(device)
-        # The thread that reads batches ahead goes on using the device meanwhile.
+        # The thread that reads batches ahead keeps using the device meanwhile.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._result = compute_step(self._model, self._optimizer, self._batch, **self._options)
         for group, number in zip(groups, numbers, strict=True):

@@ -73,7 +73,7 @@ def _open_tensorboard(folder: Path) -> Tracker:
 
 def _open_hosted(name: str, config: RunConfig, **options: Any) -> Tracker:
     """A run of the same name at Weights & Biases or trackio, which have one interface; a resume
-    goes on with it."""
+    continues it."""
     run = _import(name, name).init(
         project=config.logging.project,
         name=config.name,

@@ -77,7 +77,7 @@ def verify_resume(
     The run itself is left alone. `scratch` is where the two runs go, a temporary folder by default.
     """
     if num_steps < 4:
-        raise ConfigError(f"num_steps is {num_steps}, but saving, a kill and going on take 4")
+        raise ConfigError(f"num_steps is {num_steps}, but saving, a kill and a resume take 4")
     run = RunFolder(run_folder)
     config = run.read_config()
     if num_steps > config.num_steps:

@@ -1,7 +1,7 @@
 """`groundup quickstart`: from nothing to a model of little stories, explaining each step.
 
 Every step is one that a person could type; finished ones are kept when it runs again, and a
-training that was interrupted goes on.
+interrupted training is resumed.
 """
 
 from dataclasses import dataclass

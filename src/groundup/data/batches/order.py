@@ -116,8 +116,12 @@ def fixed_windows(
 ) -> Starts:
     """Starts, in ascending order, of distinct windows that lie end to end with gaps between.
 
-    The same arguments give the same windows for ever, so losses on them can be compared. With
-    None, or more than there are, all windows that fit from the first id on are taken.
+    The same arguments give the same windows for ever, so losses on them can be compared.
+
+    num_ids: the ids of the split.
+    context_length: the inputs of a window.
+    num_windows: how many; with None, or more than there are, all that fit from the first id on.
+    seed: of the gaps.
     """
     check_window(num_ids, context_length)
     if num_windows is not None and num_windows < 1:

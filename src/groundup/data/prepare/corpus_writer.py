@@ -1,4 +1,4 @@
-"""Encoded documents into the shards of both splits, with a journal to go on from after a kill.
+"""Encoded documents into the shards of both splits, with a journal to continue from after a kill.
 
 The law: what lies in the folder is always a beginning of what an undisturbed run would write. The
 journal names that beginning; bytes behind it are written again.
@@ -93,7 +93,7 @@ class CorpusWriter:
         for writer in self._writers.values():
             writer.finish_shard()
         if not any(writer.shards for writer in self._writers.values()):
-            raise DataError("the inputs hold no documents: there is nothing to encode")
+            raise DataError("the inputs hold no documents")
         index = ShardIndex(
             **dict(self._identity),
             splits={split: SplitEntry.of(writer.shards) for split, writer in self._writers.items()},
@@ -104,7 +104,7 @@ class CorpusWriter:
         return index
 
     def save_journal(self) -> None:
-        """Make all that has come durable, so that another process can go on from here.
+        """Make all that has come durable, so that another process can continue from here.
 
         In the midst of a document, and once shards are being completed for good, the last journal
         is the better one: an interrupt may have caught a shard between its two names.

@@ -1,6 +1,6 @@
-"""The folder that shards go to: whose it is, and whether to begin, to go on, or to leave it.
+"""The folder that shards go to: whose it is, and whether to begin, to continue, or to leave it.
 
-Going on is allowed when what lies there is a beginning of what the command at hand would write; a
+Continuing is allowed when what lies there is a beginning of what the command at hand would write; a
 difference is named.
 """
 
@@ -57,7 +57,7 @@ def open_journal(
     on_error: OnError,
     overwrite: bool,
 ) -> Journal | ShardIndex:
-    """The index of a folder that is up to date, else the journal to go on from."""
+    """The index of a folder that is up to date, else the journal to continue from."""
     if overwrite:
         _clear(folder)
     if (folder / INDEX_NAME).exists():
@@ -110,7 +110,7 @@ def _check_unfinished(
     journal = read_journal(folder)
     found = journal.identity
     if found.settings.errors == "strict":
-        # All that was read so far is valid, so any way of treating the rest goes on from it.
+        # All that was read so far is valid, so any way of treating the rest can continue from it.
         settings = found.settings.model_copy(update={"errors": identity.settings.errors})
         found = found.model_copy(update={"settings": settings})
     difference = (

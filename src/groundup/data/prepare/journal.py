@@ -1,7 +1,7 @@
 """What `unfinished.json` says about shards being made: with what, and how far.
 
 It names a beginning of what an undisturbed run would write; when it is written is `corpus_writer`'s
-matter, whether to go on from it `folder`'s.
+matter, whether to continue from it `folder`'s.
 """
 
 from pathlib import Path

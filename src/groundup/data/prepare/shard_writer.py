@@ -1,7 +1,7 @@
 """Writes the documents of one split as a row of shards, hashing on the way.
 
 A shard grows in a `.partial` file and takes its name when it is complete and synced. The state
-of an unfinished one is a few numbers, from which a later process goes on.
+of an unfinished one is a few numbers, from which a later process continues.
 """
 
 import contextlib
@@ -145,7 +145,7 @@ class ShardWriter:
         self._unsynced = 0
 
     def _restore(self) -> None:
-        """Go on in the unfinished shard as it was when `state` was taken; later bytes are cut."""
+        """Continue the unfinished shard as it was when `state` was taken; later bytes are cut."""
         partial = _partial(self.path)
         if not partial.exists() and self.path.exists():
             # The shard was completed after the state was taken, but nobody wrote that down.

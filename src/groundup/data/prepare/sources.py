@@ -31,7 +31,7 @@ from groundup.text_files import (
 _MOST_SOURCES = 4096
 
 UNKNOWN = (None, None)
-"""The stamp of what is no regular file."""
+"""The stamp of what is not a regular file."""
 
 
 @dataclass(frozen=True)

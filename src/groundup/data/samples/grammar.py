@@ -1,7 +1,7 @@
 """Texts out of a grammar: rules in plain files that a person can edit, expanded by a seed.
 
-A file holds rules and tables; lines that begin with `#` are comments, and an indented line goes on
-with the one before it.
+A file holds rules and tables; lines that begin with `#` are comments, and an indented line
+continues the one before it.
 
     weather: sunny, windy, cool          a rule of single words or short phrases
 
@@ -47,7 +47,7 @@ _VOWEL_SOUND = re.compile(r"(?!(?:uni|use|one\b|eu))(?:[aeiou]|hour|honest)", re
 
 
 class _Line(NamedTuple):
-    """A line together with the indented ones that go on with it."""
+    """A line together with the indented ones that continue it."""
 
     where: str
     text: str
@@ -170,7 +170,7 @@ class Grammar:
                     raise DataError(f"{where}: nothing is called {{{reference}}}")
             for table, where in self._picks.items():
                 if not view.tables.get(table):
-                    raise DataError(f"{where}: there is no table {table} with rows")
+                    raise DataError(f"{where}: unknown table {table}, or it has no rows")
 
 
 class Telling(dict[str, str]):

@@ -55,7 +55,7 @@ def loss_and_gradient(
     logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
 ) -> Tensor | None:
     """The loss of each row of logits, which its gradient is written over; see
-    `linear_cross_entropy` for the formula. None, and nothing done, where there is no kernel."""
+    `linear_cross_entropy` for the formula. None, and nothing done, where no kernel fits."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         cuda_cross_entropy.chunk_loss_and_gradient(

@@ -27,7 +27,7 @@ class PackedAttention(torch.autograd.Function):
         if cos is not None and sin is not None:
             cos, sin = cos[:seq], sin[:seq]
             query, key = packed.new_empty(sizes), packed.new_empty(sizes)
-            _run(_native.turn_packed, packed, cos, sin, query, key, *sizes)
+            _run(_native.rotate_packed, packed, cos, sin, query, key, *sizes)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         mixed, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, True
@@ -48,7 +48,7 @@ class PackedAttention(torch.autograd.Function):
         if cos is None:
             return torch.stack(parts, dim=2).view(batch, seq, -1), None, None, None
         d_packed = d_out.new_empty(batch, seq, 3 * num_heads * d_head)
-        _run(_native.turn_back, *parts, cos, sin, d_packed, batch, seq, num_heads, d_head)
+        _run(_native.rotate_back, *parts, cos, sin, d_packed, batch, seq, num_heads, d_head)
         return d_packed, None, None, None
 
 
@@ -129,7 +129,7 @@ def loss_and_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 def _run(native_pass: Any, *arguments: Any) -> None:
-    """Call the native core with arrays in the place of tensors, on as many threads as torch."""
+    """Call the native core with arrays in place of tensors, on as many threads as torch."""
     arrays = (x.detach().numpy() if isinstance(x, Tensor) else x for x in arguments)
     native_pass(*arrays, torch.get_num_threads())
 

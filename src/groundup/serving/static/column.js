@@ -28,7 +28,7 @@ export class Column {
       text: find(".output-text"),
       tokens: find(".output-tokens"),
       empty: find(".output-empty"),
-      figures: find(".figures"),
+      results: find(".results"),
       inspector: find(".inspector"),
       legend: find(".legend"),
     };
@@ -87,7 +87,7 @@ export class Column {
       this.#flush();
       this.root.dataset.state = "done";
       const seconds = firstTime === null ? 0 : (performance.now() - firstTime) / 1000;
-      this.#showFigures({ ending, numPromptTokens, seconds });
+      this.#showResults({ ending, numPromptTokens, seconds });
     }
     return { ending, numTokens: this.#tokens.length };
   }
@@ -99,13 +99,13 @@ export class Column {
     this.#roving.clear();
     this.#parts.text.replaceChildren(buildEcho(prompt));
     this.#parts.tokens.append(buildEcho(prompt));
-    this.#parts.figures.replaceChildren();
+    this.#parts.results.replaceChildren();
     this.#parts.empty.hidden = true;
     this.root.dataset.state = "streaming";
     this.showAs(this.view);
   }
 
-  // Tokens may come faster than the screen is drawn: they are gathered and shown once a frame.
+  // Tokens may come faster than the screen is painted: they are gathered and shown once a frame.
   #add(event) {
     this.#waitingText += event.text;
     this.#waitingTokens.push(...event.tokens);
@@ -126,8 +126,8 @@ export class Column {
   }
 
   #inspect(option) {
-    const place = option ? Number(option.dataset.place) : -1;
-    fillInspector(this.#parts.inspector, this.#tokens[place] ?? null, place, this.#tokens.length);
+    const index = option ? Number(option.dataset.index) : -1;
+    fillInspector(this.#parts.inspector, this.#tokens[index] ?? null, index, this.#tokens.length);
     if (this.#isSheet()) option?.scrollIntoView({ block: "nearest" });
   }
 
@@ -139,20 +139,20 @@ export class Column {
     return this.#tokens.length + (numPromptTokens ?? 0) > (this.contextLength ?? Infinity);
   }
 
-  #showFigures({ ending, numPromptTokens, seconds }) {
+  #showResults({ ending, numPromptTokens, seconds }) {
     const count = this.#tokens.length;
     const surprise = this.#tokens.reduce((sum, token) => sum - Math.log(token.probability), 0);
-    const figures = [
+    const results = [
       numPromptTokens !== null && ["Prompt", `${formatCount(numPromptTokens)} tokens`],
-      ["Written", `${formatCount(count)} tokens`],
+      ["Generated", `${formatCount(count)} tokens`],
       count > 1 && seconds > 0 && ["Speed", `${formatCount((count - 1) / seconds)} tokens/s`],
-      this.#isPastContext(numPromptTokens) && ["Context", "moved on past its length"],
+      this.#isPastContext(numPromptTokens) && ["Context", "exceeded: the beginning was forgotten"],
       count > 0 && ["Perplexity", Math.exp(surprise / count).toFixed(2)],
       ["Seed", String(this.#seed)],
       ending !== null && ["Ended", ENDINGS[ending] ?? ending],
     ];
-    this.#parts.figures.replaceChildren(
-      ...figures.filter(Boolean).map(([term, value]) =>
+    this.#parts.results.replaceChildren(
+      ...results.filter(Boolean).map(([term, value]) =>
         element("div", {}, element("dt", {}, term), element("dd", {}, value)),
       ),
     );
@@ -163,7 +163,7 @@ function buildEcho(prompt) {
   return element("span", { className: "prompt-echo" }, prompt);
 }
 
-function buildToken(token, place) {
+function buildToken(token, index) {
   const probability = formatProbability(token.probability);
   return element(
     "span",
@@ -174,7 +174,7 @@ function buildToken(token, place) {
       title: probability,
       ariaSelected: "false",
       ariaLabel: `${spokenText(token.text)}, ${probability}`,
-      dataset: { place, level: levelOf(token.probability) },
+      dataset: { index, level: levelOf(token.probability) },
     },
     flowingText(token.text),
   );

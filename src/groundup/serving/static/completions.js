@@ -56,13 +56,13 @@ async function* readEvents(stream) {
 }
 
 function readTokens(logprobs) {
-  return (logprobs?.tokens ?? []).map((text, place) => {
+  return (logprobs?.tokens ?? []).map((text, index) => {
     const chosen = {
-      id: logprobs.token_ids[place],
+      id: logprobs.token_ids[index],
       text,
-      probability: Math.exp(logprobs.token_logprobs[place]),
+      probability: Math.exp(logprobs.token_logprobs[index]),
     };
-    const alternatives = readAlternatives(logprobs.top_logprobs[place], logprobs.top_ids[place]);
+    const alternatives = readAlternatives(logprobs.top_logprobs[index], logprobs.top_ids[index]);
     return { ...chosen, alternatives: markChosen(alternatives, chosen) };
   });
 }

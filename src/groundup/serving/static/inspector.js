@@ -26,7 +26,7 @@ export function fillLegend(legend) {
 }
 
 /** Shows a token of the list, or how to choose one when there is none. */
-export function fillInspector(panel, token, place, count) {
+export function fillInspector(panel, token, index, count) {
   panel.toggleAttribute("data-filled", token !== null);
   if (token === null) {
     panel.replaceChildren(
@@ -40,7 +40,7 @@ export function fillInspector(panel, token, place, count) {
     return;
   }
   panel.replaceChildren(
-    element("h3", {}, `Token ${place + 1} of ${count}`),
+    element("h3", {}, `Token ${index + 1} of ${count}`),
     element(
       "div",
       { className: "inspector-summary" },

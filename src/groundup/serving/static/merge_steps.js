@@ -3,31 +3,31 @@
 import { element } from "./shell.js";
 import { hexBytes, visibleBytes, visibleText } from "./token_text.js";
 
-/** The pre-token's place, tokens and merge steps in order; `chosen` is the place of one token. */
+/** The pre-token's position, tokens and merge steps in order; `chosen` is the index of one token. */
 export function buildPreTokenDetail(preToken, chosen) {
   return element(
     "div",
     { className: "detail" },
     element("p", { className: "detail-text mono" }, visibleText(preToken.text)),
-    element("p", { className: "page-note" }, describePlace(preToken)),
+    element("p", { className: "page-note" }, describePosition(preToken)),
     buildTokenTable(preToken.tokens, chosen),
     element("h3", {}, "From bytes to tokens"),
     buildSteps(preToken),
   );
 }
 
-function describePlace({ start, end, is_special: isSpecial }) {
+function describePosition({ start, end, is_special: isSpecial }) {
   const kind = isSpecial ? "Special token" : "Pre-token";
-  const place = end - start === 1 ? `character ${start + 1}` : `characters ${start + 1} to ${end}`;
-  return `${kind}, ${place} of the text`;
+  const position = end - start === 1 ? `character ${start + 1}` : `characters ${start + 1} to ${end}`;
+  return `${kind}, ${position} of the text`;
 }
 
 function buildTokenTable(tokens, chosen) {
   const cell = (name, text) => element("td", { className: name }, text);
-  const rows = tokens.map((token, place) =>
+  const rows = tokens.map((token, index) =>
     element(
       "tr",
-      place === chosen ? { ariaCurrent: "true" } : {},
+      index === chosen ? { ariaCurrent: "true" } : {},
       cell("mono", visibleBytes(token.bytes)),
       cell("mono", String(token.id)),
       cell("mono", hexBytes(token.bytes)),
@@ -50,9 +50,9 @@ function buildSteps(preToken) {
   const steps = preToken.merges.map((merge) => {
     const before = symbols;
     symbols = merge.symbols;
-    const place = symbols.findIndex((symbol, index) => symbol.length !== before[index].length);
+    const merged = symbols.findIndex((symbol, index) => symbol.length !== before[index].length);
     const pair = `${visibleBytes(merge.left)} + ${visibleBytes(merge.right)}`;
-    return buildStep(`merge ${merge.rank + 1}`, pair, symbols, place);
+    return buildStep(`merge ${merge.rank + 1}`, pair, symbols, merged);
   });
   return element("ol", { className: "merge-steps" }, start, ...steps);
 }
@@ -65,7 +65,7 @@ function whyNoSteps(preToken) {
   return null;
 }
 
-function buildStep(name, pair, symbols, mergedPlace) {
+function buildStep(name, pair, symbols, merged) {
   return element(
     "li",
     { className: "merge-step" },
@@ -78,8 +78,8 @@ function buildStep(name, pair, symbols, mergedPlace) {
     element(
       "span",
       { className: "symbols mono" },
-      ...symbols.map((symbol, place) => {
-        const tag = place === mergedPlace ? "mark" : "span";
+      ...symbols.map((symbol, index) => {
+        const tag = index === merged ? "mark" : "span";
         return element(tag, { className: "symbol" }, visibleBytes(symbol));
       }),
     ),

@@ -51,13 +51,13 @@ export class RovingList {
   #onKey(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const options = [...this.#list.querySelectorAll('[role="option"]')];
-    const place = options.indexOf(document.activeElement);
-    if (place < 0) return;
+    const index = options.indexOf(document.activeElement);
+    if (index < 0) return;
     const moves = {
-      ArrowLeft: () => options[place - 1],
-      ArrowRight: () => options[place + 1],
-      ArrowUp: () => nearestOnLine(options.slice(0, place).reverse(), options[place], -1),
-      ArrowDown: () => nearestOnLine(options.slice(place + 1), options[place], 1),
+      ArrowLeft: () => options[index - 1],
+      ArrowRight: () => options[index + 1],
+      ArrowUp: () => nearestOnLine(options.slice(0, index).reverse(), options[index], -1),
+      ArrowDown: () => nearestOnLine(options.slice(index + 1), options[index], 1),
       Home: () => options[0],
       End: () => options.at(-1),
     };

@@ -5,7 +5,7 @@ import { isNumber } from "./run_format.js";
 
 const DENSE = 800;
 
-/** How the horizontal axis is drawn: seconds in the unit that suits the longest run. */
+/** How the horizontal axis is shown: seconds in the unit that suits the longest run. */
 export function scaleOf(curves, x) {
   if (x === "step") return { divisor: 1, title: "step", hover: "step %{x:,}" };
   if (x === "tokens") return { divisor: 1, title: "tokens", hover: "%{x:.3s} tokens" };
@@ -19,7 +19,7 @@ export function scaleOf(curves, x) {
 /** What one run adds to one plot. */
 export function tracesOf(plot, curve, view, scale) {
   const color = themeColor(`series-${curve.slot}`);
-  const main = seriesOf(curve.lines, plot.figure, view.x, scale);
+  const main = seriesOf(curve.lines, plot.metric, view.x, scale);
   const isSmooth = view.smoothing > 0 && main.x.length > 2;
   const y = isSmooth ? smooth(main.y, view.smoothing) : main.y;
   const base = { type: "scatter", name: curve.name, hovertemplate: "%{text}<extra></extra>" };
@@ -102,7 +102,7 @@ function eventsOf(plot, curve, view, scale) {
   const marks = { x: [], y: [], symbol: [], text: [] };
   let before = null;
   for (const line of curve.lines) {
-    const loss = isNumber(line[plot.figure]) ? line[plot.figure] : before;
+    const loss = isNumber(line[plot.metric]) ? line[plot.metric] : before;
     const isSpike = spikes.has(line.step) && !line.skipped;
     if ((isSpike || line.skipped) && loss !== null && isNumber(line[view.x])) {
       marks.x.push(line[view.x] / scale.divisor);
@@ -117,12 +117,12 @@ function eventsOf(plot, curve, view, scale) {
   return { mode: "markers", x: marks.x, y: marks.y, text: marks.text, marker };
 }
 
-function seriesOf(lines, figure, x, scale) {
+function seriesOf(lines, metric, x, scale) {
   const series = { x: [], y: [] };
   for (const line of lines) {
-    if (!isNumber(line[figure]) || !isNumber(line[x])) continue;
+    if (!isNumber(line[metric]) || !isNumber(line[x])) continue;
     series.x.push(line[x] / scale.divisor);
-    series.y.push(line[figure]);
+    series.y.push(line[metric]);
   }
   return series;
 }
@@ -130,11 +130,11 @@ function seriesOf(lines, figure, x, scale) {
 /** A running mean that forgets, freed of its pull towards the beginning. */
 function smooth(values, weight) {
   let mean = 0;
-  let share = 0;
+  let total = 0;
   return values.map((value) => {
     mean = weight * mean + (1 - weight) * value;
-    share = weight * share + (1 - weight);
-    return mean / share;
+    total = weight * total + (1 - weight);
+    return mean / total;
   });
 }
 

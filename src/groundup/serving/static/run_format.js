@@ -7,7 +7,7 @@ export const UNKNOWN = "–";
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** 0.80835 -> "0.8084", 2.4e-4 -> "2.40e-4", 131.4 -> "131.4". */
-export function formatFigure(value) {
+export function formatNumber(value) {
   if (!isNumber(value)) return UNKNOWN;
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2);
@@ -23,8 +23,8 @@ export function formatShort(value) {
   return Number.isInteger(value) ? String(value) : value.toPrecision(3);
 }
 
-export function formatPercent(share) {
-  return isNumber(share) ? `${(share * 100).toFixed(1)}%` : UNKNOWN;
+export function formatPercent(fraction) {
+  return isNumber(fraction) ? `${(fraction * 100).toFixed(1)}%` : UNKNOWN;
 }
 
 export function formatBytes(value) {

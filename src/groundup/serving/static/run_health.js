@@ -1,7 +1,7 @@
 // How the chosen runs do: state, skipped steps, spikes of the loss, checkpoints.
 
 import { element } from "./shell.js";
-import { agoText, countOf, formatBytes, formatDuration, formatFigure, formatStep } from "./run_format.js";
+import { agoText, countOf, formatBytes, formatDuration, formatNumber, formatStep } from "./run_format.js";
 import { refreshAgo, statusBadge, swatch } from "./run_format.js";
 import { secondsLeft } from "./run_overview.js";
 
@@ -75,7 +75,7 @@ function skippedList(name, health) {
 function spikeList(name, health) {
   const items = health.spikes.map(
     ({ step, loss, expected }) =>
-      `step ${formatStep(step)}: ${formatFigure(loss)} where ${formatFigure(expected)} was to be expected`,
+      `step ${formatStep(step)}: ${formatNumber(loss)} where ${formatNumber(expected)} was to be expected`,
   );
   return listOf(`${name} spikes`, items, health.num_spikes);
 }
@@ -110,7 +110,7 @@ function checkpointTable(checkpoints, store) {
       "tr",
       {},
       element("th", { scope: "row" }, formatStep(step), isBest && bestBadge()),
-      element("td", {}, formatFigure(loss)),
+      element("td", {}, formatNumber(loss)),
       element("td", {}, formatBytes(size)),
       element("td", {}, agoText(written, store)),
     ),

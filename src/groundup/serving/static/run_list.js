@@ -2,7 +2,7 @@
 // that neither focus nor scroll position is lost while runs move on.
 
 import { element } from "./shell.js";
-import { UNKNOWN, formatFigure, formatStep, isNumber } from "./run_format.js";
+import { UNKNOWN, formatNumber, formatStep, isNumber } from "./run_format.js";
 import { MAX_CHOSEN } from "./run_store.js";
 
 export class RunList {
@@ -67,7 +67,7 @@ export class RunList {
         { scope: "row" },
         element("label", { htmlFor: id }, check, element("span", { className: "run-text" }, title, about)),
       ),
-      element("td", { className: "run-figure" }, row.loss, row.lossKind),
+      element("td", { className: "run-number" }, row.loss, row.lossKind),
       element("td", { className: "run-action" }, only),
     );
     check.addEventListener("change", () => this.onToggle(name, check.checked));
@@ -87,7 +87,7 @@ export class RunList {
     setText(row.status, run.status);
     setText(row.progress, progressOf(run));
     const isMeasured = isNumber(run.validation_loss);
-    setText(row.loss, formatFigure(isMeasured ? run.validation_loss : run.loss));
+    setText(row.loss, formatNumber(isMeasured ? run.validation_loss : run.loss));
     setText(row.lossKind, isMeasured ? "validation" : isNumber(run.loss) ? "training" : "");
   }
 }

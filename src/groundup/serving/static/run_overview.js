@@ -1,7 +1,7 @@
 // The metrics above the plots: a few large ones of a single run, a table when several are compared.
 
 import { element } from "./shell.js";
-import { UNKNOWN, formatDuration, formatFigure, formatPercent, formatShort, formatStep } from "./run_format.js";
+import { UNKNOWN, formatDuration, formatNumber, formatPercent, formatShort, formatStep } from "./run_format.js";
 import { agoText, isNumber, refreshAgo, statusBadge, swatch } from "./run_format.js";
 
 const COLUMNS = [
@@ -43,8 +43,8 @@ function oneRun({ run, slot, lines, details }, store) {
   const isTrouble = ["failed", "stalled"].includes(run.status);
   const bits = newest(lines, "bits_per_byte");
   const tiles = [
-    tile("Validation loss", formatFigure(run.validation_loss), bestWords(best, run.validation_loss)),
-    tile("Training loss", formatFigure(run.loss), isNumber(bits) && `${formatFigure(bits)} bits per byte`),
+    tile("Validation loss", formatNumber(run.validation_loss), bestWords(best, run.validation_loss)),
+    tile("Training loss", formatNumber(run.loss), isNumber(bits) && `${formatNumber(bits)} bits per byte`),
     tile("Speed", rateWords(run.tokens_per_second), mfuWords(lines)),
     tile("Seen", formatShort(run.tokens), "tokens"),
     tile("Time", formatDuration(run.wall_seconds), leftWords(run)),
@@ -71,9 +71,9 @@ function severalRuns(runs) {
   const rows = runs.map(({ run, slot, lines, details }) => {
     const isLeast = run.validation_loss !== null && run.validation_loss === least;
     const cells = [
-      formatFigure(run.validation_loss),
-      formatFigure(details?.health.best.validation_loss?.value),
-      formatFigure(run.loss),
+      formatNumber(run.validation_loss),
+      formatNumber(details?.health.best.validation_loss?.value),
+      formatNumber(run.loss),
       formatStep(run.step),
       formatShort(run.tokens),
       formatDuration(run.wall_seconds),
@@ -127,7 +127,7 @@ function stepWords(run) {
 
 function bestWords(best, last) {
   if (!best) return "not measured yet";
-  return best.value === last ? "the best so far" : `best ${formatFigure(best.value)} at ${formatStep(best.step)}`;
+  return best.value === last ? "the best so far" : `best ${formatNumber(best.value)} at ${formatStep(best.step)}`;
 }
 
 function rateWords(rate) {
@@ -149,6 +149,6 @@ export function secondsLeft(run) {
   return ((run.num_steps - run.step) * (run.tokens / run.step)) / run.tokens_per_second;
 }
 
-function newest(lines, figure) {
-  return lines.findLast((line) => isNumber(line[figure]))?.[figure];
+function newest(lines, metric) {
+  return lines.findLast((line) => isNumber(line[metric]))?.[metric];
 }

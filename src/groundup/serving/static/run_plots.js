@@ -3,35 +3,35 @@
 
 import { element } from "./shell.js";
 import { layoutOf, scaleOf, tracesOf } from "./run_curves.js";
-import { formatFigure, formatPercent, formatShort, formatStep, isNumber, swatch } from "./run_format.js";
+import { formatNumber, formatPercent, formatShort, formatStep, isNumber, swatch } from "./run_format.js";
 
 const PLOTS = [
   {
     id: "loss",
     title: "Loss",
-    figure: "loss",
+    metric: "loss",
     extra: "validation_loss",
-    format: formatFigure,
+    format: formatNumber,
     best: "least",
     isLarge: true,
     hasLog: true,
   },
-  { id: "speed", title: "Tokens per second", figure: "tokens_per_second", format: formatShort, best: "most" },
+  { id: "speed", title: "Tokens per second", metric: "tokens_per_second", format: formatShort, best: "most" },
   {
     id: "mfu",
     title: "MFU",
     note: "fraction of the device’s peak",
-    figure: "mfu",
+    metric: "mfu",
     format: formatPercent,
     best: "most",
     tickformat: ".0%",
   },
-  { id: "gradient", title: "Gradient norm", figure: "gradient_norm", format: formatFigure, hasLog: true },
+  { id: "gradient", title: "Gradient norm", metric: "gradient_norm", format: formatNumber, hasLog: true },
   {
     id: "rate",
     title: "Learning rate",
-    figure: "learning_rate",
-    format: formatFigure,
+    metric: "learning_rate",
+    format: formatNumber,
     tickformat: ".2~g",
   },
 ];
@@ -76,7 +76,7 @@ export class RunPlots {
     this.onZoom(false);
   }
 
-  /** One drawing at a time; what was asked for meanwhile is drawn next, and only the newest of it. */
+  /** One plot at a time; what was asked for meanwhile is plotted next, and only the newest of it. */
   async #drawAll() {
     this.isDrawing = true;
     try {
@@ -97,7 +97,7 @@ export class RunPlots {
       if (card.root.hidden) continue;
       const traces = curves.flatMap((curve) => tracesOf(card.plot, curve, view, scale));
       const revision = `${view.x} ${scale.title} ${view.log} ${this.revision}`;
-      await Plotly.react(card.drawing, traces, layoutOf(card.plot, view, scale, revision), CONFIG);
+      await Plotly.react(card.area, traces, layoutOf(card.plot, view, scale, revision), CONFIG);
       if (!card.isWatched) this.#watch(Plotly, card);
     }
   }
@@ -105,13 +105,13 @@ export class RunPlots {
   #watch(Plotly, card) {
     card.isWatched = true;
     // The width of a plot changes with the window, also while another tab hides it.
-    let width = card.drawing.offsetWidth;
+    let width = card.area.offsetWidth;
     new ResizeObserver(() => {
-      const now = card.drawing.offsetWidth;
-      if (now > 0 && now !== width) Plotly.Plots.resize(card.drawing);
+      const now = card.area.offsetWidth;
+      if (now > 0 && now !== width) Plotly.Plots.resize(card.area);
       if (now > 0) width = now;
-    }).observe(card.drawing);
-    card.drawing.on("plotly_relayout", (change) => {
+    }).observe(card.area);
+    card.area.on("plotly_relayout", (change) => {
       if ("xaxis.range[0]" in change || "yaxis.range[0]" in change) this.onZoom(true);
     });
   }
@@ -120,10 +120,10 @@ export class RunPlots {
 function makeCard(plot) {
   const titleId = `plot-${plot.id}-title`;
   const summary = element("ul", { className: "plot-summary", id: `plot-${plot.id}-summary` });
-  const drawing = element("div", { className: "plot-drawing", id: `plot-${plot.id}` });
-  drawing.setAttribute("role", "img");
-  drawing.setAttribute("aria-labelledby", titleId);
-  drawing.setAttribute("aria-describedby", summary.id);
+  const area = element("div", { className: "plot-area", id: `plot-${plot.id}` });
+  area.setAttribute("role", "img");
+  area.setAttribute("aria-labelledby", titleId);
+  area.setAttribute("aria-describedby", summary.id);
   const head = element(
     "div",
     { className: "plot-head" },
@@ -134,8 +134,8 @@ function makeCard(plot) {
   return {
     plot,
     summary,
-    drawing,
-    root: element("section", { className }, head, summary, drawing),
+    area,
+    root: element("section", { className }, head, summary, area),
     isWatched: false,
   };
 }
@@ -172,7 +172,7 @@ function showPart({ key, last, best, isDotted }) {
 }
 
 function partsOf(curve, plot) {
-  const main = wordsFor(curve.lines, plot.figure, plot);
+  const main = wordsFor(curve.lines, plot.metric, plot);
   const extra = plot.extra ? wordsFor(curve.lines, plot.extra, plot) : null;
   return [
     main && { ...main, key: plot.extra ? "training" : null, isDotted: false },
@@ -180,17 +180,17 @@ function partsOf(curve, plot) {
   ].filter((part) => part !== null);
 }
 
-function wordsFor(lines, figure, plot) {
+function wordsFor(lines, metric, plot) {
   let last = null;
   let best = null;
   for (const line of lines) {
-    if (!isNumber(line[figure])) continue;
+    if (!isNumber(line[metric])) continue;
     last = line;
-    const isBetter = plot.best === "most" ? line[figure] > best?.[figure] : line[figure] < best?.[figure];
+    const isBetter = plot.best === "most" ? line[metric] > best?.[metric] : line[metric] < best?.[metric];
     if (best === null || isBetter) best = line;
   }
   if (last === null) return null;
   const word = plot.best === "most" ? "most" : "best";
-  const bestWords = `${word} ${plot.format(best[figure])} at ${formatStep(best.step)}`;
-  return { last: plot.format(last[figure]), best: plot.best && best !== last ? bestWords : null };
+  const bestWords = `${word} ${plot.format(best[metric])} at ${formatStep(best.step)}`;
+  return { last: plot.format(last[metric]), best: plot.best && best !== last ? bestWords : null };
 }

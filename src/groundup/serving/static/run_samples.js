@@ -1,7 +1,7 @@
 // What the runs wrote while they learned: one moment at a time, chosen runs side by side.
 
 import { element } from "./shell.js";
-import { formatFigure, formatStep, isNumber, swatch } from "./run_format.js";
+import { formatNumber, formatStep, isNumber, swatch } from "./run_format.js";
 
 export class RunSamples {
   constructor(root) {
@@ -20,7 +20,7 @@ export class RunSamples {
     this.bar = element(
       "div",
       { className: "card sample-bar" },
-      element("label", { htmlFor: "sample-step" }, "Written after"),
+      element("label", { htmlFor: "sample-step" }, "Generated after"),
       this.output,
       this.slider,
       element("span", { className: "sample-buttons" }, this.earlier, this.later),
@@ -80,7 +80,7 @@ function card({ run, slot, lines, details }, step) {
     return element("section", { className: "card sample-card" }, title, hint);
   }
   const loss = lines.findLast((line) => line.step <= newest[0].step && isNumber(line.loss))?.loss;
-  const about = `step ${formatStep(newest[0].step)}${isNumber(loss) ? ` · loss ${formatFigure(loss)}` : ""}`;
+  const about = `step ${formatStep(newest[0].step)}${isNumber(loss) ? ` · loss ${formatNumber(loss)}` : ""}`;
   return element(
     "section",
     { className: "card sample-card" },

@@ -44,7 +44,7 @@ function choose(names) {
   look();
 }
 
-/** Ask the server what is new, draw it, and come back later. */
+/** Ask the server what is new, show it, and come back later. */
 async function look() {
   clearTimeout(timer);
   turn += 1;
@@ -56,7 +56,7 @@ async function look() {
     chooseFirst();
     render();
     const answers = await Promise.allSettled(view.chosen.map((name) => store.refreshRun(name)));
-    // A run deleted since the list was read is no trouble: the next list is without it.
+    // A run deleted since the list was read is fine: the next list is without it.
     const failure = answers.find(({ reason }) => reason !== undefined && reason.status !== 404);
     if (failure) throw failure.reason;
     showProblem(notice);

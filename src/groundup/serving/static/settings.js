@@ -1,4 +1,4 @@
-// The sampling settings of one column: their fields, their place in the URL and in a request.
+// The sampling settings of one column: their fields, their keys in the URL and in a request.
 
 import { element } from "./shell.js";
 
@@ -10,7 +10,7 @@ const FIELDS = [
     label: "Temperature",
     initial: "0.8",
     slider: { min: 0, max: 2, step: 0.05 },
-    help: "Above 1 flattens the choice, below 1 sharpens it; 0 takes the likeliest token.",
+    help: "Below 1: likelier tokens; above 1: more random; 0 is greedy.",
   },
   {
     name: "top_p",
@@ -18,7 +18,7 @@ const FIELDS = [
     initial: "0.95",
     off: 1,
     slider: { min: 0.05, max: 1, step: 0.05 },
-    help: "Keeps the likeliest tokens that together reach this probability; 1 keeps all.",
+    help: "Samples from the fewest likeliest tokens whose probabilities sum to this; 1 keeps all.",
   },
   {
     name: "min_p",
@@ -26,7 +26,7 @@ const FIELDS = [
     initial: "0",
     off: 0,
     slider: { min: 0, max: 1, step: 0.01 },
-    help: "Drops tokens below this part of the likeliest one's probability; 0 keeps all.",
+    help: "Drops tokens below this fraction of the likeliest one's probability; 0 keeps all.",
   },
   {
     name: "repetition_penalty",
@@ -34,7 +34,7 @@ const FIELDS = [
     initial: "1",
     off: 1,
     slider: { min: 1, max: 2, step: 0.05 },
-    help: "Above 1 makes tokens that were already used less likely.",
+    help: "Above 1, tokens that the text already holds become less likely.",
   },
   {
     name: "top_k",
@@ -42,14 +42,14 @@ const FIELDS = [
     initial: "",
     placeholder: "off",
     note: "likeliest tokens kept",
-    help: "Keeps this many of the likeliest tokens; empty keeps all.",
+    help: "Samples from this many of the likeliest tokens; empty keeps all.",
   },
   {
     name: "max_tokens",
     label: "Max tokens",
     initial: "200",
-    note: "the most to write",
-    help: "Ends the text after so many; past the model's context its beginning is forgotten.",
+    note: "the most to generate",
+    help: "Generates at most this many; past the model's context the beginning is forgotten.",
   },
   {
     name: "seed",

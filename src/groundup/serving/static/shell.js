@@ -59,7 +59,7 @@ export function formatProbability(value) {
   return `${percent.toFixed(percent >= 99.95 ? 0 : 1)}%`;
 }
 
-/** The present value of a colour of shell.css, for drawings: themeColor("accent"). */
+/** The present value of a colour of shell.css, for plots: themeColor("accent"). */
 export function themeColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

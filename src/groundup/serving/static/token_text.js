@@ -2,7 +2,7 @@
 
 const NAMED = { " ": "␣", "\n": "↵", "\t": "⇥" };
 const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
-// How the server spells a token that is no whole character: bytes:\xf0\x9f
+// How the server spells a token that is not whole characters: bytes:\xf0\x9f
 const SPELLED_BYTES = /^bytes:((?:\\x[0-9a-f]{2})+)$/;
 
 /** " it\n" -> "␣it↵": every character can be seen. */

@@ -11,7 +11,7 @@ const PAUSE_MILLISECONDS = 150;
 const NUM_HUES = 4;
 
 const find = (id) => document.getElementById(id);
-const [text, chips, figures] = ["tokenizer-text", "chips", "tokenizer-figures"].map(find);
+const [text, chips, results] = ["tokenizer-text", "chips", "tokenizer-results"].map(find);
 const [problem, steps] = ["tokenizer-problem", "steps"].map(find);
 const roving = new RovingList(chips, { onShow: showSteps });
 
@@ -43,20 +43,20 @@ function show(answer) {
   preTokens = answer.pre_tokens;
   roving.clear();
   let hue = 0;
-  const groups = preTokens.map((preToken, place) => {
+  const groups = preTokens.map((preToken, group) => {
     const tokens = preToken.tokens.map((token, index) =>
-      buildChip(token, place, index, hue++ % NUM_HUES),
+      buildChip(token, group, index, hue++ % NUM_HUES),
     );
     const label = `pre-token ${spokenText(preToken.text)}`;
     return element("span", { className: "pre-token", role: "group", ariaLabel: label }, ...tokens);
   });
   chips.replaceChildren(...groups);
   roving.refresh();
-  showFigures(answer);
+  showResults(answer);
   roving.choose(chips.querySelector('[role="option"]'));
 }
 
-function showFigures(answer) {
+function showResults(answer) {
   const bytesPerToken = answer.num_ids === 0 ? 0 : answer.num_bytes / answer.num_ids;
   const rows = [
     ["Characters", formatCount(answer.num_characters)],
@@ -65,14 +65,14 @@ function showFigures(answer) {
     ["Tokens", formatCount(answer.num_ids)],
     ["Bytes per token", bytesPerToken.toFixed(2)],
   ];
-  figures.replaceChildren(
+  results.replaceChildren(
     ...rows.map(([term, value]) =>
       element("div", {}, element("dt", {}, term), element("dd", {}, value)),
     ),
   );
 }
 
-function buildChip(token, place, index, hue) {
+function buildChip(token, group, index, hue) {
   const bytes = hexBytes(token.bytes);
   return element(
     "span",
@@ -83,7 +83,7 @@ function buildChip(token, place, index, hue) {
       ariaSelected: "false",
       title: `id ${token.id}, bytes ${bytes}`,
       ariaLabel: `${spokenText(token.text)}, id ${token.id}, bytes ${bytes}`,
-      dataset: { place, index, hue },
+      dataset: { group, index, hue },
     },
     element("span", { className: "chip-text" }, visibleBytes(token.bytes)),
     element("span", { className: "chip-id" }, String(token.id)),
@@ -99,7 +99,7 @@ function showSteps(option) {
     return;
   }
   option.parentElement.dataset.chosen = "";
-  const preToken = preTokens[Number(option.dataset.place)];
+  const preToken = preTokens[Number(option.dataset.group)];
   steps.replaceChildren(buildPreTokenDetail(preToken, Number(option.dataset.index)));
 }
 

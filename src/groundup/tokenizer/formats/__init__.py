@@ -75,7 +75,7 @@ def write_definition(
     writer = _WRITERS.get(format)
     if writer is None:
         raise TokenizerError(
-            f"there is no tokenizer format named {format!r}: {did_you_mean(format, FORMAT_NAMES)}"
+            f"unknown tokenizer format {format!r}: {did_you_mean(format, FORMAT_NAMES)}"
         )
     return writer(definition.validate(), Path(path))
 

@@ -41,7 +41,7 @@ def find_merges(vocab_path: Path) -> Path:
         if vocab_path.with_name(name).is_file():
             return vocab_path.with_name(name)
     raise TokenizerError(
-        f"{vocab_path} is a vocabulary without merges, and no merges.txt lies beside it; give both "
+        f"{vocab_path} is a vocabulary without merges, and no merges.txt is beside it; give both "
         f"files to Tokenizer.from_files, or put merges.txt there"
     )
 

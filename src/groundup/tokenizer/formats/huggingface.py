@@ -139,7 +139,7 @@ def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
                 raise _refuse(f"{flag} set for the added token {text!r}", path)
         if text in special_tokens:
             raise TokenizerError(
-                f"the added token {text!r} stands twice in {path}; it may stand once"
+                f"the added token {text!r} occurs twice in {path}; it may occur once"
             )
         special_tokens[text] = id
     return special_tokens

@@ -37,7 +37,7 @@ def parse_json(data: bytes, path: Path) -> dict[str, Any]:
     """Read a JSON object whose keys are all different."""
     if data.lstrip()[:1] not in (b"{", b"\xef"):
         raise TokenizerError(
-            f"{path} is no tokenizer file we know: neither JSON nor lines of base64 and a rank; "
+            f"{path} is not a tokenizer file we know: neither JSON nor lines of base64 and a rank; "
             f"it begins {data[:16]!r}"
         )
     try:
@@ -62,10 +62,10 @@ def parse_json(data: bytes, path: Path) -> dict[str, Any]:
         ) from None
     except _DuplicateKeyError as error:
         raise TokenizerError(
-            f"the tokenizer file {path} has {error.key!r} twice in one object; each may stand once"
+            f"the tokenizer file {path} has {error.key!r} twice in one object; each may occur once"
         ) from None
     if not isinstance(value, dict):
-        raise TokenizerError(f"{path} holds no JSON object, so it is no tokenizer file we know")
+        raise TokenizerError(f"{path} is not a JSON object, so it is not a tokenizer file we know")
     return value
 
 

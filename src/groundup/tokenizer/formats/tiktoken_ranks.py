@@ -1,4 +1,4 @@
-"""tiktoken's ranks: lines of a token in base64 and its rank, which is its id and its turn to merge.
+"""tiktoken's ranks: lines of a token in base64 and its rank, its id and order of merging.
 
 Such a file holds neither pattern nor special tokens; for the published ones `published` knows them.
 The merges are recovered from the ranks.
@@ -124,7 +124,7 @@ def _raise_bad_line(data: bytes, path: Path) -> None:
         if rank in line_of:
             raise TokenizerError(
                 f"lines {line_of[rank]} and {number} of the ranks file {path} both have rank "
-                f"{rank}; each rank may stand once"
+                f"{rank}; each rank may occur once"
             )
         line_of[rank] = number
 
