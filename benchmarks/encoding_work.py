@@ -100,23 +100,23 @@ def _passes(
     """
     argument = fresh()
     memory = PeakMemory()
-    result, *first = timed(call, argument)
+    first = timed(call, argument)
     peak_bytes = memory.growth_bytes()
-    _save(job, ids_of(result))
-    del result
-    count = max(1, min(job["passes"], int(_SECONDS_OF_PASSES / first[0])))
+    _save(job, ids_of(first.result))
+    first = first._replace(result=None)
+    count = max(1, min(job["passes"], int(_SECONDS_OF_PASSES / first.seconds)))
 
     def median(passes: list[Timing]) -> tuple[float, float]:
         return (
             statistics.median(one.seconds for one in passes),
-            statistics.median(one.cpu_seconds for one in passes),
+            statistics.median(one.cpu_seconds or 0.0 for one in passes),
         )
 
     warm = median([timed(call, argument)._replace(result=None) for _ in range(count)])
     new = median([timed(call, fresh())._replace(result=None) for _ in range(count)])
     return {
-        "seconds": {"cold": first[0], "warm": warm[0], "new": new[0]},
-        "cpu_seconds": {"cold": first[1], "warm": warm[1], "new": new[1]},
+        "seconds": {"cold": first.seconds, "warm": warm[0], "new": new[0]},
+        "cpu_seconds": {"cold": first.cpu_seconds, "warm": warm[1], "new": new[1]},
         "num_bytes": num_bytes,
         "peak_bytes": peak_bytes,
     }

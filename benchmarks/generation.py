@@ -175,7 +175,8 @@ def _by_text(numbers: dict[int, int]) -> dict[str, int]:
 def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
     """Once for whatever happens only once, then as often as there is time for: the median."""
     call()
-    begun, timings = time.perf_counter(), []
+    begun = time.perf_counter()
+    timings: list[Timing] = []
     while not timings or (
         len(timings) < _MOST_RUNS[device] and time.perf_counter() - begun < _MOST_SECONDS
     ):

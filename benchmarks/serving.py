@@ -91,7 +91,7 @@ def main() -> int:
         print(json.dumps(_expected_texts(json.loads(arguments.expect))))
         return 0
     device = find_device(arguments.device)
-    shapes = (_QUICK,) if arguments.quick else _SHAPES[device]
+    shapes: tuple[Shape, ...] = (_QUICK,) if arguments.quick else _SHAPES[device]
     if arguments.only:
         shapes = tuple(shape for shape in shapes if shape.name in arguments.only)
     num_clients = arguments.clients or ((1, 4) if arguments.quick else NUM_CLIENTS)

@@ -216,7 +216,7 @@ def _task(
         "passes": 1 if corpora.quick else 5,
         **(more or {}),
     }
-    return Task(name, title, job, rivals, measures, cores, kind != "hostile", lighter)
+    return Task(name, title, job, rivals, measures, cores, kind != "hostile", lighter=lighter)
 
 
 if __name__ == "__main__":

@@ -146,6 +146,7 @@ def huggingface_model(config: ModelConfig) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     # Its base of rotation is ours by default; where it is written changed between versions.
+    attention: Any = {"attn_implementation": "sdpa"}
     settings = LlamaConfig(
         vocab_size=config.vocab_size,
         hidden_size=config.d_model,
@@ -157,7 +158,7 @@ def huggingface_model(config: ModelConfig) -> nn.Module:
         rms_norm_eps=config.norm_eps,
         tie_word_embeddings=False,
         use_cache=False,
-        attn_implementation="sdpa",
+        **attention,
     )
     model: nn.Module = LlamaForCausalLM(settings)
     return model
@@ -246,7 +247,7 @@ def loss_of(model: nn.Module, tool: str) -> Loss:
     name, _, mode = tool.partition(", ")
     called: Any = torch.compile(model) if mode == "compiled" else model
     if name != "huggingface":
-        return called  # type: ignore[no-any-return]
+        return called
 
     def labelled(ids: Tensor, targets: Tensor) -> Tensor:
         # It takes the targets from the ids itself: one fewer a row.

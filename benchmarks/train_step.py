@@ -228,7 +228,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     queued: list[QueuedStep] = []
 
     def step(inputs: Tensor, targets: Tensor) -> Callable[[], Figures]:
-        batch = Batch(state.step, inputs, targets, config.micro_batch_size)
+        batch = Batch(state.step, inputs, targets, config.micro_batch)
         state.step += 1
         launched = take_step(batch)
         # The figures of a step are read when the next one is queued; without a queue, at once.

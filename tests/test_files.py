@@ -63,7 +63,7 @@ def test_a_fault_while_publishing_leaves_the_old_content_and_no_temporary(
 ) -> None:
     target = tmp_path / "file.txt"
     target.write_text("old")
-    monkeypatch.setattr(files.os, function, failing_with(code))
+    monkeypatch.setattr(os, function, failing_with(code))
     with pytest.raises(OSError) as caught:
         files.write_text_atomic(target, "new")
     assert caught.value.errno == code
@@ -93,8 +93,8 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
         events.append("rename")
         real_replace(source, target)
 
-    monkeypatch.setattr(files.os, "fsync", fsync)
-    monkeypatch.setattr(files.os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
     files.write_bytes_atomic(tmp_path / "file", b"data")
     assert events == ["sync file", "rename", "sync folder"]
 
@@ -102,7 +102,7 @@ def test_content_is_synced_before_the_rename_and_the_folder_after(
 def test_a_folder_that_cannot_be_synced_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files.os, "fsync", failing_with(errno.EINVAL))
+    monkeypatch.setattr(os, "fsync", failing_with(errno.EINVAL))
     files.write_bytes_atomic(tmp_path / "file", b"data")
     assert (tmp_path / "file").read_bytes() == b"data"
 
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(
 def test_errors_before_writing_name_the_destination(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files.os, "open", failing_with(errno.EACCES))
+    monkeypatch.setattr(os, "open", failing_with(errno.EACCES))
     with pytest.raises(PermissionError) as caught:
         files.write_text_atomic(tmp_path / "file", "x")
     assert caught.value.filename == str(tmp_path / "file")
@@ -290,7 +290,7 @@ def test_a_full_disk_while_appending_leaves_whole_lines(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real_write(file, data[:5])
 
-    monkeypatch.setattr(files.os, "write", write_some_then_fail)
+    monkeypatch.setattr(os, "write", write_some_then_fail)
     with pytest.raises(OSError, match="No space"):
         files.append_json_line(path, {"step": 2})
     assert path.read_text() == '{"step": 1}\n'

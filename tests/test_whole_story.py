@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -125,7 +126,7 @@ def greedy_text_of_transformers(folder: str, max_tokens: int) -> str:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
     ids = tokenizer(PROMPT, return_tensors="pt").input_ids
     written = model.generate(ids, max_new_tokens=max_tokens, do_sample=False)
     return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))

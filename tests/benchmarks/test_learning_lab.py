@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 LAB = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "learning_lab.py"
-SMALL = {"d_model": 32, "layers": 2, "heads": 2, "vocab": 64, "context": 16, "batch": 4}
+SMALL: dict[str, Any] = {"d_model": 32, "layers": 2, "heads": 2, "vocab": 64}
+SMALL |= {"context": 16, "batch": 4}
 SMALL |= {"tokens": 1280, "evaluations": 2, "warmup": 2, "precision": "fp32"}
 SMALL |= {"seconds": None, "d_ff": 64}
 

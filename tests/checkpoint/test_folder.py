@@ -130,7 +130,7 @@ def test_the_last_few_and_the_best_remain(
         # What is not finite is never the best.
         expected[step] = None if metric is None or math.isnan(metric) else metric
         if keep_last is not None:
-            kept = {*sorted(expected)[-keep_last:], step}
+            kept: set[int | None] = {*sorted(expected)[-keep_last:], step}
             kept |= {best_of(expected)} if keep_best else set()
             expected = {other: expected[other] for other in expected if other in kept}
         assert folder.steps() == sorted(expected)
@@ -305,7 +305,8 @@ def test_what_living_writers_work_on_stays(folder: CheckpointFolder, save: Save)
 def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_lock, made = folder_swap._lock, []
+    real_lock = folder_swap._lock
+    made: list[Path] = []
 
     def clean_then_lock(path: Path, operation: int) -> int:
         if not made:

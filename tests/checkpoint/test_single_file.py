@@ -43,7 +43,7 @@ class Net(nn.Module):
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95)),
     "AdamW in groups": lambda p: torch.optim.AdamW(
-        [{"params": list(p)[:3], "weight_decay": 0.5}, {"params": list(p)[3:]}], amsgrad=True
+        [{"params": p[:3], "weight_decay": 0.5}, {"params": p[3:]}], amsgrad=True
     ),
     "fused AdamW": lambda p: torch.optim.AdamW(p, fused=True),
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),

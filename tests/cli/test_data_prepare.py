@@ -125,8 +125,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     message: str,
 ) -> None:
     out = tmp_path / "shards"
-    words = ["prepare", corpus, "--tokenizer", tokenizer_path, "--out", out, *flags]
-    assert message in fail(capsys, *words)
+    words: list[str | Path] = ["prepare", corpus, "--tokenizer", tokenizer_path, "--out", out]
+    assert message in fail(capsys, *words, *flags)
     assert not out.exists()
 
 
@@ -145,7 +145,7 @@ def test_a_special_token_can_be_added_to_serve_as_separator(tmp_path: Path, corp
     path = tmp_path / "bare.json"
     Tokenizer({id: bytes([id]) for id in range(256)}, []).save(path)
     out = tmp_path / "out"
-    words = ["prepare", corpus, "--tokenizer", path, "--out", out]
+    words: list[str | Path] = ["prepare", corpus, "--tokenizer", path, "--out", out]
     assert run(*words) == 2
     assert run(*words, "--special-token", END) == 0
     assert open_shards(out).index.end.id == 256

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,11 @@ def in_the_folder(repository: Path, folder_of_run: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder_of_run)
 
 
-def results(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, float]:
+def results(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     assert main(["evaluate", *words, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    result: dict[str, float] = json.loads(captured.out)
+    result: dict[str, Any] = json.loads(captured.out)
     return result
 
 

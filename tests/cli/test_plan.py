@@ -207,7 +207,7 @@ SETTINGS = {
 }
 
 
-DECIDED = {
+DECIDED: dict[str, Any] = {
     "batch": 24,
     "micro_batch": 6,
     "steps": 50,

@@ -204,7 +204,7 @@ def test_a_slow_machine_takes_fewer_steps_and_keeps_them(
     page = run(capsys, *limits)
     assert "--num-steps 100 --minutes 0.5" in page and "0.5 minutes, at most 100 steps" in page
     num_steps = LanguageModel.load(RUN).step
-    assert 1 <= num_steps < 15
+    assert num_steps is not None and 1 <= num_steps < 15
     assert RunFolder(RUN).read_config().num_steps == num_steps
     assert f"{num_steps} steps, trained before" in run(capsys, *limits)
 

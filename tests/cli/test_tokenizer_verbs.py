@@ -15,6 +15,8 @@ from groundup.errors import ConfigError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import train_bpe_reference
 
+Words = list[str | Path]
+
 TEXT = "the theme of the thesis is then and there: naïve 日本 — 😀!\n"
 END = "<|endoftext|>"
 
@@ -172,7 +174,7 @@ def test_encode_prints_ids_of_text_file_and_standard_input(
 def test_encode_and_decode_name_what_is_wrong(
     tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--tokenizer", tokenizer_path]
+    flags: Words = ["--tokenizer", tokenizer_path]
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"ok \xc3(")
     assert "bad.txt is not UTF-8: byte 3 is 0xC3" in fail(capsys, "encode", bad, *flags)
@@ -197,15 +199,16 @@ def test_a_damaged_tokenizer_is_named_by_every_verb(
 ) -> None:
     data = tokenizer_path.read_bytes()
     tokenizer_path.write_bytes(data[: len(data) // 2])
-    flag = ["--tokenizer", tokenizer_path]
-    for words in (
+    flag: Words = ["--tokenizer", tokenizer_path]
+    commands: list[Words] = [
         ["encode", "--text", "x", *flag],
         ["decode", "--ids", "1", *flag],
         ["inspect", "x", *flag],
         ["stats", tokenizer_path, corpus],
         ["compare", tokenizer_path, tokenizer_path, corpus],
         ["convert", tokenizer_path, tmp_path / "out"],
-    ):
+    ]
+    for words in commands:
         assert "was cut short" in fail(capsys, *words)
     assert not (tmp_path / "out").exists()
 
@@ -230,7 +233,7 @@ def test_inspect_shows_every_step(tokenizer_path: Path, capsys: pytest.CaptureFi
 def test_inspect_shortens_long_lists_of_code_points(
     tokenizer_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--max-characters", "3", "--tokenizer", tokenizer_path]
+    words: Words = ["--max-characters", "3", "--tokenizer", tokenizer_path]
     assert run("inspect", "x" * 300, *words) == 0
     assert "and 297 more" in capsys.readouterr().out
 

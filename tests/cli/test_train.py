@@ -25,6 +25,7 @@ from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
+from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
@@ -203,7 +204,7 @@ def test_a_progress_bar_is_told_of_every_step(
     reports: list[tuple[int, int | None]] = []
 
     @contextlib.contextmanager
-    def bar(*given: object, **options: object) -> Iterator[progress.Progress]:
+    def bar(*given: object, **options: object) -> Iterator[Progress]:
         yield lambda done, total: reports.append((done, total))
 
     monkeypatch.setattr(progress, "progress_bar", bar)

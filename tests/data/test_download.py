@@ -109,7 +109,7 @@ def pauses() -> list[float]:
 @pytest.fixture
 def fetch(site: Site, path: Path, pauses: list[float]) -> Fetch:
     """Fetch the site's file to `path`, without waiting; keywords change what is recorded of it."""
-    recorded = {"num_bytes": len(CONTENT), "sha256": SHA256, "pause": pauses.append}
+    recorded: dict[str, Any] = {"num_bytes": len(CONTENT), "sha256": SHA256, "pause": pauses.append}
     return lambda **changes: download_file(
         f"{site.url}/corpus/file.txt", path, **recorded | changes
     )

@@ -35,7 +35,7 @@ def make_shards(lengths: list[int], dtype: Any = "uint16") -> Shards:
         for number, array in enumerate(arrays):
             array.tofile(path := Path(folder, f"{number}.bin"))
             files.append(ShardFile(path, array.dtype, len(array)))
-        return Shards("train", files, ShardIndex.model_construct(dtype=dtype))
+        return Shards("train", files, ShardIndex.model_construct(dtype=dtype))  # type: ignore[call-arg]
 
 
 def read_windows(ids: Ids, starts: Any, context_length: int) -> np.ndarray:

@@ -95,7 +95,7 @@ def test_a_large_permutation_meets_every_position_once() -> None:
     positions = np.arange(size, dtype=np.uint64)
     moved = permute(5, 0, np.zeros(size, np.uint64), positions, size)
     assert np.array_equal(np.sort(moved), positions)
-    steps = np.diff(moved.astype(np.int64)) % size
+    steps = np.mod(np.diff(moved.astype(np.int64)), size)
     assert abs(chi_square(np.bincount(steps * 64 // size, minlength=64))) < 4
 
 

@@ -31,7 +31,7 @@ def test_an_error_arrives_after_the_items_before_it() -> None:
 
 
 def test_reading_ahead_is_bounded() -> None:
-    asked = []
+    asked: list[int] = []
     with read_ahead(map(asked.append, itertools.count()), 2) as items:
         next(items)
     assert len(asked) <= 5

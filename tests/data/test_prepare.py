@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from groundup._native import hash_documents
-from groundup.data.prepare import PrepareSummary, corpus_writer, prepare, shard_writer
+from groundup.data.prepare import PrepareSummary, corpus_writer, prepare
 from groundup.data.shards import open_shards, verify
 from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.native import as_array
 
 END = "<|endoftext|>"
 
@@ -78,7 +79,7 @@ def work(corpus: list[Path], tokenizer: Tokenizer, tmp_path: Path) -> Work:
 
 
 def split_of(document: bytes, fraction: float) -> str:
-    (hash_,) = np.frombuffer(hash_documents(document, np.array([[0, len(document)]])), np.uint64)
+    (hash_,) = as_array(hash_documents(document, np.array([[0, len(document)]])), np.uint64)
     return "validation" if int(hash_) < fraction * 2**64 else "train"
 
 
@@ -311,7 +312,7 @@ def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
     work: Work, split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace, finish = os.replace, corpus_writer.CorpusWriter.finish
-    is_finishing = []
+    is_finishing: list[bool] = []
 
     def replace_and_interrupt(source: Any, destination: Any) -> None:
         replace(source, destination)
@@ -391,7 +392,7 @@ def test_a_full_disk_leaves_a_folder_that_goes_on(
         return count
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_writer.os, "write", write_until_full)
+        patch.setattr(os, "write", write_until_full)
         with pytest.raises(OSError, match="No space left") as caught:
             work.prepare()
     assert caught.value.errno == errno.ENOSPC and str(work.out) in str(caught.value.filename)
@@ -416,7 +417,7 @@ def test_a_shard_is_synced_before_it_gets_its_name(
         return note
 
     for name in ("write", "fsync", "replace"):
-        monkeypatch.setattr(shard_writer.os, name, noting(name))
+        monkeypatch.setattr(os, name, noting(name))
     work.prepare(validation_fraction=0)
     renames = [number for number, name in enumerate(calls) if name == "replace"]
     assert len(renames) > 3 and all(calls[number - 1] == "fsync" for number in renames)

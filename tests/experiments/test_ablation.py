@@ -51,7 +51,7 @@ def test_an_ablation_takes_away_what_the_base_has() -> None:
         model=ModelConfig(
             norm="post", positions="none", feed_forward="silu", tie_embeddings=True, qk_norm=True
         ),
-        optimizer={"name": "muon"},  # type: ignore[arg-type]
+        optimizer={"name": "muon"},
     )
     variants = make_ablations(base)
     names = "base no-norm pre-norm rope swiglu untied-embeddings no-qk-norm adamw"

@@ -94,7 +94,8 @@ def test_a_seed_that_was_stopped_does_not_cut_the_others_short(tmp_path: Path) -
     stopped = replace(stopped, outcome=Standing("unfinished", "It ended after step 2 of 4."))
     done = [run_of(tmp_path, [4.0, 3.0, 2.0, 1.0], name) for name in "ab"]
     curve = line_of(stopped, *done)
-    assert curve.points == ((1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)) and curve.band == ()
+    assert curve.points == ((1.0, 4.0), (2.0, 3.0), (3.0, 2.0), (4.0, 1.0))
+    assert curve.band == ()
     assert len(curve.threads) == 3
 
 

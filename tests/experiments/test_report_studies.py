@@ -10,7 +10,7 @@ import pytest
 from groundup.experiments.report.comparison import make_report
 
 Pages = Callable[..., tuple[str, str, dict[str, str]]]
-ROW = {
+ROW: dict[str, Any] = {
     "variant": "base",
     "settings": {},
     "num_parameters": 46_240,
@@ -31,7 +31,7 @@ PREDICTION = {
     "predicted_loss": 2.5,
     "measured_loss": 2.625,
 }
-LADDER = {
+LADDER: dict[str, Any] = {
     "rungs": [RUNG, {**RUNG, "num_parameters": 4_000_000, "loss": 3.05}],
     "fits": [FIT, {**FIT, "is_inside": False}],
     "size_law": {"factor": 1.0, "exponent": 0.5},

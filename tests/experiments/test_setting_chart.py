@@ -1,6 +1,7 @@
 """Losses over a varied setting: which chart is made, and what it says."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ RATE, SIZE = "optimizer.learning_rate", "batch_size"
 
 
 def groups_of(
-    folder: Path, runs: list[tuple[dict[str, Any], float | None]], variants: tuple[str, ...] = ()
+    folder: Path, runs: Sequence[tuple[Any, float | None]], variants: tuple[str, ...] = ()
 ) -> list[Group]:
     """Groups of runs with these settings, which end at these losses; None diverges."""
     results = []

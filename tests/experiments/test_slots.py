@@ -50,7 +50,7 @@ def test_trials_beyond_the_devices_share_them_evenly(
     [(None, 2, ["0", "1"]), ("3,7", 2, ["3", "7"]), ("3,7", 1, ["3"]), ("", 0, []), (None, 0, [])],
 )
 def test_a_trial_is_shown_a_device_by_the_name_it_has_outside(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, expected: list[str]
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int, expected: list[str | None]
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:

@@ -250,7 +250,7 @@ def test_reference_text_gives_known_words_and_figures_of_its_own(
     file = tmp_path / "tales.txt"
     file.write_text("A dog sat. A dog ran.<|endoftext|>\n \n<|endoftext|>One cat sat here.")
     reference = read_reference(file, 2)
-    assert reference.words == {"a", "dog", "sat", "ran", "one", "cat", "here"}
+    assert reference.words == frozenset({"a", "dog", "sat", "ran", "one", "cat", "here"})
     assert reference.documents == ("A dog sat. A dog ran.", "One cat sat here.")
     study = study_run("small", language_model, SETTINGS, CONDITIONS, reference=reference)
     assert study.reference is not None

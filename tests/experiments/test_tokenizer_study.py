@@ -222,7 +222,7 @@ def test_places_that_cannot_be_written_to_are_refused_first(tmp_path: Path) -> N
         ({"finding": "@none.txt"}, "cannot be read"),
     ):
         with pytest.raises(ConfigError, match=complaint):
-            run(Arguments(corpora=("none.txt",), vocab_sizes=(300,), **changes))  # type: ignore[arg-type]
+            run(Arguments(corpora=("none.txt",), vocab_sizes=(300,), **changes))
 
 
 @pytest.mark.parametrize(

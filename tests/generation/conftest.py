@@ -97,7 +97,7 @@ def _check_traffic(
             chance.choice(samplers),
             seed=chance.randrange(100),
             stop_ids=frozenset({chance.randrange(50)}),
-            past_context=chance.choice(["stop", "slide"]),  # type: ignore[arg-type]
+            past_context=chance.choice(["stop", "slide"]),
             num_alternatives=chance.choice([-1, -1, -1, 0]),
         )
         for _ in range(36)

@@ -3,6 +3,7 @@ row feels the others."""
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -41,8 +42,8 @@ SHAPES = {
 }
 
 
-def _model(**changes: object) -> TransformerLM:
-    settings = {
+def _model(**changes: Any) -> TransformerLM:
+    settings: dict[str, Any] = {
         "vocab_size": 500,
         "context_length": 160,
         "d_model": 64,

@@ -151,7 +151,7 @@ def test_damage_to_what_cannot_be_written_is_not_seen(bad: float, cuda_model: Ne
     sound, damaged = cuda_model(), cuda_model()
     with torch.no_grad():
         damaged.output_weight[lacking(500, writable)] = bad
-    texts = []
+    texts: list[list[int]] = []
     for model in (sound, damaged):
         engine = Engine(CudaDecoder(model, 1, writable=writable))
         engine.add(GenerationRequest((3, 5), 20, Sampler.of(top_p=0.9)))
@@ -205,7 +205,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(
     try:
         # The same operations without their recording, where a wait would be told.
         with torch.inference_mode():
-            decoder._step(4, draws=True)
+            decoder._step(4, samples=True)
         ticket = decoder.launch(4)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -221,9 +221,9 @@ def test_decoders_without_kernels_of_our_own_cut_the_same(
     writable = WritableIds(437, (7, 8, 433))
     model = cuda_model(dtype=dtype)
     cut, whole = kind(model, 2, writable=writable), kind(model, 2)
-    for ids in ([3, 499], [440]):
-        assert torch.equal(cut.prefill(0, ids), cut_scores(whole.prefill(0, ids), writable))
-    ids, positions = torch.tensor([498, 7]), torch.tensor([1, 0])
+    for decoder in (cut, whole):
+        decoder.prefill_many([(0, [3]), (1, [499, 440])])
+    ids, positions = torch.tensor([498, 7]), torch.tensor([1, 2])
     scores = cut.decode(ids, positions)
     assert torch.equal(scores, cut_scores(whole.decode(ids, positions), writable))
     assert scores.dtype == torch.float32

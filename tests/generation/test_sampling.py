@@ -47,6 +47,7 @@ def by_sorting(logits: Tensor, k: int | None = None, p: float | None = None) -> 
     order = logits.argsort(descending=True, stable=True)
     if k is not None:
         return sorted(order[:k].tolist())
+    assert p is not None
     weights = torch.exp(logits - logits.max()).double()[order]
     reached_before = torch.cat([torch.zeros(1, dtype=torch.float64), weights.cumsum(0)[:-1]])
     return sorted(order[reached_before < p * weights.sum()].tolist())
@@ -197,10 +198,7 @@ def test_the_numbers_of_a_seed_are_computed_from_their_index() -> None:
 def test_rules_apply_in_order() -> None:
     logits = log_of(0.4, 0.3, 0.2, 0.1)
     for rules, ids in (((TopK(2), TopP(0.5)), {0}), ((TopP(0.5), TopK(2)), {0, 1})):
-        sampled = {
-            int(Sampler(rules).sample(logits, numbers(seed=seed)))  # type: ignore[arg-type]
-            for seed in range(50)
-        }
+        sampled = {int(Sampler(rules).sample(logits, numbers(seed=seed))) for seed in range(50)}
         assert sampled == ids
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -46,7 +46,9 @@ FAMILIES: dict[str, Any] = {
     "mistral": ("Mistral", {"sliding_window": None}),
 }
 
-MakeRun = WriteRun = MakeCheckpoint = Callable[..., Path]
+MakeRun: TypeAlias = Callable[..., Path]
+WriteRun: TypeAlias = MakeRun
+MakeCheckpoint: TypeAlias = MakeRun
 
 
 @pytest.fixture(autouse=True)

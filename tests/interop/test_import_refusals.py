@@ -38,10 +38,10 @@ def settings(**changes: Any) -> Damage:
     return change_json("config.json", **changes)
 
 
-def weights(lacking: str | None = None, **added: torch.Tensor) -> Damage:
+def weights(added: dict[str, torch.Tensor] | None = None, lacking: str | None = None) -> Damage:
     def change(folder: Path) -> None:
         tensors = safetensors.torch.load_file(folder / "model.safetensors")
-        tensors = {name: one for name, one in tensors.items() if name != lacking} | added
+        tensors = {name: one for name, one in tensors.items() if name != lacking} | (added or {})
         safetensors.torch.save_file(tensors, folder / "model.safetensors")
 
     return change
@@ -60,13 +60,13 @@ DAMAGES: list[tuple[Damage, str]] = [
     (rename("model.safetensors", "pytorch_model.bin"), "model.bin, a pickle.*safetensors"),
     (lambda folder: (folder / "model.safetensors").unlink(), "has no weights"),
     (weights(lacking="model.norm.weight"), "lacks model.norm.weight"),
-    (weights(**{BIAS: torch.ones(32)}), f"the model has no {BIAS}"),
+    (weights({BIAS: torch.ones(32)}), f"the model has no {BIAS}"),
     (
-        weights(**{"lm_head.weight": torch.ones(299, 32)}),
+        weights({"lm_head.weight": torch.ones(299, 32)}),
         r"lm_head.weight \(checkpoint \(299, 32\), model \(300, 32\)\)",
     ),
     (
-        weights(**{"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
+        weights({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
         "model.norm.weight is int8",
     ),
     (settings(tie_word_embeddings=True), r"tie_word_embeddings.*lm_head"),

@@ -1,6 +1,7 @@
 """The language model: its contract, its first values, and fast against plain kernels."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch.nn import functional
 
 from groundup.errors import ConfigError
 from groundup.model import ModelConfig, TransformerLM
+from groundup.nn import RMSNorm
 
 
-def small(**settings: object) -> TransformerLM:
-    shape = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
+def small(**settings: Any) -> TransformerLM:
+    shape: dict[str, Any] = {"vocab_size": 61, "context_length": 16, "d_model": 24, "num_layers": 2}
     return TransformerLM(**{**shape, "num_heads": 4, "d_ff": 40, "rope_theta": 1e4, **settings})
 
 
@@ -22,8 +24,8 @@ def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
 
 
 def test_names_are_those_of_the_architecture() -> None:
-    expected = {"token_embedding.weight": (61, 24), "lm_head.weight": (61, 24)}
-    expected["final_norm.weight"] = (24,)
+    expected: dict[str, tuple[int, ...]] = {"token_embedding.weight": (61, 24)}
+    expected |= {"lm_head.weight": (61, 24), "final_norm.weight": (24,)}
     for block in ("blocks.0", "blocks.1"):
         for norm in ("attention_norm", "feed_forward_norm"):
             expected[f"{block}.{norm}.weight"] = (24,)
@@ -42,6 +44,7 @@ def test_equals_the_formula_put_together_from_its_parts() -> None:
     x = functional.embedding(ids, model.token_embedding.weight)
     for block in model.blocks:
         x = block(x)
+    assert isinstance(model.final_norm, RMSNorm)
     hidden = functional.rms_norm(x, (24,), model.final_norm.weight, 1e-5)
     torch.testing.assert_close(model.hidden(ids), hidden)
     torch.testing.assert_close(model(ids), functional.linear(hidden, model.lm_head.weight))

@@ -26,7 +26,7 @@ def run(*command: str | Path) -> str:
 
 
 def assert_compiles(compiler: list[str], repository: Path, sources: Iterable[Path]) -> None:
-    includes = ["-I", repository / "native", "-I", sysconfig.get_path("include")]
+    includes: list[str | Path] = ["-I", repository / "native", "-I", sysconfig.get_path("include")]
     flags = [*FLAGS, "-fsyntax-only", "-DPy_LIMITED_API=0x030B0000"]
     run(*compiler, *flags, *includes, *sorted(sources))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from groundup.errors import ConfigError
-from groundup.nn import MultiHeadSelfAttention
+from groundup.nn import Linear, MultiHeadSelfAttention
 from groundup.nn.limits import Kernels
 
 THETA = 10_000.0
@@ -28,7 +28,7 @@ def attention(
     kernels: Kernels = "fused",
     d_model: int = 24,
     dtype: torch.dtype = torch.float32,
-    **settings: float | None,
+    **settings: Any,
 ) -> MultiHeadSelfAttention:
     """A layer for up to 32 tokens, its gains (if any) away from 1."""
     layer = MultiHeadSelfAttention(
@@ -36,7 +36,7 @@ def attention(
         max_seq_len=32,
         kernels=kernels,
         dtype=dtype,
-        **settings,  # type: ignore[arg-type]
+        **settings,
     )
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -50,7 +50,7 @@ def twin(layer: MultiHeadSelfAttention, x: Tensor, positions: Tensor | None = No
     seq = x.shape[-2]
     positions = torch.arange(seq) if positions is None else positions
 
-    def heads(projection: torch.nn.Module) -> Tensor:
+    def heads(projection: Linear) -> Tensor:
         projected = functional.linear(x.double(), projection.weight.double())
         return projected.unflatten(-1, (-1, layer.d_head)).transpose(-2, -3)
 
@@ -89,7 +89,7 @@ def twin(layer: MultiHeadSelfAttention, x: Tensor, positions: Tensor | None = No
 )
 @pytest.mark.parametrize("settings", SHAPES, ids=NAMES)
 def test_equals_an_independent_twin(
-    settings: dict[str, float | None],
+    settings: dict[str, Any],
     shape: tuple[int, ...],
     dtype: torch.dtype,
     kernels: Kernels,
@@ -109,7 +109,7 @@ def test_equals_an_independent_twin(
 @pytest.mark.parametrize("kernels", ["fused", "reference"])
 @pytest.mark.parametrize("settings", SHAPES, ids=NAMES)
 def test_later_tokens_do_not_change_earlier_outputs(
-    settings: dict[str, float | None], kernels: Kernels
+    settings: dict[str, Any], kernels: Kernels
 ) -> None:
     layer = attention(kernels, **settings)
     x = torch.randn(2, 12, 24, requires_grad=True)

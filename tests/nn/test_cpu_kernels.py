@@ -1,6 +1,7 @@
 """The native passes for float32 on a CPU against the formulas in float64, over odd sizes."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from groundup.nn.linear_cross_entropy import (
 widths = st.integers(1, 70)
 row_counts = st.integers(1, 150)
 
+Several = Callable[..., tuple[Tensor, ...]]
+
 
 def _random(*shape: int, scale: float = 1.0) -> Tensor:
     generator = torch.Generator().manual_seed(math.prod(shape) + 1000 * len(shape))
@@ -31,7 +34,9 @@ def _gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor]) -> list[Tensor
     return list(torch.autograd.grad(total, inputs))
 
 
-def _assert_twins(fast, plain, inputs: list[Tensor], tolerance: float = 2e-5) -> None:
+def _assert_twins(
+    fast: Several, plain: Several, inputs: list[Tensor], tolerance: float = 2e-5
+) -> None:
     """Values and gradients of `fast` in float32 are those of `plain` in float64."""
     narrow = [x.clone().requires_grad_() for x in inputs]
     wide = [x.double().requires_grad_() for x in inputs]

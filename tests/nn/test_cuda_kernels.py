@@ -1,5 +1,7 @@
 """The CUDA kernels against the formulas in float64. They run where there is a GPU and Triton."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -198,7 +200,7 @@ def gradients(model: TransformerLM, loss: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("context_length", [128, 320])
 def test_a_model_in_bfloat16_is_close_to_its_reference(context_length: int, compiled: bool) -> None:
     def model_with(choice: str) -> TransformerLM:
-        shape = {"vocab_size": 501, "context_length": context_length, "d_model": 128}
+        shape: Any = {"vocab_size": 501, "context_length": context_length, "d_model": 128}
         return TransformerLM(**shape, num_layers=2, num_heads=4, kernels=choice, device="cuda")
 
     fused, plain = model_with("fused"), model_with("reference")

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 from jaxtyping import AbstractArray, jaxtyped
-from torch import Tensor
+from torch import Tensor, nn
 
 from groundup.model import TransformerLM
 from groundup.nn import (
@@ -23,7 +23,7 @@ from groundup.nn import (
     functional,
 )
 
-LAYERS = [
+LAYERS: list[type[nn.Module]] = [
     Embedding,
     FeedForward,
     Linear,
@@ -48,7 +48,7 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(function)
 
     def check(name: str, value: Any) -> None:
-        hint = hints.get(name)
+        hint: Any = hints.get(name)
         try:
             fits = isinstance(value, hint)
         except TypeError:  # a Literal, say, which holds no shape

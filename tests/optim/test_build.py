@@ -106,6 +106,7 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     assert (head["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
 
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))
+    assert isinstance(plain, AdamW)
     assert (plain.kernels, plain.defaults["betas"]) == ("reference", (0.1, 0.2))
     decaying = build_optimizer(tiny_model(), OptimizerConfig(decay_embeddings=True))
     assert len(decaying.param_groups[0]["params"]) == 6

@@ -39,8 +39,11 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 
 
+New = Callable[..., tuple[nn.Module, Optimizer]]
+
+
 @pytest.fixture(params=OPTIMIZERS)
-def new(request: pytest.FixtureRequest, tiny_model: Any) -> Callable[..., Any]:
+def new(request: pytest.FixtureRequest, tiny_model: Any) -> New:
     """`new(device, seed)` makes a model and its optimizer."""
 
     def make(device: Any = "cpu", seed: int = 0) -> tuple[nn.Module, Optimizer]:
@@ -100,17 +103,17 @@ def test_a_skipped_step_leaves_everything_to_the_bit(
     optimizer.step(gradient_scale=scale, skip=skip.to(device))
     assert_same_bits(snapshot(model, optimizer)[: len(before)], before)
     # And the run goes on as though the step had never been.
-    for one in pairs:
-        train(*one, range(3, 5))
+    for model, optimizer in pairs:
+        train(model, optimizer, range(3, 5))
     assert_same_bits(snapshot(*pairs[0]), snapshot(*pairs[1]))
 
 
 @pytest.mark.parametrize("options", [{"skip": 0.0}, {"gradient_scale": 1.0}])
 def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
-    new: Any, options: dict[str, float], device: torch.device
+    new: New, options: dict[str, float], device: torch.device
 ) -> None:
     ours, theirs = new(device), new(device)
-    tensors = {name: torch.tensor(value, device=device) for name, value in options.items()}
+    tensors: Any = {name: torch.tensor(value, device=device) for name, value in options.items()}
     train(*ours, range(3), **tensors)
     train(*theirs, range(3))
     assert_same_bits(snapshot(*ours), snapshot(*theirs))
@@ -229,8 +232,8 @@ def test_adamw_is_torchs_over_many_steps(
     twin = torch.optim.AdamW(groups(theirs), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
     for step in range(num_steps):
         set_gradients([ours, theirs], step)
-        for group, other in zip(optimizer.param_groups, twin.param_groups, strict=True):
-            group["lr"] = other["lr"] = other["lr"] * 0.99
+        for group, same in zip(optimizer.param_groups, twin.param_groups, strict=True):
+            group["lr"] = same["lr"] = same["lr"] * 0.99
         optimizer.step()
         twin.step()
     for one, other in zip(ours, theirs, strict=True):

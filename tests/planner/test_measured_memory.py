@@ -126,10 +126,11 @@ def measure(
         ) as process,
     ):
         assert process.stdin is not None and process.stdout is not None
+        answers = process.stdout
 
         def ask(settings: dict[str, Any]) -> int:
             print(json.dumps(settings), file=process.stdin, flush=True)
-            answer = process.stdout.readline()
+            answer = answers.readline()
             assert answer, errors.read_text("utf-8", "replace")
             return int(answer)
 

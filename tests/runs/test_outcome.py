@@ -11,7 +11,7 @@ from groundup.runs import RunFolder
 from groundup.runs.checkpoint_list import list_checkpoints
 from groundup.runs.folder import is_claimed
 from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
-from groundup.runs.standing import Standing, judge
+from groundup.runs.standing import Standing, State, judge
 
 STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
 
@@ -106,7 +106,8 @@ def test_a_run_without_an_outcome_is_finished_or_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(tmp_path)
-    for is_held, state in ((False, "killed"), (None, "unknown")):
+    cases: list[tuple[bool | None, State]] = [(False, "killed"), (None, "unknown")]
+    for is_held, state in cases:
         monkeypatch.setattr("groundup.runs.standing.is_claimed", lambda _, held=is_held: held)
         assert judge(folder, 10, 10) == Standing("finished")
         for step, num_steps in ((9, 10), (None, 10), (9, None)):

@@ -4,6 +4,7 @@ import logging
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from groundup.runs.metrics_file import MetricsReader, read_metrics
 from groundup.runs.outcome import last_entry, log_to_file
 
 
-def columns_of(*records: dict[str, object]) -> Metrics:
+def columns_of(*records: dict[str, Any]) -> Metrics:
     columns = Metrics()
     for record in records:
         columns.add(record)

@@ -128,7 +128,8 @@ def test_runs_come_in_the_order_of_their_beginning(client: Client, runs_folder: 
 def test_settings_are_flat_and_samples_have_their_prompts(
     client: Client, runs_folder: Path
 ) -> None:
-    folder = make_run(runs_folder, **{"model.d_model": 192, "samples.prompts": ["Once", "A cat"]})
+    changes: dict[str, Any] = {"model.d_model": 192, "samples.prompts": ["Once", "A cat"]}
+    folder = make_run(runs_folder, **changes)
     add_line(folder, 5, samples=[" upon", " sat"])
     run = details(client)
     assert run["settings"]["model.d_model"] == 192
@@ -438,7 +439,8 @@ def test_a_long_run_is_thinned_and_keeps_its_extremes(client: Client, runs_folde
     losses[3_123], losses[5_001] = 40.0, -3.0
     with open(folder.metrics_file, "w") as file:
         for step, loss in enumerate(losses, start=1):
-            line = {"step": step, "tokens": step, "loss": loss, "mfu": 0.5, "learning_rate": 0.1}
+            line: dict[str, Any] = {"step": step, "tokens": step, "loss": loss, "mfu": 0.5}
+            line["learning_rate"] = 0.1
             if step == 123:
                 line |= {"loss": None, "skipped": True, "reason": "nan"}
             if step % 2_000 == 0:

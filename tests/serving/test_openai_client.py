@@ -63,8 +63,8 @@ def test_usage_counts_ids(client: openai.OpenAI, language_model: LanguageModel) 
     assert usage is not None
     assert usage.prompt_tokens == num_prompt
     assert usage.completion_tokens == 18 and usage.total_tokens == num_prompt + 18
-    options = {"stream_options": {"include_usage": True}}
-    *others, last = client.completions.create(model="tiny", stream=True, **arguments, **options)
+    arguments["stream_options"] = {"include_usage": True}
+    *others, last = client.completions.create(model="tiny", stream=True, **arguments)
     assert last.choices == [] and last.usage == usage
     assert all(chunk.usage is None for chunk in others)
 

@@ -12,6 +12,7 @@ from groundup import _native
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, O200K, Pattern, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.training import train_tokenizer
@@ -75,9 +76,7 @@ def test_the_native_batch_uses_as_many_threads_as_told(
     end_id = TOKENIZER.special_tokens[END] if end else -1
     ids, offsets = TOKENIZER._encoder.encode_batch(texts, num_threads, end_id)
     texts = [text + END for text in texts] if end else texts
-    assert_each_as_alone(
-        TOKENIZER, texts, (np.frombuffer(ids, np.uint16), np.frombuffer(offsets, np.int64))
-    )
+    assert_each_as_alone(TOKENIZER, texts, (as_array(ids, np.uint16), as_array(offsets, np.int64)))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
@@ -186,7 +185,7 @@ def test_bounds_outside_the_text_are_refused(bounds: list[list[int]]) -> None:
 def test_documents_lie_between_separators(text: str, separators: set[str]) -> None:
     data = text.encode()
     bounds = _native.find_documents(data, [separator.encode() for separator in sorted(separators)])
-    pairs = np.frombuffer(bounds, np.int64).reshape(-1, 2).tolist()
+    pairs = as_array(bounds, np.int64).reshape(-1, 2).tolist()
     expected = [
         piece for piece, is_special in split_special_tokens(text, separators) if not is_special
     ]
@@ -218,7 +217,7 @@ def test_the_hash_of_a_document_never_changes(data: bytes, begin: int, size: int
     begin = min(begin, len(data))
     document = data[begin : begin + size]
     bounds = np.array([[0, len(data)], [begin, begin + len(document)]])
-    hashes = np.frombuffer(_native.hash_documents(data, bounds), np.uint64).tolist()
+    hashes = as_array(_native.hash_documents(data, bounds), np.uint64).tolist()
     assert hashes == [hash_document(data), hash_document(document)]
 
 

@@ -37,7 +37,7 @@ def test_ids_of_every_integer_type_decode(dtype: str) -> None:
 def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
     torch = pytest.importorskip("torch")
     ids = TOKENIZER.encode(TEXT)
-    for same in (
+    forms: list[Any] = [
         ids,
         tuple(ids),
         iter(ids),
@@ -46,8 +46,9 @@ def test_ids_may_come_as_anything_that_can_be_gone_through() -> None:
         [np.int32(id) for id in ids],
         torch.tensor(ids),
         torch.tensor(ids, dtype=torch.int32),
-        memoryview(np.array(ids, np.uint16)),
-    ):
+        memoryview(np.array(ids, np.uint16)),  # type: ignore[arg-type]
+    ]
+    for same in forms:
         assert TOKENIZER.decode(same) == TEXT
     assert TOKENIZER.decode([]) == TOKENIZER.decode(iter(())) == ""
     assert TOKENIZER.decode(np.array([])) == TOKENIZER.decode(torch.tensor([])) == ""

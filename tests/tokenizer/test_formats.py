@@ -115,17 +115,17 @@ def test_gpt2_files_are_a_pair(tmp_path: Path, target: str) -> None:
     # The header is not part of the course's files.
     lines = paths[1].read_text("utf-8").split("\n", 1)[1]
     paths[1].write_text(lines, "utf-8")
-    assert read_gpt2_files(*paths, ["<|end|>"]) == dataclasses.replace(
-        SMALL, lineage=read_gpt2_files(*paths).lineage
+    assert read_gpt2_files(paths[0], paths[1], ["<|end|>"]) == dataclasses.replace(
+        SMALL, lineage=read_gpt2_files(paths[0], paths[1]).lineage
     )
 
 
 def test_a_special_token_that_is_not_named_is_ordinary_in_gpt2_files(tmp_path: Path) -> None:
     paths = write_definition(SMALL, tmp_path / "out", "gpt2")
-    definition = read_gpt2_files(*paths)
+    definition = read_gpt2_files(paths[0], paths[1])
     assert definition.special_tokens == {}
     assert len(encode_reference(definition, "<|end|>")) > 1
-    appended = read_gpt2_files(*paths, ["<|new|>"])
+    appended = read_gpt2_files(paths[0], paths[1], ["<|new|>"])
     assert appended.special_tokens == {"<|new|>": SMALL.vocab_size}
 
 
@@ -148,7 +148,7 @@ def read_value(tmp_path: Path, value: dict[str, Any]) -> TokenizerDefinition:
     return read_definition(tmp_path / "changed.json")
 
 
-def set_entry(value: dict[str, Any], place: str, entry: Any) -> None:
+def set_entry(value: Any, place: str, entry: Any) -> None:
     *folders, key = place.split(".")
     for folder in folders:
         value = value[int(folder)] if isinstance(value, list) else value[folder]
@@ -471,7 +471,7 @@ def test_broken_gpt2_files_are_named(
 def test_special_tokens_may_stand_plain_in_gpt2_files(tmp_path: Path) -> None:
     definition = train(GPT2, ("日 本",))
     paths = write_definition(definition, tmp_path / "out", "gpt2")
-    assert read_gpt2_files(*paths, ["日 本"]).content_id() == definition.content_id()
+    assert read_gpt2_files(paths[0], paths[1], ["日 本"]).content_id() == definition.content_id()
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_published_ranks_survive_all_formats(
     source = unpack(f"tokenizers/{name}")
     definition = read_definition(source)
     for format in ("groundup", "huggingface", "tiktoken"):
-        write_definition(definition, tmp_path / format, format)  # type: ignore[arg-type]
+        write_definition(definition, tmp_path / format, format)
     assert read_definition(tmp_path / "groundup") == definition
     assert read_definition(tmp_path / "huggingface").content_id() == definition.content_id()
     assert (tmp_path / "tiktoken").read_bytes() == source.read_bytes()

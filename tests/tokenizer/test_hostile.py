@@ -50,6 +50,7 @@ TEXTS = {
 
 @pytest.fixture(autouse=True)
 def watchdog() -> Iterator[None]:
+    assert sys.__stderr__ is not None
     faulthandler.dump_traceback_later(120, exit=True, file=sys.__stderr__)
     yield
     faulthandler.cancel_dump_traceback_later()

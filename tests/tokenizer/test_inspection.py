@@ -46,8 +46,8 @@ def test_an_explanation_ends_in_the_ids_of_the_text(text: str) -> None:
 
 def test_each_merge_that_fired_is_shown(tokenizer: Tokenizer) -> None:
     (pre_token,) = explain(tokenizer.definition, "the").pre_tokens
-    assert pre_token.start == (b"t", b"h", b"e")
     symbols = pre_token.start
+    assert symbols == (b"t", b"h", b"e")
     for step in pre_token.steps:
         assert tokenizer.merges[step.rank] == (step.left, step.right)
         assert len(step.symbols) == len(symbols) - 1

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from groundup import _native
+from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2, Pattern
 
 NATIVE_PATTERNS = (GPT2, CL100K, LLAMA3, QWEN2, O200K)
@@ -55,7 +56,7 @@ IN_USE, AVAILABLE = _native.vectors()
 
 
 def native_split(pattern: Pattern, data: str | bytes, vectors: str = "") -> list[int]:
-    return np.frombuffer(_native.split(data, pattern.name, vectors), np.uint64).tolist()
+    return as_array(_native.split(data, pattern.name, vectors), np.uint64).tolist()
 
 
 def assert_cut_as_by_regex(pattern: Pattern, text: str) -> None:

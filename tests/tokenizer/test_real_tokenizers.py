@@ -12,6 +12,7 @@ import pytest
 
 from groundup._native import find_documents
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.native import as_array
 
 CORPORA = ("stories", "web", "multilingual", "code")
 RANKS = {
@@ -106,7 +107,7 @@ def test_all_ways_to_encode_real_text_agree(
     assert np.array_equal(np.fromiter(tokenizer.encode_iterable(pieces), np.uint32), expected)
     assert np.array_equal(tokenizer.encode_batch([text], 2)[0], expected)
     data = text.encode()
-    bounds = np.frombuffer(find_documents(data, [END.encode()]), np.int64).reshape(-1, 2)
+    bounds = as_array(find_documents(data, [END.encode()]), np.int64).reshape(-1, 2)
     ids, offsets = tokenizer.encode_documents(data, bounds, 2)
     documents = [document for document in text.split(END) if document]
     assert len(offsets) == len(documents) + 1

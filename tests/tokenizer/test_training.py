@@ -12,6 +12,7 @@ import pytest
 
 from groundup._native import WordCounter
 from groundup.errors import TokenizerError
+from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import (
     CL100K,
     DEEPSEEK,
@@ -65,7 +66,7 @@ def train_on_words(words: dict[bytes, int], num_merges: int) -> tuple[Merges, in
     packed, num_bytes, num_symbols, num_words = counter.train(num_merges, [], 0)
     tokens = [bytes([byte]) for byte in range(256)]
     merges = []
-    for left, right in np.frombuffer(packed, np.uint32).reshape(-1, 2).tolist():
+    for left, right in as_array(packed, np.uint32).reshape(-1, 2).tolist():
         merges.append((tokens[left], tokens[right]))
         tokens.append(tokens[left] + tokens[right])
     return merges, num_bytes, num_symbols, num_words
@@ -205,7 +206,8 @@ def test_nothing_merges_across_special_tokens() -> None:
 def test_blocks_may_be_any_buffer() -> None:
     text = b"the theme of the thesis"
     expected = train_tokenizer([text], 270, [])[0].merges
-    for block in (bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)):
+    blocks: list[Any] = [bytearray(text), memoryview(text), np.frombuffer(text, np.uint8)]
+    for block in blocks:
         assert train_tokenizer([block], 270, [])[0].merges == expected
 
 

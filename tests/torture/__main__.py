@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import importlib
 import logging
 import os
@@ -105,7 +106,7 @@ def main() -> int:
                 lanes = given.jobs if kind.in_parallel else 1
                 run_kind(
                     kind,
-                    lambda number, kind=kind: make_case(kind, number),
+                    functools.partial(make_case, kind),
                     results,
                     lanes,
                     kind.num_quick if given.quick else None,

@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from artefacts import Artefacts
@@ -66,12 +66,13 @@ def _limit_files(place: Path, limit: tuple[int, int]) -> None:
                     file.flush()
             os._exit(0)
         os.dup2(writer, number)
-        os.close(reader), os.close(writer)
+        os.close(reader)
+        os.close(writer)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @contextlib.contextmanager
-def _disk(place: Path, options: str) -> Iterator[object]:
+def _disk(place: Path, options: str) -> Iterator[Callable[[str], int]]:
     if os.geteuid() != 0:
         raise Impossible("only root can mount a disk of a few kilobytes")
     if _mount("-t", "tmpfs", "-o", options, "none", str(place)):

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from artefacts import Artefacts
 from damage import _import, _use_run, check_tokenizer
@@ -45,8 +46,9 @@ NUMBERS = [
     *(b"-1e400", b"NaN", b"Infinity", b".nan", b"-.inf", b"0.5", b"1" + b"0" * 400, b"9" * 5000),
 ]
 DEEP = "@deep@"
-VALUES = [None, True, [], {}, "", "x" * 100_000, "\ud800", "\0", "../../x", -1, 10**9, 10**30, 0.5]
-VALUES += [[[]], {"": None}, [None] * 1000, DEEP]
+Place = tuple[dict[Any, Any] | list[Any], Any]
+VALUES: list[Any] = [None, True, [], {}, "", "x" * 100_000, "\ud800", "\0", "../../x", -1]
+VALUES += [10**9, 10**30, 0.5, [[]], {"": None}, [None] * 1000, DEEP]
 
 
 def fuzz(case: Case) -> None:
@@ -127,7 +129,7 @@ def _restructure(data: bytes, rng: random.Random) -> bytes:
         value = json.loads(lines[number])
     except (ValueError, RecursionError):
         return _renumber(data, rng)
-    places: list[tuple[dict | list, str | int]] = []
+    places: list[Place] = []
     _walk({"": value} if not isinstance(value, dict | list) else value, places)
     if not places:
         return _renumber(data, rng)
@@ -138,14 +140,14 @@ def _restructure(data: bytes, rng: random.Random) -> bytes:
         case 1 if isinstance(holder, dict):
             holder[str(key) + "x"] = holder[key]
         case _:
-            holder[key] = rng.choice(VALUES)  # type: ignore[index]
+            holder[key] = rng.choice(VALUES)
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     text = text.replace(f'"{DEEP}"', "[" * 20_000 + "]" * 20_000)
     lines[number] = text.encode("utf-8", "surrogatepass")
     return b"\n".join(lines)
 
 
-def _walk(value: object, places: list[tuple[dict | list, str | int]]) -> None:
+def _walk(value: object, places: list[Place]) -> None:
     if isinstance(value, dict | list):
         for key in value if isinstance(value, dict) else range(len(value)):
             places.append((value, key))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 from harness import Case, Lost, bounded
@@ -17,6 +18,7 @@ from groundup import _native
 from groundup.errors import GroundupError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
+from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, QWEN2
 from groundup.tokenizer.reference import (
     decode_reference,
@@ -189,8 +191,10 @@ def _train(case: Case) -> None:
     expected = train_bpe_reference(texts, size, specials, pattern)
     blocks = [text.encode() for text in texts]
     memory = rng.choice((None, None, 64 << 20))
-    options = {"pattern": pattern, "num_threads": rng.choice((1, 2)), "max_memory_bytes": memory}
-    tokenizer, _ = train_tokenizer(blocks, size, specials, **options)
+    threads = rng.choice((1, 2))
+    tokenizer, _ = train_tokenizer(
+        blocks, size, specials, pattern=pattern, num_threads=threads, max_memory_bytes=memory
+    )
     if (tokenizer.vocab, list(tokenizer.merges)) != expected:
         raise Lost(f"training differs from the reference for {texts!r:.300}")
 
@@ -217,10 +221,7 @@ def _split(case: Case) -> None:
     parts = pattern.split(text)
     expected = np.cumsum([len(part.encode()) for part in parts]).tolist()
     for vectors in ("", *_native.vectors()[1]):
-        if (
-            np.frombuffer(_native.split(text, pattern.name, vectors), np.uint64).tolist()
-            != expected
-        ):
+        if as_array(_native.split(text, pattern.name, vectors), np.uint64).tolist() != expected:
             raise Lost(
                 f"{pattern.name} with {vectors or 'any'} vectors cuts {text!r:.200} elsewhere"
             )
@@ -233,9 +234,7 @@ def _documents(case: Case) -> None:
         ["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"], rng.randrange(1, 4)
     )
     text = make_text(rng)
-    found = np.frombuffer(
-        _native.find_documents(text, [one.encode() for one in separators]), np.int64
-    )
+    found = as_array(_native.find_documents(text, [one.encode() for one in separators]), np.int64)
     data = text.encode()
     documents = [data[a:b].decode() for a, b in found.reshape(-1, 2)]
     if documents != [
@@ -264,7 +263,7 @@ def _recover(case: Case) -> None:
         tokens.insert(rng.randrange(len(tokens)), rng.choice((b"", b"a")))
         _call(_native.recover_merges, tokens)
         return
-    found = np.frombuffer(_native.recover_merges(tokens), np.int32).reshape(-1, 2).tolist()
+    found = as_array(_native.recover_merges(tokens), np.int32).reshape(-1, 2).tolist()
     if found != [list(pair) for pair in recover_merges_reference(tokens)]:
         raise Lost("recovered merges differ from the reference")
 
@@ -300,7 +299,7 @@ ROWS = {
 }
 
 
-def _call(function: Callable[..., object], *arguments: object) -> object | None:
+def _call(function: Callable[..., Any], *arguments: object) -> Any:
     """A call that may be refused."""
     try:
         return function(*arguments)

@@ -177,7 +177,7 @@ PROBED = resolve(RunConfig(device="cpu", batch_size=2, model=SMALL))
 class Steps:
     """In place of real steps: the first takes 64 seconds, each further one half of it."""
 
-    sizes: list[tuple[int, int]]
+    sizes: list[tuple[int, ...]]
 
     def __init__(self, config: RunConfig) -> None:
         self._seconds = 128.0

@@ -12,6 +12,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
 from groundup.errors import GroundupError
 from groundup.model import TransformerLM
+from groundup.optim.build import set_learning_rates
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training import step as step_module
@@ -100,14 +101,14 @@ def test_skipped_steps_are_found_and_the_run_stops_at_its_last_good_state(
 ) -> None:
     # On the device, so that a recorded step sees it too.
     factor = torch.ones((), device="cuda")
-    real_loss, real_rates = TransformerLM.loss, step_module.set_learning_rates
+    real_loss = TransformerLM.loss
 
     def loss(model: Any, *arguments: Any, **options: Any) -> torch.Tensor:
         return real_loss(model, *arguments, **options) * factor
 
     def set_rates(optimizer: Any, config: Any, schedule: Any, step: int, num_steps: int) -> float:
         factor.fill_(torch.nan if step in (4, 7, 8, 9) else 1.0)
-        return real_rates(optimizer, config, schedule, step, num_steps)
+        return set_learning_rates(optimizer, config, schedule, step, num_steps)
 
     monkeypatch.setattr(TransformerLM, "loss", loss)
     monkeypatch.setattr(step_module, "set_learning_rates", set_rates)

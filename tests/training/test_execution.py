@@ -157,7 +157,7 @@ def test_the_switches_are_put_back(
         return (
             torch.get_num_threads(),
             torch.are_deterministic_algorithms_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
+            getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - untyped
             torch.get_float32_matmul_precision(),
             os.environ.get(name),
         )

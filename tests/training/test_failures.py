@@ -13,6 +13,7 @@ from torch import Tensor
 from groundup.checkpoint import CheckpointFolder
 from groundup.data.batches.loader import Batch
 from groundup.errors import GroundupError
+from groundup.files import append_json_line
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -232,14 +233,14 @@ def test_metrics_that_cannot_be_written_wait_in_memory_and_come_before_a_checkpo
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    real_append, real_save = metrics.append_json_line, CheckpointFolder.save
+    real_save = CheckpointFolder.save
     calls, saved = [], []
 
     def append(path: Path, record: dict[str, Any]) -> None:
         calls.append(record["step"])
         if 4 <= len(calls) <= 8:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real_append(path, record)
+        append_json_line(path, record)
 
     def save(folder: CheckpointFolder, step: int, *rest: Any) -> Path:
         saved.append(step)

@@ -24,7 +24,7 @@ def test_the_shard_index_is_read_once(
 
     def count(path: Path, *rest: object) -> object:
         read.append(path.name)
-        return read_record(path, *rest)  # type: ignore[type-var, arg-type]
+        return read_record(path, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shard_index, "read_record", count)
     train(make_config("run", {"num_steps": 1, "data.verify": verify}))

@@ -20,6 +20,7 @@ from groundup.training import step as step_module
 from groundup.training.budget import Rehearsal, TimeBudget
 from groundup.training.evaluation import Evaluator
 from groundup.training.loop import TrainSummary, train
+from groundup.training.setup import build_state
 from groundup.training.verify import compare_runs
 
 MakeConfig = Callable[..., RunConfig]
@@ -139,7 +140,6 @@ def test_nothing_of_the_probe_is_kept(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    build_state = module.build_state
 
     def build_and_note(config: RunConfig) -> Any:
         state = build_state(config)
