@@ -293,8 +293,8 @@ ROWS = {
     "norm_gradient_rows": (7, 2, 0),
     "gate_rows": (2, 2, 0),
     "gate_gradient_rows": (3, 2, 0),
-    "turn_packed": (5, 4, 0),
-    "turn_back": (6, 4, 0),
+    "rotate_packed": (5, 4, 0),
+    "rotate_back": (6, 4, 0),
     "loss_rows": (3, 2, 1),
 }
 
