@@ -74,7 +74,7 @@ docs: setup
 # A copy of the package with the native core compiled under the sanitizers, tested through Python.
 # libstdc++ is preloaded beside libasan, which otherwise cannot find the function that throws.
 SANITIZE := build/sanitize
-SANITIZE_TESTS ?= tests/tokenizer tests/text_files tests/data tests/nn tests/optim
+SANITIZE_TESTS ?= tests/tokenizer tests/text_files tests/data tests/nn
 SANITIZE_OBJECTS := $(NATIVE_SOURCES:native/%.cpp=$(SANITIZE)/%.o)
 SANITIZE_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZE_CXXFLAGS = -std=c++17 -O1 -g -fPIC -fno-omit-frame-pointer -fvisibility=hidden -pthread \

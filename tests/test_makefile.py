@@ -24,4 +24,4 @@ def test_make_sanitize_tests_every_package_that_calls_the_native_core() -> None:
     }
     found = re.search(r"^SANITIZE_TESTS \?= (.*)", MAKEFILE, re.M)
     assert found is not None
-    assert callers <= {folder.removeprefix("tests/") for folder in found[1].split()}
+    assert callers == {folder.removeprefix("tests/") for folder in found[1].split()}
