@@ -280,6 +280,8 @@ def count_instructions(work: Callable[[], Any]) -> int:
         count += event == "opcode"
         return trace
 
+    # Python 3.12 turns these events on when a frame has asked for them as tracing begins.
+    sys._getframe().f_trace_opcodes = True
     before = sys.gettrace()
     # What is called when memory is collected is no part of the work.
     gc.disable()

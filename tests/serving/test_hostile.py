@@ -247,7 +247,8 @@ def test_behind_a_proxy_clients_are_told_apart_by_what_it_forwards(
 def test_json_that_cannot_be_read_is_told_so(running: Any, body: bytes) -> None:
     answer = running.exchange(request_of(body, "connection: close"))
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"the body cannot be read as JSON" in answer
+    # How deep lists may be nested depends on the version of Python; none of these is closed.
+    assert b"the body cannot be read as JSON" in answer or b"not valid JSON" in answer
 
 
 def test_a_connection_goes_on_after_errors_and_streams(running: Any) -> None:

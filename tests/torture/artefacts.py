@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,5 +102,6 @@ def locked(path: Path) -> Iterator[bool]:
     """Hold a lock; tells whether a block like this one has ended well before."""
     with open(path, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield bool(file.tell())
+        # Another process may have written since the file was opened.
+        yield bool(file.seek(0, os.SEEK_END))
         file.write("done\n")

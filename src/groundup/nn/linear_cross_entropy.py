@@ -109,24 +109,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_rows = torch.empty_like(rows) if hidden_learns else None
         d_columns = torch.zeros_like(columns, dtype=wide) if weight_learns else None
         buffer = rows.new_empty((min(chunk_rows, len(rows)), len(columns)))
+        # A compiler plans memory by itself, and torch 2.11's loses what is written into a slice.
+        in_place = not torch.compiler.is_compiling()
+        parts = []
         # Operands have their type already; autocast would only cast the float32 sums down.
         with torch.autocast(rows.device.type, enabled=False):
             for start in range(0, len(rows), chunk_rows):
                 part = slice(start, start + chunk_rows)
                 chunk = rows[part]
-                logits = torch.mm(chunk, columns.T, out=buffer[: len(chunk)])
+                logits = torch.mm(chunk, columns.T, out=buffer[: len(chunk)] if in_place else None)
                 if d_rows is None and d_columns is None:
-                    total += _chunk_loss(logits, ids[part], soft_cap, z_loss)
+                    total = total + _chunk_loss(logits, ids[part], soft_cap, z_loss)
                     continue
                 loss, d_logits = _chunk_loss_and_gradient(logits, ids[part], soft_cap, z_loss)
-                total += loss
-                if d_rows is not None and torch.compiler.is_compiling():
-                    # torch 2.11 traces a slice given as `out` as if it were a new tensor.
-                    d_rows[part] = torch.mm(d_logits, columns)
-                elif d_rows is not None:
-                    torch.mm(d_logits, columns, out=d_rows[part])
+                total = total + loss
+                if d_rows is not None:
+                    out = d_rows[part] if in_place else None
+                    parts.append(torch.mm(d_logits, columns, out=out))
                 if d_columns is not None:
-                    _add_matmul_(d_columns, d_logits.T, chunk)
+                    d_columns = _add_matmul(d_columns, d_logits.T, chunk)
+        if parts and not in_place:
+            d_rows = torch.cat(parts)
 
         ctx.save_for_backward(d_rows, d_columns)
         ctx.hidden_like, ctx.weight_dtype = (hidden.shape, hidden.dtype), weight.dtype
@@ -188,8 +191,8 @@ def _chunk_loss_and_gradient_in_passes(
     chosen = wide.gather(1, targets)
     # torch's softmax keeps a row in the cache for all its passes. On a CPU it may write over its
     # input, and the greatest probability, which is never tiny, tells log Z.
-    in_place = wide if wide.device.type == "cpu" else None
-    wide = torch.softmax(wide, dim=1, out=in_place)
+    in_place = wide.device.type == "cpu" and not torch.compiler.is_compiling()
+    wide = torch.softmax(wide, dim=1, out=wide if in_place else None)
     log_z = top - wide.amax(dim=1, keepdim=True).log_()
     loss = _sum_of_losses(log_z, chosen, z_loss)
     if z_loss:
@@ -212,19 +215,15 @@ def _sum_of_losses(log_z: Tensor, chosen: Tensor, z_loss: float) -> Tensor:
     return losses.sum()
 
 
-def _add_matmul_(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total <- total + left right, summed in the type of `total`."""
+def _add_matmul(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """total + left right, summed in the type of `total` and, unless compiled, written over it."""
+    if torch.compiler.is_compiling():
+        return total + left @ right
     if total.dtype == left.dtype:
-        total.addmm_(left, right)
-    elif (
-        total.is_cuda
-        and _TORCH_VERSION >= _ADDS_WIDE_SINCE
-        # The compiler has no lowering of this form.
-        and not torch.compiler.is_compiling()
-    ):
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
-        total.add_(left @ right)
+        return total.addmm_(left, right)
+    if total.is_cuda and _TORCH_VERSION >= _ADDS_WIDE_SINCE:
+        return torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    return total.add_(left @ right)
 
 
 def _matmul_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:

@@ -8,6 +8,9 @@ update, when activations are gone and every gradient is there.
 import platform
 import sys
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
@@ -46,6 +49,8 @@ _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2
 _HOLES_OF_EMBEDDING = 0.8
 _PROCESS_BYTES = 355_000_000
+# What torch's libraries for CUDA add to a process that trains on the CPU (torch 2.11, CUDA 13).
+_CUDA_BUILD_BYTES = 305_000_000
 # On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch 2.13).
 _COPIES_TRANSPOSED = sys.platform == "linux" and platform.machine() == "aarch64"
 # What oneDNN sets up for matmuls in bfloat16.
@@ -101,7 +106,8 @@ class TrainingMemory:
         if self.execution.device != "cpu":
             return 0
         is_short = self.execution.precision == "bfloat16"
-        return _PROCESS_BYTES + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
+        held = _PROCESS_BYTES + (_CUDA_BUILD_BYTES if _torch_is_built_for_cuda() else 0)
+        return held + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
 
     def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
         """Bytes of tensors above the fixed ones where a step may be fullest."""
@@ -285,3 +291,12 @@ def _muon_temporaries(config: ModelConfig) -> int:
         stacks.append(count * (3 * short * long + 2 * short**2))
     everything = sum(short * long for short, long in shapes)
     return FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))
+
+
+@cache
+def _torch_is_built_for_cuda() -> bool:
+    """Told by its files: the planner does not import torch."""
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    return any((Path(torch.origin).parent / "lib").glob("*torch_cuda*"))
