@@ -17,6 +17,7 @@ from groundup.tokenizer import Tokenizer
 
 NewModel = Callable[..., TransformerLM]
 
+UNUSUAL = {"norm", "qk_norm", "feed_forward", "num_layers", "input_mix"}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"norm": "post"},
@@ -31,6 +32,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"feed_forward": "silu"},
     {"feed_forward": "gelu", "positions": "none", "num_kv_heads": 2},
     {"feed_forward": "relu2"},
+    {"input_mix": True, "zero_outputs": True},
     {"num_layers": 0},
     {"norm_eps": 0.1},
     {"kernels": "reference"},
@@ -145,7 +147,7 @@ def test_a_layer_of_the_users_own_is_run_as_it_is(
 def test_cuda_kernels_leave_unusual_models_to_others() -> None:
     assert cuda_kernels_know(ModelConfig())
     for settings in SETTINGS:
-        is_usual = not {"norm", "qk_norm", "feed_forward", "num_layers"} & settings.keys()
+        is_usual = not UNUSUAL & settings.keys()
         assert cuda_kernels_know(ModelConfig(**settings)) == is_usual, settings
 
 

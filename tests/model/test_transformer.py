@@ -179,6 +179,27 @@ def test_gpt2_values_begin_small_and_smaller_where_blocks_add(tie_embeddings: bo
     assert TransformerLM(9, 4, 8, 0, 2, 8, 1e4, initialization="gpt2").lm_head.weight.std() < 0.1
 
 
+def test_outputs_of_zero_make_every_block_pass_its_input_on() -> None:
+    model = small(zero_outputs=True)
+    ids = torch.randint(61, (2, 9))
+    assert torch.equal(model(ids), model.logits(model.final_norm(model.embed(ids))))
+
+
+def test_a_block_sees_its_mix_of_input_and_embeddings() -> None:
+    model, ids = small(input_mix=True), torch.randint(61, (2, 9))
+    plain = small()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    # At first the mix is the input alone.
+    assert torch.equal(model(ids), plain(ids))
+    with torch.no_grad():
+        for index, mix in enumerate(model.input_mixes):
+            mix.weight.copy_(torch.tensor([0.5 + index, 2.0 - index]))
+    first = x = model.embed(ids)
+    for index, block in enumerate(model.blocks):
+        x = block((0.5 + index) * x + (2.0 - index) * first)
+    torch.testing.assert_close(model.hidden(ids), model.final_norm(x))
+
+
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_fused_kernels_equal_the_reference(tie_embeddings: bool) -> None:
     fused = small(tie_embeddings=tie_embeddings, kernels="fused")

@@ -31,24 +31,25 @@ def described(model: nn.Module, groups: list[dict[str, Any]]) -> list[tuple[set[
 
 
 @pytest.mark.parametrize(
-    ("tied", "decay_embeddings", "expected"),
+    ("tied", "of_embeddings", "expected"),
     [
-        (False, False, [(MATRICES | HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]),
-        (False, True, [(MATRICES | HEAD | EMBEDDING, 0.1), (GAINS, 0.0)]),
+        (False, 0.0, [(MATRICES | HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]),
+        (False, 0.1, [(MATRICES | HEAD | EMBEDDING, 0.1), (GAINS, 0.0)]),
+        (False, 0.02, [(MATRICES | HEAD, 0.1), (EMBEDDING, 0.02), (GAINS, 0.0)]),
         # A tied table is there once and is an embedding.
-        (True, False, [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]),
+        (True, 0.0, [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]),
     ],
 )
 def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
-    tied: bool, decay_embeddings: bool, expected: list[tuple[set[str], float]], tiny_model: Any
+    tied: bool, of_embeddings: float, expected: list[tuple[set[str], float]], tiny_model: Any
 ) -> None:
     model = tiny_model(tied=tied)
-    groups = decay_groups(model, weight_decay=0.1, decay_embeddings=decay_embeddings)
+    groups = decay_groups(model, weight_decay=0.1, embedding_weight_decay=of_embeddings)
     assert described(model, groups) == expected
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
     # As it is found inside wrappers.
     wrapped = nn.ModuleDict({"_orig_mod": model})
-    again = decay_groups(wrapped, weight_decay=0.1, decay_embeddings=decay_embeddings)
+    again = decay_groups(wrapped, weight_decay=0.1, embedding_weight_decay=of_embeddings)
     assert [len(g["params"]) for g in again] == [len(g["params"]) for g in groups]
 
 

@@ -30,12 +30,18 @@ def muon_of(model: nn.Module, kernels: Any) -> Muon:
     return Muon(muon_groups(model, learning_rate=0.01, weight_decay=0.1), kernels=kernels)
 
 
+def averaging(optimizer: Optimizer) -> Optimizer:
+    optimizer.average_decay = 0.75
+    return optimizer
+
+
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda model: SGD(model.parameters(), lr=0.1),
     "adamw-fused": lambda model: adamw_of(model, "fused"),
     "adamw-reference": lambda model: adamw_of(model, "reference"),
     "muon-fused": lambda model: muon_of(model, "fused"),
     "muon-reference": lambda model: muon_of(model, "reference"),
+    "averaging": lambda model: averaging(muon_of(model, "fused")),
 }
 
 
@@ -117,6 +123,23 @@ def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
     train(*ours, range(3), **tensors)
     train(*theirs, range(3))
     assert_same_bits(snapshot(*ours), snapshot(*theirs))
+
+
+def test_averages_follow_the_weights_and_change_places_with_them(tiny_model: Any) -> None:
+    model, twin = tiny_model(), tiny_model()
+    optimizer, plain = averaging(adamw_of(model, "fused")), adamw_of(twin, "fused")
+    averages = [parameter.detach().clone() for parameter in twin.parameters()]
+    for step in range(4):
+        train(model, optimizer, range(step, step + 1))
+        train(twin, plain, range(step, step + 1))
+        for average, parameter in zip(averages, twin.parameters(), strict=True):
+            average.mul_(0.75).add_(0.25 * parameter.detach())
+    weights = [parameter.detach().clone() for parameter in twin.parameters()]
+    assert_same_bits([one.detach() for one in model.parameters()], weights)
+    optimizer.exchange_averages()
+    torch.testing.assert_close(list(model.parameters()), averages, check_stride=False)
+    optimizer.exchange_averages()
+    assert_same_bits([one.detach() for one in model.parameters()], weights)
 
 
 def test_passing_the_clip_scale_equals_clipping_first(new: Any, device: torch.device) -> None:

@@ -81,11 +81,18 @@ def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "order"),
-    [("adamw", "random"), ("adamw", "epochs"), ("muon", "epochs"), ("sgd", "random")],
+    ("optimizer", "order", "more"),
+    [
+        ("adamw", "random", {}),
+        ("adamw", "epochs", {}),
+        ("muon", "epochs", {"optimizer.average_over": 0.3, "model.input_mix": True}),
+        ("sgd", "random", {}),
+    ],
 )
-def test_resume_is_bitwise_exact(make_config: MakeConfig, optimizer: str, order: str) -> None:
-    changes = {"optimizer.name": optimizer, "data.order": order, "data.verify": False}
+def test_resume_is_bitwise_exact(
+    make_config: MakeConfig, optimizer: str, order: str, more: dict[str, Any]
+) -> None:
+    changes = {"optimizer.name": optimizer, "data.order": order, "data.verify": False} | more
     whole = make_config("whole", changes)
     train(whole)
     for stop in (1, 6, 11):

@@ -74,8 +74,9 @@ def describe_modules(model: TransformerLM) -> list[tuple[type, dict[str, object]
 
 def cuda_kernels_know(config: ModelConfig) -> bool:
     """Whether `CudaDecoder` can run such a model; it leaves unusual settings to `PackedDecoder`."""
-    is_usual = config.norm == "pre" and config.feed_forward == "swiglu" and not config.qk_norm
-    return is_usual and config.num_layers > 0
+    is_usual = config.norm == "pre" and config.feed_forward == "swiglu"
+    has_more = config.qk_norm or config.input_mix
+    return is_usual and not has_more and config.num_layers > 0
 
 
 class PackedDecoder(ModelDecoder):
@@ -115,11 +116,12 @@ class PackedDecoder(ModelDecoder):
         rotation = None if self._rotations is None else self._rotations[positions]
         mask = None
         with full_precision(self.device):
-            x = self.model.embed(ids.to(self.device))
+            first = x = self.model.embed(ids.to(self.device))
             if needs_mask:
                 hidden = self._positions[:span] > positions[:, None, None, None]
                 mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-            for layer in self._layers:
+            for index, layer in enumerate(self._layers):
+                x = self.model.block_input(index, x, first)
                 x = layer.advance(x, where, rotation, span, mask)
             return self._logits(self._final_norm(x))
 

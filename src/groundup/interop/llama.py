@@ -62,6 +62,8 @@ def _inexpressible(config: ModelConfig) -> Iterator[str]:
         yield f"feed_forward is {config.feed_forward}, and Llama has swiglu alone"
     if config.logit_soft_cap is not None:
         yield f"logit_soft_cap is {config.logit_soft_cap}, and Llama caps no logits"
+    if config.input_mix:
+        yield "input_mix is on, and Llama's blocks see no embeddings but through each other"
     if config.num_layers < 1:
         yield "num_layers is 0, and Llama has at least one block"
 

@@ -72,6 +72,13 @@ class ModelConfig(Settings):
     embeddings, truncated at three sigma. gpt2: normal with std 0.02 for all, and
     0.02 / √(2 · num_layers) for the output layers of attention and feed-forward."""
 
+    zero_outputs: bool = False
+    """Begin the output layers of attention and feed-forward at zero, so that at first every block
+    passes its input on as it is."""
+
+    input_mix: bool = False
+    """Give each block a learned mix of its input and the embeddings; at first the input alone."""
+
     kernels: Kernels = "fused"
     """Fast kernels, or the formulas as they are read."""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from groundup.model.transformer import TransformerLM
 
 _GPT2_STD = 0.02
+_OUTPUTS = ("attention.output.weight", "feed_forward.down.weight")
 
 
 @torch.no_grad()
@@ -25,5 +26,13 @@ def initialize_like_gpt2_(model: TransformerLM) -> None:
     residual_std = _GPT2_STD / math.sqrt(2 * max(1, model.config.num_layers))
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and not parameter.is_meta:
-            is_residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+            is_residual = name.endswith(_OUTPUTS)
             parameter.normal_(0.0, residual_std if is_residual else _GPT2_STD)
+
+
+@torch.no_grad()
+def zero_outputs_(model: TransformerLM) -> None:
+    """Zeros for the matrices whose result a block adds to its input."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(_OUTPUTS):
+            parameter.zero_()

@@ -15,6 +15,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
     block = _block_shapes(config)
     for layer in range(config.num_layers):
         shapes.update((f"blocks.{layer}.{name}.weight", shape) for name, shape in block.items())
+    if config.input_mix:
+        shapes.update((f"input_mixes.{layer}.weight", (2,)) for layer in range(config.num_layers))
     if config.norm == "pre":
         shapes["final_norm.weight"] = (config.d_model,)
     shapes["lm_head.weight"] = table

@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.model.initialization import initialize_like_gpt2_
-from groundup.nn import Embedding, KVCache, Linear, RMSNorm, TransformerBlock
+from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
+from groundup.nn import Embedding, InputMix, KVCache, Linear, RMSNorm, TransformerBlock
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 
 class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
-    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it.
+    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it; with an input
+    mix block_i gets a_i x + b_i E[ids] for x.
 
     The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
     are those of the weights.
@@ -68,6 +69,10 @@ class TransformerLM(nn.Module):
             )
             for _ in range(num_layers)
         )
+        # Empty without an input mix.
+        self.input_mixes = nn.ModuleList(
+            InputMix(**made) for _ in range(num_layers if config.input_mix else 0)
+        )
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
             self.final_norm = RMSNorm(d_model, config.norm_eps, kernels=config.kernels, **made)
@@ -79,6 +84,8 @@ class TransformerLM(nn.Module):
             self.token_embedding.weight = self.lm_head.weight
         if config.initialization == "gpt2":
             initialize_like_gpt2_(self)
+        if config.zero_outputs:
+            zero_outputs_(self)
 
     @classmethod
     def from_config(
@@ -126,11 +133,19 @@ class TransformerLM(nn.Module):
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
-        x = _in_autocast_dtype(self.embed(ids))
+        first = x = _in_autocast_dtype(self.embed(ids))
         for index, block in enumerate(self.blocks):
+            x = self.block_input(index, x, first)
             x = block(x, token_positions, None if cache is None else cache.layer(index))
         normalized: Tensor = self.final_norm(x)
         return normalized
+
+    def block_input(
+        self, index: int, x: Float[Tensor, "... d_model"], first: Float[Tensor, "... d_model"]
+    ) -> Float[Tensor, "... d_model"]:
+        """What block `index` sees: x, or its mix with the scaled embeddings `first`."""
+        mixed: Tensor = self.input_mixes[index](x, first) if self.config.input_mix else x
+        return mixed
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
         """W_lm_head hidden, soft-capped if the settings say so."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         softmax,
         squared_relu,
     )
+    from groundup.nn.input_mix import InputMix
     from groundup.nn.kv_cache import KVCache, LayerCache
     from groundup.nn.linear import Linear
     from groundup.nn.losses import cross_entropy, z_loss
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Embedding",
     "FeedForward",
+    "InputMix",
     "KVCache",
     "LayerCache",
     "Linear",
@@ -54,6 +56,7 @@ __getattr__, __dir__ = lazy_exports(
         "embedding": "Embedding",
         "feed_forward": "FeedForward SwiGLU",
         "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
+        "input_mix": "InputMix",
         "kv_cache": "KVCache LayerCache",
         "linear": "Linear",
         "losses": "cross_entropy z_loss",

@@ -59,7 +59,7 @@ class AdamW(Optimizer):
         batches: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
         for parameter in parameters:
             state = self.state[parameter]
-            if not state:
+            if "step" not in state:
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)

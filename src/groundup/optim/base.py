@@ -26,6 +26,9 @@ class Optimizer(torch.optim.Optimizer):
     A step may write the scaled gradients into `.grad`: drop them afterwards.
     """
 
+    average_decay: float | None = None
+    """If given, each parameter has an average: average <- d average + (1 - d) θ after each step."""
+
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         params = list(params)
         if not params:
@@ -61,13 +64,32 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             learning = [one for one in group["params"] if one.grad is not None]
             for device in dict.fromkeys(one.device for one in learning):
-                self._update(
-                    [one for one in learning if one.device == device],
-                    group,
-                    None if gradient_scale is None else gradient_scale.to(device, torch.float32),
-                    None if skip is None else skip.to(device, torch.float32),
-                )
+                here = [one for one in learning if one.device == device]
+                scale = None if gradient_scale is None else gradient_scale.to(device, torch.float32)
+                skips = None if skip is None else skip.to(device, torch.float32)
+                if self.average_decay is not None:
+                    for one in here:
+                        if "average" not in self.state[one]:
+                            self.state[one]["average"] = one.clone()
+                self._update(here, group, scale, skips)
+                if self.average_decay is not None:
+                    self._average(here, self.average_decay, skips)
         return result
+
+    @torch.no_grad()
+    def exchange_averages(self) -> None:
+        """Let every parameter that has an average change places with it."""
+        for parameter, state in self.state.items():
+            if "average" in state:
+                latest = parameter.clone()
+                parameter.copy_(state["average"])
+                state["average"].copy_(latest)
+
+    def _average(self, parameters: list[Tensor], decay: float, skip: Tensor | None) -> None:
+        averages = [self.state[parameter]["average"] for parameter in parameters]
+        moves = torch._foreach_sub(parameters, averages)
+        torch._foreach_mul_(moves, 1 - decay if skip is None else (1 - decay) * (1 - skip))
+        torch._foreach_add_(averages, moves)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, but with tensors of its own, and step counts beside their parameters."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.optim import Optimizer as AnyOptimizer
 
+from groundup.errors import ConfigError
 from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
@@ -14,8 +15,25 @@ from groundup.optim.schedules import learning_rate_at
 from groundup.optim.sgd import SGD
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """The optimizer over all parameters of the model that learn, in the groups they belong to."""
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, num_steps: int | None = None
+) -> Optimizer:
+    """The optimizer over all parameters of the model that learn, in the groups they belong to.
+
+    num_steps: the length of the run, which `average_over` is a fraction of.
+    """
+    optimizer = _build(model, config)
+    if config.average_over is not None:
+        if num_steps is None:
+            raise ConfigError("average_over is a fraction of the run: give its num_steps")
+        optimizer.average_decay = 1 - 1 / max(1.0, config.average_over * num_steps)
+    return optimizer
+
+
+def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
+    embedding_weight_decay = config.embedding_weight_decay
+    if embedding_weight_decay is None:
+        embedding_weight_decay = config.weight_decay if config.decay_embeddings else 0.0
     if config.name == "sgd":
         return SGD([one for one in model.parameters() if one.requires_grad], config.learning_rate)
     if config.name == "muon":
@@ -25,7 +43,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
                 learning_rate=config.learning_rate,
                 muon_learning_rate=config.muon_learning_rate,
                 weight_decay=config.weight_decay,
-                decay_embeddings=config.decay_embeddings,
+                embedding_weight_decay=embedding_weight_decay,
             ),
             lr=config.learning_rate,
             momentum=config.momentum,
@@ -37,7 +55,9 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
         )
     return AdamW(
         decay_groups(
-            model, weight_decay=config.weight_decay, decay_embeddings=config.decay_embeddings
+            model,
+            weight_decay=config.weight_decay,
+            embedding_weight_decay=embedding_weight_decay,
         ),
         lr=config.learning_rate,
         betas=config.betas,

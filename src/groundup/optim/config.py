@@ -36,11 +36,19 @@ class OptimizerConfig(Settings):
     decay_embeddings: bool = False
     """Apply weight decay to the embedding table too."""
 
+    embedding_weight_decay: float | None = Field(None, ge=0, le=1e6)
+    """Weight decay of the embedding table; if not given, weight_decay or 0 as decay_embeddings
+    says."""
+
     momentum: Fraction = 0.95
     """Decay rate of muon's running average of gradients."""
 
     orthogonalization_steps: int = Field(5, ge=1, le=100)
     """Steps of muon's iteration; more come closer to orthogonal."""
+
+    average_over: float | None = Field(None, gt=0, le=1)
+    """Keep an exponential average of the weights over about this fraction of the run's steps, and
+    evaluate, sample and save it instead of the latest weights; none if not given."""
 
     kernels: Kernels = "fused"
     """adamw in one pass over memory, or by its formula."""

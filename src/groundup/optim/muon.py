@@ -84,7 +84,7 @@ class Muon(AdamW):
             return
         states = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
-            if not state:
+            if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
         momenta = [state["momentum"] for state in states]
         gradients = gradients_of(parameters, gradient_scale)

@@ -10,23 +10,29 @@ from groundup.errors import ConfigError
 
 
 def decay_groups(
-    model: nn.Module, *, weight_decay: float, decay_embeddings: bool = False
+    model: nn.Module, *, weight_decay: float, embedding_weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: one with weight decay and one without.
+    """Groups for AdamW: one with weight decay and one without, and one for embeddings whose decay
+    is neither.
 
     Linear layers get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
 
-    decay_embeddings: whether the embedding table gets it too, whose rows of rare tokens would
-        mostly shrink. A table that is the output layer too counts as an embedding.
+    embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
+        table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
     staying: list[nn.Parameter] = []
+    of_embeddings = {weight_decay: decaying, 0.0: staying}.get(embedding_weight_decay, embeddings)
     for name, parameter in _learning_parameters(model):
-        is_embedding = "token_embedding" in name.split(".")
-        stays = parameter.ndim < 2 or (is_embedding and not decay_embeddings)
-        (staying if stays else decaying).append(parameter)
+        if parameter.ndim < 2:
+            staying.append(parameter)
+        else:
+            is_embedding = "token_embedding" in name.split(".")
+            (of_embeddings if is_embedding else decaying).append(parameter)
     groups: list[dict[str, Any]] = [
         {"params": decaying, "weight_decay": weight_decay},
+        {"params": embeddings, "weight_decay": embedding_weight_decay},
         {"params": staying, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
@@ -38,7 +44,7 @@ def muon_groups(
     learning_rate: float,
     muon_learning_rate: float | None = None,
     weight_decay: float,
-    decay_embeddings: bool = False,
+    embedding_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Groups for Muon: the matrices of the blocks by Muon, the `decay_groups` of the rest by AdamW.
 
@@ -49,7 +55,7 @@ def muon_groups(
     learning_rate: of the rest.
     muon_learning_rate: of the matrices; `learning_rate` by default.
     weight_decay: of the matrices, and of what decays among the rest.
-    decay_embeddings: whether the embedding table decays too.
+    embedding_weight_decay: of the embedding table.
     """
     matrices = [
         parameter
@@ -71,7 +77,7 @@ def muon_groups(
             "weight_decay": group["weight_decay"],
         }
         for group in decay_groups(
-            model, weight_decay=weight_decay, decay_embeddings=decay_embeddings
+            model, weight_decay=weight_decay, embedding_weight_decay=embedding_weight_decay
         )
     ]
     return [group for group in (muon, *others) if group["params"]]

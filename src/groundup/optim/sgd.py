@@ -24,7 +24,7 @@ class SGD(Optimizer):
         skip: Tensor | None,
     ) -> None:
         for parameter in parameters:
-            if not self.state[parameter]:
+            if "step" not in self.state[parameter]:
                 self.state[parameter]["step"] = torch.zeros(
                     (), dtype=torch.float32, device=parameter.device
                 )

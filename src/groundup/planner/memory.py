@@ -203,6 +203,8 @@ def training_memory(
     execution: Execution = FLOAT32_ON_CPU,
     optimizer: OptimizerName = "adamw",
     memory_bytes: int | None = None,
+    *,
+    averages: bool = False,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
@@ -210,6 +212,7 @@ def training_memory(
     execution: the kind of device and the precision.
     optimizer: its state counts.
     memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
+    averages: whether the optimizer keeps an average of the weights.
     """
     parts = count_parameters(config)
     weights = FLOAT32_BYTES * sum(parts.values())
@@ -224,7 +227,7 @@ def training_memory(
         execution=execution,
         weights=weights,
         gradients=weights,
-        optimizer_state=training_state_bytes(config, optimizer) - 2 * weights,
+        optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
         weight_copies=num_layers * kept_weight_copies(config, execution),
         update_temporaries=_update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,

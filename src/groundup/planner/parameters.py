@@ -14,6 +14,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
     feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
     norms            d_model for each norm, and with query/key norm 2 · d_head a layer
+    input_mixes      2 · num_layers, if there are any
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
@@ -22,13 +23,14 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     num_gains = num_layers * 2 * config.d_head if config.qk_norm else 0
     num_gains += _num_norms(config) * d_model
     embedding = config.vocab_size * d_model
-    return {
+    parts = {
         "token_embedding": embedding,
         "attention": num_layers * (2 * d_model**2 + 2 * d_model * d_key_value),
         "feed_forward": num_layers * num_feed_forward_matrices * d_model * config.feed_forward_dim,
         "norms": num_gains,
         "lm_head": 0 if config.tie_embeddings else embedding,
     }
+    return parts | ({"input_mixes": 2 * num_layers} if config.input_mix else {})
 
 
 def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:

@@ -70,7 +70,13 @@ def sequences_to_evaluate(config: RunConfig) -> int:
 def planned_memory(config: RunConfig) -> TrainingMemory:
     """What a step of a resolved run takes, by the planner."""
     execution = Execution.of(config.device, config.precision)
-    return training_memory(config.model, execution, config.optimizer.name, _memory_bytes(config))
+    return training_memory(
+        config.model,
+        execution,
+        config.optimizer.name,
+        _memory_bytes(config),
+        averages=config.optimizer.average_over is not None,
+    )
 
 
 def autocast(config: RunConfig) -> AbstractContextManager[Any]:
@@ -108,7 +114,7 @@ def switches(config: RunConfig) -> Iterator[None]:
 def compile_model(model: TransformerLM, config: RunConfig) -> None:
     """Compile in place what the settings say; names and weights stay as they are."""
     if config.compile == "blocks":
-        for block in model.blocks:
+        for block in (*model.blocks, *model.input_mixes):
             block.compile(dynamic=False)
         model.final_norm.compile(dynamic=False)
     elif config.compile == "model":

@@ -226,7 +226,7 @@ class _Training:
 
     def _evaluate(self, metrics: dict[str, Any]) -> float:
         assert self._run.evaluator is not None
-        with self._meter.pause():
+        with self._meter.pause(), self._state.averaged():
             evaluation = self._run.evaluator(
                 self._state.model, functools.partial(autocast, self._config)
             )
@@ -239,7 +239,7 @@ class _Training:
     def _sample(self, metrics: dict[str, Any]) -> None:
         assert self._write_sample is not None
         random_state = capture_random_state()
-        with self._meter.pause(), torch.no_grad():
+        with self._meter.pause(), self._state.averaged(), torch.no_grad():
             metrics["samples"] = [
                 self._write_sample(self._state.model, self._run.tokenizer, prompt)
                 for prompt in self._config.samples.prompts
@@ -247,7 +247,7 @@ class _Training:
         restore_random_state(random_state)
 
     def _save(self, metric: float | None = None) -> None:
-        with self._meter.pause():
+        with self._meter.pause(), self._state.averaged():
             self._state.wall_seconds = self._meter.wall_seconds
             self._saver.save(self._state, metric)
 

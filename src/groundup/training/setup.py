@@ -168,7 +168,7 @@ def build_state(config: RunConfig) -> TrainingState:
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     model = TransformerLM.from_config(config.model, device="cpu").to(torch.device(config.device))
     compile_model(model, config)
-    optimizer = build_optimizer(model, config.optimizer)
+    optimizer = build_optimizer(model, config.optimizer, config.num_steps)
     if config.device.startswith("cuda"):
         # A number and a tensor round differently, and a recorded step can only read a tensor: with
         # numbers in the plain steps a resumed run would not have the bits of an uninterrupted one.

@@ -4,6 +4,8 @@ What is not in here (settings, data, the order of batches) is the same in every 
 the run, so a state decides all that follows.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +51,18 @@ class TrainingState:
         """The latest step that changed the weights: what a checkpoint is a state of."""
         return self.step - self.num_skipped_in_row
 
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it the weights are their averages, if the optimizer keeps any.
+
+        Averages are what is evaluated, sampled and saved; the latest weights wait in their place.
+        """
+        self.optimizer.exchange_averages()
+        try:
+            yield
+        finally:
+            self.optimizer.exchange_averages()
+
     def count_step(self, loss: float, is_skipped: bool) -> None:
         """Note the outcome of one more step."""
         self.step += 1
@@ -84,6 +98,10 @@ class TrainingState:
         # The settings decide over learning rate and weight decay, also where they have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)
+        self.optimizer.exchange_averages()
+        if self.optimizer.average_decay is None:
+            for state in self.optimizer.state.values():
+                state.pop("average", None)
         counters = checkpoint.state
         self.step = checkpoint.step
         self.num_skipped_in_row = 0

@@ -1,0 +1,304 @@
+"""Who has the lower validation loss after the same seconds: our recipe, or nanoGPT's?
+
+    python benchmarks/race.py configs/train/speedrun.yaml --seconds 60 --seeds 0 1 2 --out race.json
+
+Ours is `groundup train` with the settings of the file. The peer is nanoGPT's form and recipe at
+the same shape: LayerNorm, learned positions, GELU, tied embeddings, its initial values, AdamW with
+decay 0.1 on all matrices, a cosine to a tenth, windows sampled independently, the model compiled;
+it runs once for each of `--rates`, and its best counts. Both read the same shards and are
+evaluated on the same windows.
+
+Each entry is a process of its own. It is compiled and its step is timed first; it then takes as
+many steps as fit into the seconds, so that neither compilation nor evaluation counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groundup.config import load_settings
+from groundup.model.config import ModelConfig
+from groundup.planner import count_parameters
+from groundup.runs.config import RunConfig, with_num_steps
+from groundup.tokenizer import Tokenizer
+from groundup.training.evaluation import Evaluator
+from groundup.training.execution import resolve_device
+from groundup.training.loop import train
+from groundup.training.setup import RunData, build_evaluator, open_data
+from rows import OURS, Json
+from train_peers import GptLM, fused_adamw, gpt_form, take_step
+
+_PEER = "nanoGPT"
+_TIMED_STEPS = 200
+_OFF = {"every_steps": 0}
+_NUM_EVALUATIONS = 10
+# The factor on the standard error that gives an interval of 95% for so many seeds (Student's t).
+_T = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", type=Path, help="our recipe")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="our settings")
+    parser.add_argument("--seconds", nargs="+", type=float, default=[60.0])
+    parser.add_argument("--peer-seconds", type=float, help="the peer's: the longest of ours")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--rates", nargs="*", type=float, default=[6e-4, 1e-3, 3e-3])
+    parser.add_argument("--peer-seeds", nargs="+", type=int, help="the peer's: as ours")
+    parser.add_argument("--out", type=Path, default=Path("build/race.json"))
+    options = parser.parse_args()
+    changes = dict(one.split("=", 1) for one in options.set)
+    values = {name: _parsed(value) for name, value in changes.items()}
+    config = resolve_device(load_settings(RunConfig, options.config, values))
+    entries: list[Json] = [
+        {"tool": OURS, "seconds": seconds, "seed": seed, "settings": values}
+        for seconds in options.seconds
+        for seed in options.seeds
+    ]
+    entries += [
+        {"tool": _PEER, "seconds": options.peer_seconds or max(options.seconds)}
+        | {"seed": seed, "rate": rate}
+        for rate in options.rates
+        for seed in options.peer_seeds or options.seeds
+    ]
+    results = []
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for entry in entries:
+        # A process of its own: memory, compiled code and random state begin anew.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            result = pool.apply(_run, (entry, config))
+        results.append(result)
+        # Kept at once: a race is long.
+        options.out.write_text(json.dumps({"config": str(options.config), "results": results}))
+        print(_describe(result), flush=True)
+    print(_table(results))
+    return 0
+
+
+def _parsed(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _run(entry: Json, config: RunConfig) -> Json:
+    config = config.model_copy(update={"seed": entry["seed"]})
+    began = time.monotonic()
+    result = (_run_ours if entry["tool"] == OURS else _run_peer)(entry, config)
+    return entry | result | {"process_seconds": round(time.monotonic() - began, 1)}
+
+
+def _run_ours(entry: Json, config: RunConfig) -> Json:
+    """Train for some steps to time one, then for as many as fit into the seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        quiet = {"runs_folder": Path(folder), "samples": config.samples.model_copy(update=_OFF)}
+        config = config.model_copy(update=quiet)
+        num_timed = _TIMED_STEPS if config.device.startswith("cuda") else 6
+        timed = _with(config, num_timed, "timed", evaluations=1, logs=2)
+        train(timed)
+        speed = _records(timed)[-1]["tokens_per_second"]
+        num_steps = max(1, round(entry["seconds"] * speed / config.tokens_per_step))
+        whole = _with(config, num_steps, "whole", evaluations=_NUM_EVALUATIONS, logs=20)
+        summary = train(whole)
+        records = _records(whole)
+    curve = [(one["tokens"], one["validation_loss"]) for one in records if "validation_loss" in one]
+    speeds = [one["tokens_per_second"] for one in records[3:] if "tokens_per_second" in one]
+    return {
+        "parameters": sum(count_parameters(config.model).values()),
+        "tokens": summary.tokens,
+        "milliseconds": 1e3 * config.tokens_per_step / statistics.median(speeds or [speed]),
+        "loss": records[-1].get("loss"),
+        "validation_loss": summary.validation_loss,
+        "bits_per_byte": summary.bits_per_byte,
+        "curve": curve,
+    }
+
+
+def _records(config: RunConfig) -> list[Json]:
+    lines = (config.run_folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _with(
+    config: RunConfig, num_steps: int, name: str, *, evaluations: int, logs: int
+) -> RunConfig:
+    """The run with another length, evaluated and logged so often, saved at its end alone."""
+    config = with_num_steps(config, num_steps)
+    evaluation = {"every_steps": max(1, num_steps // evaluations)}
+    logging = {"every_steps": max(1, num_steps // logs)}
+    return config.model_copy(
+        update={
+            "name": name,
+            "evaluation": config.evaluation.model_copy(update=evaluation),
+            "logging": config.logging.model_copy(update=logging),
+            "checkpoints": config.checkpoints.model_copy(update=_OFF),
+        }
+    )
+
+
+class _Peer(nn.Module):
+    """`GptLM` as an evaluator asks a model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.lm = GptLM(gpt_form(config))
+        for name, parameter in self.lm.named_parameters():
+            # nanoGPT's initial values: what a block adds begins smaller, the deeper the model.
+            if name.endswith(("output.weight", "down.weight")):
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.num_layers))
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.lm.token_embedding.weight
+
+    def loss(self, ids: Tensor, targets: Tensor, reduction: str) -> Tensor:
+        assert reduction == "sum"
+        loss: Tensor = self.lm(ids, targets) * targets.numel()
+        return loss
+
+
+def _run_peer(entry: Json, config: RunConfig) -> Json:
+    torch.manual_seed(entry["seed"])
+    torch.set_float32_matmul_precision("high")
+    device = torch.device(config.device)
+    data = open_data(config, Tokenizer.load(config.data.tokenizer))
+    evaluator = build_evaluator(config, data)
+    assert evaluator is not None
+    model = _Peer(config.model).to(device)
+    compute_loss = torch.compile(model.lm) if device.type == "cuda" else model.lm
+    step = functools.partial(take_step, compute_loss)
+    batches = _IndependentWindows(data, config, device)
+    optimizer = fused_adamw(model, 0.0)
+    # At a rate of zero weights stay, and averages of gradients are forgotten within some steps.
+    for _ in range(10):
+        step(optimizer, 1.0, batches.sample())
+    milliseconds = _time_steps(lambda: step(optimizer, 1.0, batches.sample()), device)
+    num_steps = max(1, round(1e3 * entry["seconds"] / milliseconds))
+    optimizer = fused_adamw(model, 0.0)
+    every, curve, loss = max(1, num_steps // _NUM_EVALUATIONS), [], torch.zeros(())
+    for number in range(1, num_steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = entry["rate"] * _cosine(number, num_steps)
+        loss, _ = step(optimizer, 1.0, batches.sample())
+        if number % every == 0:
+            curve.append((number * config.tokens_per_step, _evaluate(evaluator, model).loss))
+    evaluation = _evaluate(evaluator, model)
+    return {
+        "parameters": sum(one.numel() for one in model.parameters()),
+        "tokens": num_steps * config.tokens_per_step,
+        "milliseconds": milliseconds,
+        "loss": loss.item(),
+        "validation_loss": evaluation.loss,
+        "bits_per_byte": evaluation.bits_per_byte,
+        "curve": curve,
+    }
+
+
+class _IndependentWindows:
+    """Batches of windows that begin anywhere in the split, held on the device."""
+
+    def __init__(self, data: RunData, config: RunConfig, device: torch.device) -> None:
+        ids = data.train.read(0, data.train.num_ids).astype("int32")
+        self._ids = torch.from_numpy(ids).to(device)
+        self._offsets = torch.arange(config.model.context_length + 1, device=device)
+        self._last = data.train.num_ids - len(self._offsets)
+        self._batch_size = config.batch_size
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        starts = torch.randint(self._last + 1, (self._batch_size, 1), device=self._ids.device)
+        windows = self._ids[starts + self._offsets].long()
+        return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+
+def _time_steps(step: Any, device: torch.device) -> float:
+    num_steps = _TIMED_STEPS // 2 if device.type == "cuda" else 3
+    _wait_for(device)
+    began = time.perf_counter()
+    for _ in range(num_steps):
+        step()
+    _wait_for(device)
+    return 1e3 * (time.perf_counter() - began) / num_steps
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _evaluate(evaluator: Evaluator, model: _Peer) -> Any:
+    kind = model.output_weight.device.type
+    half = functools.partial(torch.autocast, kind, torch.bfloat16, enabled=kind == "cuda")
+    return evaluator(model, half)  # type: ignore[arg-type]
+
+
+def _cosine(step: int, num_steps: int, least: float = 0.1) -> float:
+    warmup = min(150, num_steps // 4)
+    if step <= warmup:
+        return step / max(1, warmup)
+    progress = (step - warmup) / max(1, num_steps - warmup)
+    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _name(result: Json) -> str:
+    rate = f" at {result['rate']:g}" if "rate" in result else ""
+    return f"{result['tool']}{rate}, {result['seconds']:g} s"
+
+
+def _describe(result: Json) -> str:
+    return (
+        f"{_name(result)}, seed {result['seed']}: validation loss {result['validation_loss']:.4f}, "
+        f"{result['bits_per_byte']:.4f} bits per byte, {result['tokens'] / 1e6:.0f}M tokens, "
+        f"{result['milliseconds']:.2f} ms a step, {result['parameters'] / 1e6:.1f}M parameters, "
+        f"{result['process_seconds']:.0f} s in all"
+    )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and half the width of its interval of 95%; infinite for a single value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.inf
+    factor = _T.get(len(values), 2.3)
+    return mean, factor * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _table(results: list[Json]) -> str:
+    """A line for each entry over its seeds; who leads is said where intervals do not meet."""
+    groups: dict[str, list[Json]] = {}
+    for result in results:
+        groups.setdefault(_name(result), []).append(result)
+    lines, peers = [], []
+    for name, group in groups.items():
+        mean, half = interval([one["validation_loss"] for one in group])
+        spread = f"± {half:.4f}" if math.isfinite(half) else "(one seed)"
+        bits = statistics.fmean(one["bits_per_byte"] for one in group)
+        lines.append(f"{name:32} {mean:.4f} {spread}, {bits:.4f} bits per byte")
+        if group[0]["tool"] == _PEER:
+            peers.append((mean, half, name))
+    if peers:
+        best, best_half, best_name = min(peers)
+        for name, group in groups.items():
+            if group[0]["tool"] == OURS:
+                mean, half = interval([one["validation_loss"] for one in group])
+                verdict = "leads" if mean + half < best - best_half else "no winner"
+                lines.append(f"{name} against {best_name}: {best - mean:+.4f} lower, {verdict}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
