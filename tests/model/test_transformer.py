@@ -193,7 +193,7 @@ def test_a_block_sees_its_mix_of_input_and_embeddings() -> None:
     assert torch.equal(model(ids), plain(ids))
     with torch.no_grad():
         for index, mix in enumerate(model.input_mixes):
-            mix.weight.copy_(torch.tensor([0.5 + index, 2.0 - index]))
+            mix.weight.data = torch.tensor([0.5 + index, 2.0 - index])
     first = x = model.embed(ids)
     for index, block in enumerate(model.blocks):
         x = block((0.5 + index) * x + (2.0 - index) * first)

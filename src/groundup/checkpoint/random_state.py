@@ -17,11 +17,14 @@ from groundup.errors import CheckpointError
 _log = logging.getLogger(__name__)
 
 
-def capture_random_state() -> dict[str, Any]:
+def capture_random_state(device: torch.device | None = None) -> dict[str, Any]:
     """What restore_random_state needs to continue from here.
 
     CUDA devices are included once CUDA is in use: before, they have sampled nothing.
+
+    device: where all of the work is done; generators of another kind of device are left out.
     """
+    kinds = {"cuda", "mps"} if device is None else {device.type}
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
         "python": {"version": version, "words": _encode(np.array(words, "<u4")), "gauss": gauss},
@@ -29,9 +32,10 @@ def capture_random_state() -> dict[str, Any]:
         "torch": _encode_tensor(torch.get_rng_state()),
         "cuda": [],
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if "cuda" in kinds and in_use:
         state["cuda"] = [_encode_tensor(one) for one in torch.cuda.get_rng_state_all()]
-    if torch.backends.mps.is_available():
+    if "mps" in kinds and torch.backends.mps.is_available():
         state["mps"] = _encode_tensor(torch.mps.get_rng_state())
     return state
 

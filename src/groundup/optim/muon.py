@@ -11,7 +11,7 @@ from torch import Tensor
 from groundup.errors import ConfigError, check_choice
 from groundup.nn.limits import Kernels
 from groundup.optim.adamw import AdamW
-from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
+from groundup.optim.base import Optimizer, Parameters
 from groundup.optim.orthogonalization import orthogonalize
 
 # AdamW moves a weight by about this much of lr (root mean square); an orthogonal matrix of (rows,
@@ -26,8 +26,7 @@ class Muon(AdamW):
         θ <- θ - lr λ θ;         θ <- θ - lr · 0.2 √max(rows, columns) · D
 
     A group of kind "adamw" holds anything and moves as `AdamW` does, by `betas`, `eps` and
-    `kernels`. Matrices of one shape, or of its transpose, are orthogonalized together. A matrix
-    keeps M in `momentum`.
+    `kernels`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
     """
@@ -82,40 +81,52 @@ class Muon(AdamW):
         if group["kind"] == "adamw":
             super()._update(parameters, group, gradient_scale, skip)
             return
-        states = [self.state[parameter] for parameter in parameters]
-        for parameter, state in zip(parameters, states, strict=True):
+        for parameter in parameters:
+            state = self.state[parameter]
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
-        momenta = [state["momentum"] for state in states]
-        gradients = gradients_of(parameters, gradient_scale)
-        with unchanged_where(skip, [*parameters, *momenta]):
-            torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-            ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            for alike in _same_shapes(parameters):
-                self._move([parameters[i] for i in alike], [ahead[i] for i in alike], group["lr"])
+        for alike in _same_shapes(parameters):
+            self._move(alike, group, gradient_scale, skip)
 
-    def _move(self, parameters: list[Tensor], ahead: list[Tensor], lr: float | Tensor) -> None:
-        """Orthogonalize matrices of one shape in one batch, tall ones transposed, and apply."""
-        wide = torch.stack([_wide(matrix) for matrix in ahead])
+    def _move(
+        self,
+        parameters: list[Tensor],
+        group: dict[str, Any],
+        gradient_scale: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        """One step of matrices of one shape, stacked: few operations, whatever their number."""
+        rows, columns = parameters[0].shape
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        before = torch.stack(momenta)
+        gradients = torch.stack([one.grad for one in parameters if one.grad is not None])
+        if gradient_scale is not None:
+            gradients.mul_(gradient_scale)
+        momentum = torch.lerp(before, gradients, 1 - group["momentum"])
+        ahead = gradients.lerp_(momentum, group["momentum"])
+        wide = ahead if rows <= columns else ahead.mT
         directions = orthogonalize(wide, self.num_orthogonalization_steps).to(wide.dtype)
-        directions.mul_(lr * (_MOVE_OF_ADAMW * math.sqrt(wide.shape[-1])))
-        for parameter, direction in zip(parameters, directions, strict=True):
-            _wide(parameter).sub_(direction)
+        directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(rows, columns)))
+        decay = group["lr"] * group["weight_decay"]
+        if skip is not None:
+            # What comes of a gradient that is not finite must not meet an arithmetic operation.
+            is_skipped = skip.bool()
+            momentum = torch.where(is_skipped, before, momentum)
+            directions = torch.where(is_skipped, 0.0, directions)
+            decay = decay * (1 - skip)
+        torch._foreach_copy_(momenta, momentum.unbind())
+        torch._foreach_mul_(parameters, 1 - decay)
+        directions = directions if rows <= columns else directions.mT
+        torch._foreach_sub_(parameters, directions.unbind())
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"num_orthogonalization_steps": self.num_orthogonalization_steps}
         return {**super().__getstate__(), **own}
 
 
-def _wide(matrix: Tensor) -> Tensor:
-    """The matrix with its longer side along the rows: itself, or its transpose."""
-    return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
-
-
-def _same_shapes(matrices: list[Tensor]) -> list[list[int]]:
-    """The indices of matrices that can be stacked once tall ones are transposed."""
-    batches: dict[tuple[object, ...], list[int]] = {}
-    for index, matrix in enumerate(matrices):
-        batches.setdefault((*sorted(matrix.shape), matrix.dtype), []).append(index)
-    return list(batches.values())
+def _same_shapes(matrices: list[Tensor]) -> list[list[Tensor]]:
+    """The matrices in lists that can be stacked."""
+    stacks: dict[tuple[object, ...], list[Tensor]] = {}
+    for matrix in matrices:
+        stacks.setdefault((matrix.shape, matrix.dtype), []).append(matrix)
+    return list(stacks.values())

@@ -285,15 +285,14 @@ def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: Opti
 
 
 def _muon_temporaries(config: ModelConfig) -> int:
-    """Of all matrices the scaled gradient, the look ahead, and weight and momentum as they were, in
-    case the step is undone; of the largest stack of one shape three copies and two squares."""
-    shapes = [tuple(sorted(shape)) for shape in block_matrices(config)]
+    """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
+    iterate and the next) and two squares."""
+    shapes = block_matrices(config)
     stacks = []
-    for short, long in set(shapes):
-        count = shapes.count((short, long))
-        stacks.append(count * (3 * short * long + 2 * short**2))
-    everything = sum(short * long for short, long in shapes)
-    return FLOAT32_BYTES * config.num_layers * (4 * everything + max(stacks))
+    for shape in set(shapes):
+        short, long = sorted(shape)
+        stacks.append(shapes.count(shape) * (5 * short * long + 2 * short**2))
+    return FLOAT32_BYTES * config.num_layers * max(stacks)
 
 
 @cache

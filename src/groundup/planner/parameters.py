@@ -35,10 +35,11 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
 
 def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
     """The shape of each matrix of one block: query, output, key, value, then the feed-forward's."""
-    d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
-    num_wide = 3 if config.feed_forward == "swiglu" else 2
+    d_model, d_ff = config.d_model, config.feed_forward_dim
+    d_key_value = config.key_value_heads * config.d_head
+    num_in = 2 if config.feed_forward == "swiglu" else 1
     attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
-    return attention + [(d_model, config.feed_forward_dim)] * num_wide
+    return [*attention, *[(d_ff, d_model)] * num_in, (d_model, d_ff)]
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
