@@ -58,7 +58,10 @@ def check_model(model: nn.Module, state: Mapping[str, Any]) -> None:
 def check_shapes(
     expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
 ) -> None:
-    """The same for the shapes alone, which are known before a model is built or a file is read."""
+    """`check_model` by the shapes alone, which are known before a model is built or a file is read.
+
+    expected: of the model.   stored: of the checkpoint.
+    """
     if differences := shape_differences(expected, stored):
         raise CheckpointError(
             f"the checkpoint belongs to another model: {differences}; build the model with the "
@@ -69,7 +72,8 @@ def check_shapes(
 def shape_differences(
     expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
 ) -> str:
-    """What a checkpoint lacks, has too much or in another shape; empty where all is as expected."""
+    """What a checkpoint of shapes `stored` lacks, has too much or in another shape; empty where all
+    is as `expected`."""
     complaints = []
     if missing := [name for name in expected if name not in stored]:
         complaints.append(f"the checkpoint lacks {_enumerate(missing)}")

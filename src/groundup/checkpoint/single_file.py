@@ -56,6 +56,8 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
 
     A file that is not one of `save_checkpoint` and a state that does not fit are refused with a
     CheckpointError before anything is changed.
+
+    src: a path, or a file open for reading.
     """
     value = _load_value(src)
     try:

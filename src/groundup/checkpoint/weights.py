@@ -62,13 +62,21 @@ _KINDS_BY_FIRST_BYTES = {
 def save_weights(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> str:
-    """Write tensors of any device, stride and sharing; return the file's content id."""
+    """Write tensors of any device, stride and sharing; return the file's content id.
+
+    path: of the safetensors file, written at once and whole.   tensors: by name.
+    metadata: texts that stand in the file's header beside the shapes.
+    """
     return save_stream(path, WeightStream(tensors, metadata))
 
 
 def load_weights(source: PathLike | bytes, name: str = "the data") -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of the bytes of one (called `name` in errors), on
-    the CPU. Names that shared one tensor when it was written share one again."""
+    """The tensors of a safetensors file, on the CPU.
+
+    Names that shared one tensor when it was written share one again.
+
+    source: the path, or the bytes of such a file, which errors call `name`.
+    """
     return read_weights(source, name)[0]
 
 

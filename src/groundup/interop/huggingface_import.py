@@ -63,6 +63,10 @@ def import_huggingface(
     """Make the run folder `name` from a checkpoint folder; gives its path.
 
     Everything is checked before the run folder appears, which is at once and whole.
+
+    folder: with config.json, the weights in safetensors and the tokenizer.
+    runs_folder: where the run folder is made.
+    context_length: of the new run; that of the checkpoint by default.
     """
     folder = Path(folder)
     destination = _new_run_folder(name, Path(runs_folder))

@@ -127,7 +127,10 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """What the output layer sees: the last block's vectors, normalized. See `forward`."""
+        """What the output layer sees: the last block's vectors, normalized.
+
+        token_positions, cache: as in `forward`.
+        """
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "

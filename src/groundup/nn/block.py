@@ -71,6 +71,7 @@ class TransformerBlock(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
+        """The block's output for x; token_positions and cache as in `MultiHeadSelfAttention`."""
         if self.norm == "pre":
             attended = self.attention(self.attention_norm(x), token_positions, cache)
             x, normal = self.feed_forward_norm.of_sum(x, attended)

@@ -43,6 +43,7 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "... queries d_v"]:
     """softmax(Q Kᵀ / √d_k) V.
 
+    query, key, value: Q, K and V.
     mask: True where a query may attend to a key; all may without it.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])

@@ -27,7 +27,7 @@ class LayerCache:
         values: Float[Tensor, "rows kv_heads seq d_head"],
         token_positions: Int[Tensor, "rows seq"],
     ) -> None:
-        """Put each row's new keys and values at their positions."""
+        """Put each row's new keys and values at their `token_positions`."""
         rows = torch.arange(len(keys), device=keys.device)[:, None]
         # What two tensors around a slice index comes first: (rows, seq, kv_heads, d_head).
         self.keys[rows, :, token_positions] = keys.transpose(1, 2).to(self.keys.dtype)
@@ -74,7 +74,7 @@ class KVCache:
         return LayerCache(self.keys[number], self.values[number])
 
     def rows(self, first: int, stop: int) -> KVCache:
-        """A view of some rows."""
+        """A view of the rows from `first` to before `stop`."""
         return self._view(self.keys[:, first:stop], self.values[:, first:stop])
 
     def up_to(self, num_positions: int) -> KVCache:

@@ -20,6 +20,7 @@ def build_optimizer(
 ) -> Optimizer:
     """The optimizer over all parameters of the model that learn, in the groups they belong to.
 
+    config: its kind and settings.
     num_steps: the length of the run, which `average_over` is a fraction of.
     """
     optimizer = _build(model, config)
@@ -77,6 +78,9 @@ def set_learning_rates(
     """Give every group its learning rate for the step; returns the one of `config.learning_rate`.
 
     Matrices under Muon have a maximum of their own and follow the same schedule.
+
+    optimizer: whose groups change.   schedule: what a step gets of the maximum of `config`.
+    step: counted from 0, of `num_steps`.
     """
     fraction = learning_rate_at(step, schedule, 1.0, num_steps)
     for group in optimizer.param_groups:

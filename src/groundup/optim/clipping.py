@@ -18,7 +18,9 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
         g <- g · min(1, max_norm / (‖g‖ + 1e-6))
 
-    Parameters without a gradient are skipped. Returns ‖g‖ as it was before.
+    Returns ‖g‖ as it was before.
+
+    parameters: whose gradients are scaled; those without one are skipped.
     """
     gradients = _gradients(parameters)
     norm = _norm(gradients)

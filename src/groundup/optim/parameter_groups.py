@@ -17,6 +17,7 @@ def decay_groups(
 
     Linear layers get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
 
+    model: whose parameters are grouped.   weight_decay: of linear layers.
     embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
         table that is the output layer too counts as an embedding.
     """

@@ -23,7 +23,8 @@ def cosine_schedule(
         T_w <= t <= T_c: min + (1 + cos(π (t - T_w) / (T_c - T_w))) / 2 · (max - min)
         t > T_c:         min
 
-    step: t, from 0.   warmup_steps: T_w.   cosine_steps: T_c, the step at which the cosine ends.
+    step: t, from 0.   max_learning_rate, min_learning_rate: max and min.
+    warmup_steps: T_w.   cosine_steps: T_c, the step at which the cosine ends.
     """
     if not 0 <= warmup_steps <= cosine_steps:
         raise ConfigError(
@@ -45,7 +46,7 @@ def learning_rate_at(
     The warm-up is read one step ahead, so that the first step has a learning rate above 0 and the
     last of the warm-up the full one. Stages that a short run has no room for are cut off.
 
-    step: counted from 0.   max_learning_rate: the one after the warm-up.
+    step: counted from 0.   schedule: its form.   max_learning_rate: the one after the warm-up.
     num_steps: the length of the run, at least 1.
     """
     if num_steps < 1:

@@ -144,7 +144,12 @@ def expected_duration(
     kind: DeviceKind,
     precision: str,
 ) -> Duration:
-    """The time of a run's steps on a device, by its name as torch or `describe_cpu` has it."""
+    """The time of a run's steps on a device.
+
+    config, batch_size, num_steps: the model and the length of the run.
+    peak_flops_per_second: what the device does at best in `precision`.
+    device: its name as torch or `describe_cpu` has it.   kind: cpu, cuda or mps.
+    """
     row = find_accelerator(device)
     name = device if row is None else row.name
     return Duration(

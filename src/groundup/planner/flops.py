@@ -44,7 +44,7 @@ def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
 
 
 def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[str, int]:
-    """All matmuls of a forward pass over one sequence, by component; their sum is the whole.
+    """All matmuls of a forward pass of the model `config` over one sequence, by component.
 
     Without `num_tokens` the sequence fills the context. `output_head` is
     2 · num_tokens · d_model · vocab_size.
@@ -57,7 +57,8 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
 
 
 def step_flops(config: ModelConfig, batch_size: int) -> int:
-    """Forward and backward over a batch; backward counts as twice forward."""
+    """Forward and backward of the model `config` over `batch_size` whole sequences; backward counts
+    as twice forward."""
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
 
 

@@ -136,7 +136,7 @@ def find_accelerator(device_name: str) -> Accelerator | None:
 
 
 def describe_cpu(num_cores: int, memory_bytes: int) -> Accelerator:
-    """A row for a processor: what its cores could do at best, roughly."""
+    """A row for a processor with `memory_bytes`: what `num_cores` could do at best, roughly."""
     rate = num_cores * _CPU_CORE_FLOPS_PER_SECOND
     name = f"CPU of {num_cores} core{'' if num_cores == 1 else 's'}"
     return Accelerator(name, None, None, rate, memory_bytes, "by count, cores x 32 x 3 GHz")
@@ -183,7 +183,8 @@ def rate_in(accelerator: Accelerator, precision: Precision) -> float | None:
 
 
 def peak_flops_per_second(device_name: str, precision: Precision) -> float | None:
-    """The most operations a second the device can do in `precision`; None when that is not known.
+    """The most operations a second that `device_name` can do in `precision`; None when that is not
+    known.
 
     "tf32" is float32 data multiplied by tensor cores, "float32" full precision throughout.
     """

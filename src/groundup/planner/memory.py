@@ -92,7 +92,8 @@ class TrainingMemory:
         return sum(self.activations_per_sequence.values())
 
     def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
-        """The peak of a step; where micro-batches add up their gradients, all of these stay."""
+        """The peak of a step with `micro_batch` sequences at once; where micro-batches add up their
+        gradients (`accumulates`), all of these stay."""
         moments = self.moments(micro_batch, accumulates=accumulates)
         tensors = self.state_bytes + self.workspaces + max(moments.values())
         if self.execution.device == "cpu":
@@ -110,7 +111,10 @@ class TrainingMemory:
         return held + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
 
     def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
-        """Bytes of tensors above the fixed ones where a step may be fullest."""
+        """Bytes of tensors above the fixed ones where a step may be fullest.
+
+        micro_batch, accumulates: as in `bytes_at`.
+        """
         config, execution = self.config, self.execution
         tokens = micro_batch * config.context_length
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies
@@ -136,7 +140,10 @@ class TrainingMemory:
         }
 
     def largest_micro_batch(self, memory_bytes: int, *, accumulates: bool = False) -> int:
-        """The most sequences at once that fit; 0 where not even one does."""
+        """The most sequences at once that fit into `memory_bytes`; 0 where not even one does.
+
+        accumulates: as in `bytes_at`.
+        """
         low, high = 0, _LARGEST_MICRO_BATCH
         while low < high:
             middle = (low + high + 1) // 2
@@ -147,14 +154,18 @@ class TrainingMemory:
         return low
 
     def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
-        """The most sequences at once that fit and cut a batch evenly; 0 where not even one does."""
+        """The most sequences at once that fit into `memory_bytes` and cut `batch_size` evenly; 0
+        where not even one does."""
         if self.fits(batch_size, memory_bytes, accumulates=False):
             return batch_size
         most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, accumulates=True))
         return next((size for size in range(most, 0, -1) if batch_size % size == 0), 0)
 
     def fits(self, micro_batch: int, memory_bytes: int, *, accumulates: bool = False) -> bool:
-        """Whether a step leaves room for what else a device or a process has to hold."""
+        """Whether a step leaves of `memory_bytes` what else a device or a process has to hold.
+
+        micro_batch, accumulates: as in `bytes_at`.
+        """
         return self.bytes_at(micro_batch, accumulates=accumulates) <= self._usable(memory_bytes)
 
     def _usable(self, memory_bytes: int) -> int:
@@ -236,7 +247,8 @@ def training_memory(
 
 
 def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int) -> int:
-    """`largest_divisor`, or an error that says what is too large."""
+    """`largest_divisor` of `memory` for `batch_size` and `memory_bytes`, or an error that says what
+    is too large."""
     size = memory.largest_divisor(batch_size, memory_bytes)
     if size == 0:
         raise ConfigError(
@@ -249,7 +261,8 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
 
 
 def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
-    """Memory of weights, gradients and optimizer state in float32, whatever the batch.
+    """Memory of the model `config`: weights, gradients and optimizer state in float32, whatever the
+    batch.
 
     AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks and
     leaves the rest to AdamW.

@@ -43,8 +43,11 @@ def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:
-    """Raise ConfigError, before anything is allocated, for a model whose weights in float32, RoPE
-    tables and caches of so many whole sequences are more than the memory there is."""
+    """Raise ConfigError, before anything is allocated, for a model that `memory_bytes` cannot hold.
+
+    config: the model; its weights in float32 and its RoPE tables count.
+    num_sequences: whole sequences whose keys and values are cached.
+    """
     weights = FLOAT32_BYTES * sum(count_parameters(config).values())
     per_position = config.d_head if config.positions == "rope" else 0
     per_position += num_sequences * 2 * config.key_value_heads * config.d_head

@@ -263,7 +263,11 @@ def two_line_plan(
     tokens_in_corpus: int | None = None,
     optimizer: OptimizerName = "adamw",
 ) -> list[str]:
-    """Two lines: the parameters and the memory they take; the tokens and operations of the run."""
+    """Two lines: the parameters and the memory they take; the tokens and operations of the run.
+
+    config, batch_size, num_steps: the model and the length of the run.
+    tokens_in_corpus: tells how many epochs that is.   optimizer: its state counts.
+    """
     num_parameters = sum(count_parameters(config).values())
     state_bytes = training_state_bytes(config, optimizer)
     tokens_per_step = batch_size * config.context_length
@@ -282,7 +286,10 @@ def two_line_plan(
 
 
 def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> str:
-    """One line for the log of a run: the peak of a step, and what it is made of."""
+    """One line for the log of a run: the peak of a step, and what it is made of.
+
+    memory: of the run's step.   micro_batch: sequences at once, of the `batch_size` of a step.
+    """
     peak = memory.bytes_at(micro_batch, accumulates=micro_batch < batch_size)
     at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
     if micro_batch < batch_size:

@@ -72,7 +72,7 @@ class ResumeReport:
 def verify_resume(
     run_folder: str | os.PathLike[str], num_steps: int = 8, scratch: Path | None = None
 ) -> ResumeReport:
-    """Train `num_steps` steps of a run with and without a kill, and compare to the bit.
+    """Train `num_steps` steps of the run in `run_folder` with and without a kill; compare the bits.
 
     The run itself is left alone. `scratch` is where the two runs go, a temporary folder by default.
     """
