@@ -121,6 +121,10 @@ class RunConfig(Settings):
     runs_folder: Path = Path("runs")
     """Where run folders are made."""
 
+    start_from: Path | None = None
+    """Begin with the weights of the run in this folder instead of new ones. Its model settings and
+    its tokenizer must be this run's; the context may differ, and the vocabulary may grow."""
+
     num_steps: int = Field(5_000, ge=1, le=MAX_STEPS)
     """Optimizer steps to take."""
 

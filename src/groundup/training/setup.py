@@ -52,6 +52,7 @@ from groundup.training.execution import (
     planned_memory,
 )
 from groundup.training.metrics import base_record, learning_rate_of
+from groundup.training.start import Start
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
 
@@ -119,10 +120,17 @@ def open_run(
         check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
         if not allow_changes:
             check_saved(folder.config_file, config, checkpoint)
+    start = None
+    if config.start_from is not None and checkpoint is None:
+        start = Start.open(config.start_from, config.model, tokenizer)
+        environment["start_from"] = start.lineage()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
     state = build_state(config)
     if checkpoint is not None:
         state.restore(checkpoint)
+    elif start is not None:
+        start.load_into(state.model)
+        _log.info("begins with the weights of %s", start.checkpoint.path)
     trackers = open_trackers(config, folder.path)
     if resume:
         write_json_atomic(folder.environment_file, environment)

@@ -1,0 +1,112 @@
+"""A new run that begins with the weights of another: what has to fit, and what is remembered."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
+from groundup.errors import CheckpointError, ConfigError
+from groundup.files import hash_file
+from groundup.model import ModelConfig, TransformerLM
+from groundup.model.shapes import weight_shapes
+from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+
+# What decides nothing about the weights, or nothing about how they are to be read.
+_MAY_DIFFER = {
+    "vocab_size",
+    "context_length",
+    "embedding_scale",
+    "initialization",
+    "zero_outputs",
+    "kernels",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run begins from, checked against the run's model and tokenizer."""
+
+    folder: RunFolder
+    config: ModelConfig
+    checkpoint: Checkpoint
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer) -> Start:
+        """The newest checkpoint of the run in `path`.
+
+        The context may be longer or shorter than its own, and the vocabulary larger, if the ids
+        that both have mean the same.
+
+        config, tokenizer: of the run that is to begin.
+        """
+        folder = RunFolder(path)
+        if not folder.has_run():
+            raise ConfigError(f"{path} is not a run folder: start from one with a config.yaml")
+        source = folder.read_config().model
+        _check_settings(path, source, config)
+        _check_tokenizer(path, Tokenizer.load(folder.tokenizer_file), tokenizer)
+        checkpoints = CheckpointFolder(folder.checkpoints)
+        if not checkpoints.steps():
+            raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
+        checkpoint = checkpoints.newest()
+        check_shapes(weight_shapes(source), checkpoint.model_shapes())
+        return cls(folder, source, checkpoint)
+
+    def lineage(self) -> dict[str, Any]:
+        """For environment.json: which weights these are."""
+        return {
+            "run": str(self.folder.path.absolute()),
+            "step": self.checkpoint.step,
+            "weights": hash_file(self.checkpoint.path / "model.safetensors"),
+        }
+
+    @torch.no_grad()
+    def load_into(self, model: TransformerLM) -> None:
+        """Copy the weights; rows of ids that the checkpoint does not have stay as they are."""
+        own: dict[str, Tensor] = model.state_dict()
+        for name, weight in self.checkpoint.model_state().items():
+            target = own[name]
+            target[: len(weight)].copy_(weight)
+
+
+def _check_settings(path: str | os.PathLike[str], source: ModelConfig, config: ModelConfig) -> None:
+    theirs, ours = (one.model_dump(exclude=_MAY_DIFFER) for one in (source, config))
+    theirs |= {"d_ff": source.feed_forward_dim, "num_kv_heads": source.key_value_heads}
+    ours |= {"d_ff": config.feed_forward_dim, "num_kv_heads": config.key_value_heads}
+    differing = [
+        f"model.{name} is {ours[name]} and there {value}"
+        for name, value in theirs.items()
+        if ours[name] != value
+    ]
+    if source.input_scale != config.input_scale:
+        differing.append(
+            f"embeddings are scaled by {config.input_scale:g} and there by {source.input_scale:g} "
+            f"(set model.embedding_scale)"
+        )
+    if config.vocab_size < source.vocab_size:
+        differing.append(
+            f"model.vocab_size is {config.vocab_size} and there {source.vocab_size}; it may grow, "
+            f"not shrink"
+        )
+    if differing:
+        raise ConfigError(
+            f"the weights of {path} do not fit this model: {'; '.join(differing)}. Use the "
+            f"settings of that run"
+        )
+
+
+def _check_tokenizer(path: str | os.PathLike[str], source: Tokenizer, tokenizer: Tokenizer) -> None:
+    vocab = tokenizer.vocab
+    for id, token in source.vocab.items():
+        if vocab.get(id) != token:
+            raise ConfigError(
+                f"the tokenizer differs from that of {path}: id {id} is {vocab.get(id)!r} and "
+                f"there {token!r}. Prepare the text with {path}/tokenizer.json, or a copy "
+                f"with more special tokens at its end"
+            )

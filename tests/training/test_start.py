@@ -1,0 +1,121 @@
+"""A run begins with the weights of another, and says which."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.data.prepare import prepare
+from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+from groundup.training.loop import train
+from groundup.training.verify import compare_runs
+
+MakeConfig = Callable[..., RunConfig]
+
+
+def weights_of(config: RunConfig, step: int | None = None) -> dict[str, Any]:
+    checkpoints = CheckpointFolder(RunFolder(config.run_folder).checkpoints)
+    found = checkpoints.newest() if step is None else checkpoints.load(step)
+    return found.model_state()
+
+
+def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
+    make_config: MakeConfig, finished: RunConfig, records_of: Any
+) -> None:
+    config = make_config("next", {"start_from": str(finished.run_folder), "num_steps": 2})
+    train(config)
+    before = [one["validation_loss"] for one in records_of(finished) if "validation_loss" in one]
+    first = records_of(config)[0]["loss"]
+    assert abs(first - before[-1]) < 0.5 < 5.7 - first
+    lineage = json.loads(RunFolder(config.run_folder).environment_file.read_text())["start_from"]
+    assert lineage["step"] == 12 and lineage["run"] == str(finished.run_folder.absolute())
+    # Once it has a checkpoint of its own, it needs the other run no more.
+    moved = finished.run_folder.with_name("moved")
+    finished.run_folder.rename(moved)
+    try:
+        parted = make_config("parted", {"start_from": str(moved), "num_steps": 4})
+        train(parted, stop_after=2)
+        moved.rename(finished.run_folder)
+        train(parted, resume=True)
+    finally:
+        if moved.exists():
+            moved.rename(finished.run_folder)
+    whole = make_config("whole", {"start_from": str(finished.run_folder), "num_steps": 4})
+    train(whole)
+    differences = compare_runs(whole.run_folder, parted.run_folder).differences
+    assert [one for one in differences if "start_from" not in one] == []
+
+
+def test_the_context_and_the_vocabulary_may_grow(
+    make_config: MakeConfig, finished: RunConfig, corpus_folder: Path, tmp_path: Path
+) -> None:
+    old = Tokenizer.load(corpus_folder / "tokenizer.json")
+    special = [*old.special_tokens, "<|user|>"]
+    larger = Tokenizer(old.vocab, old.merges, special)
+    larger.save(tmp_path / "tokenizer.json")
+    prepare([corpus_folder / "stories.txt"], larger, tmp_path / "shards", validation_fraction=0.1)
+    config = make_config(
+        "next",
+        {
+            "start_from": str(finished.run_folder),
+            "model.vocab_size": 308,
+            "model.context_length": 32,
+            "data.tokenizer": str(tmp_path / "tokenizer.json"),
+            "data.shards": str(tmp_path / "shards"),
+            "num_steps": 1,
+            "optimizer.learning_rate": 1e-12,
+        },
+    )
+    train(config)
+    for name, weight in weights_of(finished).items():
+        grown = weights_of(config)[name]
+        torch.testing.assert_close(grown[: len(weight)], weight, atol=1e-6, rtol=1e-6)
+        if len(grown) > len(weight):
+            assert grown[len(weight) :].std() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"model.d_model": 32}, "model.d_model is 32 and there 16"),
+        ({"model.rope_theta": 5e5}, "model.rope_theta is 500000.0 and there 10000.0"),
+        ({"start_from": "nowhere"}, "nowhere is not a run folder"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    make_config: MakeConfig, finished: RunConfig, changes: dict[str, Any], complaint: str
+) -> None:
+    config = make_config("next", {"start_from": str(finished.run_folder), **changes})
+    with pytest.raises(ConfigError, match=complaint):
+        train(config)
+    assert not RunFolder(config.run_folder).has_run()
+
+
+def test_the_vocabulary_may_not_shrink(make_config: MakeConfig) -> None:
+    larger = make_config("larger", {"model.vocab_size": 310, "num_steps": 1})
+    train(larger)
+    with pytest.raises(ConfigError, match=r"vocab_size is 300 and there 310; it may grow"):
+        train(make_config("next", {"start_from": str(larger.run_folder)}))
+
+
+def test_another_tokenizer_is_refused(
+    make_config: MakeConfig, finished: RunConfig, corpus_folder: Path, tmp_path: Path
+) -> None:
+    old = Tokenizer.load(corpus_folder / "tokenizer.json")
+    vocab = dict(old.vocab)
+    vocab[40], vocab[41] = vocab[41], vocab[40]
+    Tokenizer(vocab, old.merges, [*old.special_tokens]).save(tmp_path / "tokenizer.json")
+    other = Tokenizer.load(tmp_path / "tokenizer.json")
+    prepare([corpus_folder / "stories.txt"], other, tmp_path / "shards", validation_fraction=0.1)
+    files = {"data.tokenizer": tmp_path / "tokenizer.json", "data.shards": tmp_path / "shards"}
+    changes = {name: str(path) for name, path in files.items()}
+    config = make_config("next", {"start_from": str(finished.run_folder), **changes})
+    with pytest.raises(ConfigError, match=r"the tokenizer differs.*id 40"):
+        train(config)
