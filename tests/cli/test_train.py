@@ -257,6 +257,24 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> P
     return folder / "whole"
 
 
+def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
+    whole_run: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, shards = load_yaml(whole_run / "config.yaml"), load_yaml(small_config)["data"]["shards"]
+    words = ["--from", str(whole_run), "--name", "next", "--data.shards", shards]
+    settings = settings_of(*words, "--model.context-length", "64")
+    assert settings.start_from == whole_run and settings.model.context_length == 64
+    assert settings.data.tokenizer == whole_run / "tokenizer.json"
+    assert settings.model.d_model == source["model"]["d_model"]
+    # A file's own settings come before those of the run.
+    (tmp_path / "own.yaml").write_text("num_steps: 3\nmodel:\n  rope_theta: 500000.0\n")
+    settings = settings_of(*words, "--config", "own.yaml")
+    assert (settings.num_steps, settings.model.rope_theta) == (3, 500_000.0)
+    assert main(["train", *words, "--num-steps", "2", "--batch-size", "2"]) == 0
+    assert "begins with the weights of" in (tmp_path / "runs" / "next" / "log.txt").read_text()
+    assert "no run folder" in fails(capsys, "--from", "nowhere")
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_the_run_and_the_resume_is_exact(
     small_config: Path, whole_run: Path, number: signal.Signals, status: int

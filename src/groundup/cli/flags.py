@@ -80,7 +80,8 @@ def flags_of(arguments_type: type[Any], prefix: str = "") -> Iterator[Flag]:
         if tyro.conf.Suppress in extras:
             continue
         choices = tuple(_choices(annotation))
-        dotted = f"{prefix}{name.replace('_', '-')}"
+        # A name that Python keeps for itself ends in an underscore here.
+        dotted = f"{prefix}{name.rstrip('_').replace('_', '-')}"
         if len(choices) == 1 and _is_section(choices[0]):
             is_nameless = any(getattr(extra, "name", None) == "" for extra in extras)
             yield from flags_of(choices[0], prefix if is_nameless else f"{dotted}.")

@@ -7,14 +7,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import Fixed, Suppress
 
 from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
-from groundup.config import load_settings
+from groundup.config import flatten, load_settings, load_yaml
 from groundup.errors import ConfigError
 from groundup.runs.config import COUNTED_IN_STEPS, RunConfig
 from groundup.runs.folder import RunFolder
@@ -40,6 +40,10 @@ class Arguments:
     resume: bool = False
     """Resume the run called --name from its newest checkpoint."""
 
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Begin with the weights of this run, with its model settings and its tokenizer, and a schedule
+    of its own. A longer --model.context-length and a larger --model.vocab-size are possible."""
+
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
 
@@ -59,7 +63,11 @@ def defaults(argv: Sequence[str]) -> Arguments:
     file = value_of("--config", argv) or _file_of_resumed_run(argv)
     counts = ("num_steps", *COUNTED_IN_STEPS)
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
-    return Arguments(settings=load_settings(RunConfig, file), given_flags=given)
+    settings = load_settings(RunConfig, file)
+    source = value_of("--from", argv)
+    if source is not None:
+        settings = load_settings(RunConfig, file, _settings_from(Path(source), file))
+    return Arguments(settings=settings, given_flags=given)
 
 
 def run(arguments: Arguments) -> int:
@@ -130,6 +138,23 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
         raise ConfigError(f"--minutes must be more than 0, got {minutes:g}")
     max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
     return TimeBudget(60 * minutes, process_start(), arguments.given_flags, max_steps)
+
+
+def _settings_from(source: Path, file: str | Path | None) -> dict[str, Any]:
+    """What a run takes over from the run in `source`, unless its settings file says otherwise."""
+    run = RunFolder(source)
+    if not run.has_run():
+        raise ConfigError(
+            f"--from {source}: no run folder with a config.yaml there; an export becomes one with "
+            f"groundup import"
+        )
+    model = run.read_config().model
+    values: dict[str, Any] = {"start_from": source, "data.tokenizer": run.tokenizer_file}
+    values |= {f"model.{name}": value for name, value in model.model_dump().items()}
+    # The rule for it depends on vocab_size, which may grow.
+    values["model.embedding_scale"] = model.input_scale
+    own = dict(flatten(load_yaml(file))) if file is not None else {}
+    return {name: value for name, value in values.items() if name not in own}
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
