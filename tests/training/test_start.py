@@ -119,3 +119,14 @@ def test_another_tokenizer_is_refused(
     config = make_config("next", {"start_from": str(finished.run_folder), **changes})
     with pytest.raises(ConfigError, match=r"the tokenizer differs.*id 40"):
         train(config)
+
+
+def test_a_resume_without_validation_data_repeats_no_old_loss(
+    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
+) -> None:
+    assert train(make_config("run", {}), stop_after=6).validation_loss is not None
+    tokenizer = Tokenizer.load(corpus_folder / "tokenizer.json")
+    prepare([corpus_folder / "stories.txt"], tokenizer, tmp_path / "shards", validation_fraction=0)
+    config = make_config("run", {"data.shards": str(tmp_path / "shards")})
+    summary = train(config, resume=True, allow_changes=True)
+    assert summary.steps == 12 and summary.validation_loss is None is summary.bits_per_byte

@@ -128,6 +128,9 @@ def open_run(
     state = build_state(config)
     if checkpoint is not None:
         state.restore(checkpoint)
+        if evaluator is None:
+            # What the checkpoint measured on a split that is gone is not this run's standing.
+            state.validation_loss = state.bits_per_byte = None
     elif start is not None:
         start.load_into(state.model)
         _log.info("begins with the weights of %s", start.checkpoint.path)
