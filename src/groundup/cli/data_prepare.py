@@ -97,14 +97,14 @@ def print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
     from groundup.cli.tables import print_results
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import format_duration
+    from groundup.runtime import count_of, format_duration
 
     index = summary.index
     rows = []
     for name, split in index.splits.items():
-        text = f"{split.num_ids:,} ids, {_count(split.num_documents, 'document')}"
+        text = f"{count_of(split.num_ids, 'id')}, {count_of(split.num_documents, 'document')}"
         text += f", {show_bytes(split.num_bytes)} of text"
-        rows.append((name, f"{text}, {_count(len(split.shards), f'{index.dtype} shard')}"))
+        rows.append((name, f"{text}, {count_of(len(split.shards), f'{index.dtype} shard')}"))
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())
     rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
@@ -118,7 +118,3 @@ def print_summary(summary: "PrepareSummary") -> None:
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
     folder = shlex.quote(str(summary.folder))
     print_results(f"{verb[summary.outcome]} {folder}", rows)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -30,6 +30,7 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.progress import progress_bar
     from groundup.data.shards import verify
     from groundup.planner.quantities import show_bytes
+    from groundup.runtime import count_of
     from groundup.tokenizer import Tokenizer
 
     tokenizer = None
@@ -42,8 +43,7 @@ def run(arguments: Arguments) -> None:
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)
     num_ids = sum(split.num_ids for split in summary.index.splits.values())
-    shards = "shard" if summary.num_shards == 1 else "shards"
     print(
-        f"{arguments.folder} is sound: {summary.num_shards} {shards}, {num_ids:,} ids, "
-        f"{show_bytes(summary.num_bytes)}"
+        f"{arguments.folder} is sound: {count_of(summary.num_shards, 'shard')}, "
+        f"{count_of(num_ids, 'id')}, {show_bytes(summary.num_bytes)}"
     )

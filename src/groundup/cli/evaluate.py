@@ -144,10 +144,11 @@ def _print_json(results: dict[str, Any]) -> None:
 
 def _print_table(results: dict[str, Any]) -> None:
     from groundup.cli.tables import print_results
+    from groundup.runtime import count_of
 
     rows = [
         ("checkpoint", f"step {results['step']:,}"),
-        (results["split"], f"{results['tokens']:,} tokens"),
+        (results["split"], count_of(results["tokens"], "token")),
         ("loss", f"{results['loss']:.4f}"),
         ("perplexity", f"{results['perplexity']:.3f}"),
     ]

@@ -75,7 +75,7 @@ def _pre_token_lines(pre_token: "PreToken") -> "list[Text]":
     if not pre_token.is_special and not pre_token.is_whole_word:
         lines.append(Text("    bytes       ").append_text(colour_tokens(pre_token.start)))
     for step in pre_token.steps:
-        line = Text(f"    merge {step.rank:<5} ", style="dim").append_text(
+        line = Text(f"    merge {step.rank + 1:<5} ", style="dim").append_text(
             colour_tokens(step.symbols)
         )
         lines.append(line)

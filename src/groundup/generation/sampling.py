@@ -32,6 +32,8 @@ _BLOCK = 128
 _LEAST_TEMPERATURE = 1e-6
 _MOST = 1e30
 _MOST_IDS = 2**31 - 1
+# Far outside this range logits would leave float32's.
+_PENALTIES = (0.01, 100)
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,11 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.penalty) and self.penalty > 0):
-            raise ConfigError(f"the repetition penalty is {self.penalty}; it must be more than 0")
-        _set(self, "penalty", min(max(float(self.penalty), 1 / _MOST), _MOST))
+        least, most = _PENALTIES
+        if not (_is_number(self.penalty) and least <= self.penalty <= most):
+            raise ConfigError(
+                f"the repetition penalty is {self.penalty}; it must be from {least} to {most}"
+            )
 
     def apply(
         self,

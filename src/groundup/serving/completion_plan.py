@@ -14,6 +14,7 @@ import numpy as np
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest
+from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
 
@@ -141,8 +142,8 @@ def _read_prompts(
     if len(given) * num_choices > limit:
         raise ApiError(
             400,
-            f"{len(given)} prompts and n = {excerpt(num_choices)} ask for more texts than the "
-            f"{limit} that this server generates for one request",
+            f"{count_of(len(given), 'prompt')} and n = {excerpt(num_choices)} ask for more than "
+            f"the {limit} texts that this server generates for one request",
             param="n",
         )
     prompts = [_read_prompt(prompt, language_model, bool(body.echo)) for prompt in given]
@@ -196,8 +197,8 @@ def _check_context(size: int, max_tokens: int, context: int, body: CompletionReq
     if body.echo and body.logprobs is not None and size > context:
         raise ApiError(
             400,
-            f"the prompt has {size} tokens, more than the context of {context}, so that they "
-            f"cannot be scored: shorten it, or leave echo or logprobs out",
+            f"the prompt has {count_of(size, 'token')}, more than the context of {context}, "
+            f"so that they cannot be scored: shorten it, or leave echo or logprobs out",
             param="prompt",
             code="context_length_exceeded",
         )
@@ -206,8 +207,8 @@ def _check_context(size: int, max_tokens: int, context: int, body: CompletionReq
     if size >= context:
         raise ApiError(
             400,
-            f"the prompt has {size} tokens, but the model's context is {context} and the answer "
-            f"has to fit in too: shorten the prompt, or set past_context to slide",
+            f"the prompt has {count_of(size, 'token')}, but the model's context is {context} and "
+            f"the answer has to fit in too: shorten the prompt, or set past_context to slide",
             param="prompt",
             code="context_length_exceeded",
         )

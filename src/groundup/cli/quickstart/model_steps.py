@@ -11,7 +11,7 @@ from groundup.cli.quickstart.page import Page, quote
 from groundup.config import save_yaml
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import format_duration
+from groundup.runtime import count_of, format_duration
 
 if TYPE_CHECKING:
     pass
@@ -50,7 +50,7 @@ def train(config: RunConfig, folder: QuickstartFolder, page: Page, minutes: floa
     page.head("5  A model: it guesses the next token, and learns from every miss", command)
     steps = CheckpointFolder(run.checkpoints).steps() if is_begun else []
     if steps and steps[-1] >= config.num_steps:
-        page.say(f"{config.num_steps:,} steps, trained before")
+        page.say(f"{count_of(config.num_steps, 'step')}, trained before")
         return 0
     budget = TimeBudget(60 * minutes, time.monotonic(), max_steps=config.num_steps)
     with page.take_log():

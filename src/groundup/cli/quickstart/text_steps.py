@@ -9,7 +9,7 @@ from groundup.cli.quickstart.folder import QuickstartFolder
 from groundup.cli.quickstart.page import Page, quote
 from groundup.cli.tables import colour_tokens, show_token
 from groundup.planner.quantities import show_bytes
-from groundup.runtime import format_duration
+from groundup.runtime import count_of, format_duration
 
 if TYPE_CHECKING:
     from groundup.cli.quickstart import Arguments
@@ -37,7 +37,7 @@ def write_corpus(arguments: "Arguments", folder: QuickstartFolder, page: Page) -
         with progress_bar("writing stories") as progress:
             corpus = write_sample_corpus(folder.corpus, **wanted, progress=progress)
         size, pace = show_bytes(corpus.num_bytes), _pace(corpus.num_bytes, started)
-        page.say(f"{corpus.num_stories:,} stories, {size} in {pace}")
+        page.say(f"{count_of(corpus.num_stories, 'story', 'stories')}, {size} in {pace}")
         folder.note("corpus", wanted, folder.corpus)
     with open(folder.corpus, encoding="utf-8") as file:
         page.say(textwrap.shorten(file.read(400), 160, placeholder="…"), style="italic dim")
@@ -97,8 +97,9 @@ def prepare_shards(folder: QuickstartFolder, page: Page, tokenizer: "Tokenizer")
             progress=progress,
         )
     for name, split in summary.index.splits.items():
+        documents = count_of(split.num_documents, "document")
         page.say(
-            f"{name}: {split.num_ids:,} ids from {split.num_documents:,} documents, "
+            f"{name}: {count_of(split.num_ids, 'id')} from {documents}, "
             f"{show_bytes(split.num_ids * summary.index.id_bytes)} as {summary.index.dtype}"
         )
     if summary.outcome == "up to date":
