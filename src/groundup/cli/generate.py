@@ -113,7 +113,12 @@ def _read_prompts(arguments: Arguments) -> list[str]:
 def load_to_write(
     folder: Path, checkpoint: str, device: str, precision: Precision
 ) -> "LanguageModel":
-    """The model of a run on the device and in the precision that the flags ask for."""
+    """The model of a run on the device and in the precision that the flags ask for.
+
+    folder: the run.
+    checkpoint: newest, best, or a step.
+    device, precision: as the settings of a run name them.
+    """
     import torch
 
     from groundup.cli.evaluate import parse_checkpoint

@@ -100,7 +100,11 @@ class GenerationRequest:
         check_seed(self.seed)
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
-        """Raise ConfigError for ids or a length that such a model cannot take."""
+        """Raise ConfigError for ids or a length that such a model cannot take.
+
+        vocab_size: ids that the model knows.
+        context_length: ids that it sees at once.
+        """
         lowest, highest = min(self.prompt_ids), max(self.prompt_ids)
         if lowest < 0 or highest >= vocab_size:
             raise ConfigError(

@@ -172,6 +172,12 @@ class Sampler:
         """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p.
 
         Each argument is that of its rule; None leaves the rule out.
+
+        temperature: divides the logits; 0 is greedy.
+        top_k: keep this many of the likeliest ids.
+        top_p: keep the fewest likeliest ids whose probabilities sum to this.
+        min_p: keep ids at least this many times as likely as the likeliest.
+        repetition_penalty: above 1, ids that the text holds become less likely.
         """
         chain: list[tuple[Callable[[Any], Rule], float | None]] = [
             (RepetitionPenalty, repetition_penalty),
@@ -232,7 +238,12 @@ class Uniforms:
 
 
 def uniforms(seed: int, first: int, num: int) -> list[float]:
-    """The numbers of `num` indices from `first` on, of 32 bits each."""
+    """The numbers of `num` indices from `first` on, of 32 bits each.
+
+    seed: of the text.
+    first: the first index.
+    num: how many.
+    """
     indices = np.arange(first, first + num, dtype=np.uint64)
     bits = random_uint64(seed, STREAM, indices) >> np.uint64(32)
     numbers: list[float] = (bits.astype(np.float64) * 2.0**-32).tolist()

@@ -52,7 +52,11 @@ class Score:
 @torch.inference_mode()
 def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
     """ln p of every id but the first, each seen with at least half a context before it, or all
-    there is."""
+    there is.
+
+    model: whose softmax gives p.
+    ids: the text; at least one, of any length.
+    """
     result: list[float] = []
     for begin, stop, num_scored in _windows(len(ids) - 1, model.config.context_length):
         window = torch.tensor(ids[begin : stop + 1], device=model.output_weight.device)

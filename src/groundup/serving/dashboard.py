@@ -121,6 +121,11 @@ def lines_after(
 
     If the version is no longer that of the file, or it has fewer lines than `after`, the answer
     begins anew.
+
+    reader: of the run's metrics.jsonl.
+    after: how many lines the page has.
+    version: of the file that it has them from.
+    limit: about how many lines to send; all if None.
     """
     with reader.reading() as metrics:
         total = metrics.num_lines
@@ -146,6 +151,11 @@ def thin(
     Each metric has its lines cut into spans of equal count, and the least and the greatest of
     every span are kept, so that a spike of one line is still seen. Half of the limit is the
     loss's, which is what people look at. The lines of `always` are kept as well.
+
+    columns: each metric's values by line number, NaN where a line has none.
+    first, stop: the lines to choose from.
+    limit: about how many to keep; all if None.
+    always: line numbers to keep in any case.
     """
     if limit is None or stop - first <= limit:
         return list(range(first, stop))

@@ -48,7 +48,11 @@ _MEDIA_TYPES = {
 
 
 def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastAPI:
-    """An app that serves the model; `app.state.scheduler` has its engine."""
+    """An app that serves the model; `app.state.scheduler` has its engine.
+
+    language_model: what is served.
+    settings: limits, tokens and names.
+    """
     from groundup import __version__
 
     metrics = Metrics()
