@@ -1,7 +1,5 @@
 """`groundup data sample` on the command line."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +35,3 @@ def test_a_full_disk_is_one_line(shell: Any) -> None:
         pytest.skip("no /dev/full on this system")
     error = shell.fails("data", "sample", "--megabytes", "0.1", "--out", "/dev/full")
     assert "no space left" in error.lower()
-
-
-def test_the_command_starts_without_torch_or_numpy(tmp_path: Path) -> None:
-    script = (
-        "import sys; from groundup.cli.main import main\n"
-        "main(['data', 'sample', '--megabytes', '0.01', '--out', sys.argv[1]])\n"
-        "print({'torch', 'numpy'} & set(sys.modules))"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "stories.txt")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.endswith("set()\n"), done.stderr

@@ -92,6 +92,32 @@ def test_help_and_version_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+NO_TORCH = """
+import sys
+from groundup.cli.main import main
+for line in '''
+    data sample --megabytes 0.02 --out stories.txt
+    tokenizer train stories.txt --vocab-size 300
+    tokenizer encode --text the
+    tokenizer inspect the
+    tokenizer stats tokenizer.json stories.txt
+    data prepare stories.txt
+    data verify shards
+    plan --preset gpt2-xl --minutes 10000
+'''.strip().splitlines():
+    assert main(line.split()) == 0, line
+    assert "data sample" not in line or "numpy" not in sys.modules
+assert "torch" not in sys.modules
+"""
+
+
+def test_verbs_without_tensors_import_no_torch(tmp_path: Path, repository: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    command = [sys.executable, "-c", NO_TORCH]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -284,34 +283,6 @@ def test_convert_names_what_it_cannot_do(tokenizer_path: Path, tmp_path: Path, s
     tokenizer_path.write_text(json.dumps(value), "utf-8")
     assert "upgrade groundup" in shell.fails("tokenizer", "convert", tokenizer_path, out)
     assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    "verb", ["train", "encode", "decode", "inspect", "stats", "compare", "convert"]
-)
-def test_help_shows_every_default(verb: str, shell: Any) -> None:
-    assert "default" in shell("tokenizer", verb, "--help")
-
-
-def test_no_tokenizer_verb_imports_torch(tokenizer_path: Path, corpus: Path) -> None:
-    program = (
-        "import sys\n"
-        "from groundup.cli.main import main\n"
-        "tokenizer, corpus = sys.argv[1:]\n"
-        "for words in (['encode', '--text', 'the', '--tokenizer', tokenizer],\n"
-        "              ['inspect', 'the', '--tokenizer', tokenizer],\n"
-        "              ['stats', tokenizer, corpus],\n"
-        "              ['train', corpus, '--out', tokenizer]):\n"
-        "    assert main(['tokenizer', *words]) == 0\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(tokenizer_path), str(corpus)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
