@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from groundup.cli.evaluate import parse_checkpoint
 from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.files import read_json_lines
@@ -35,6 +36,7 @@ def test_best_and_newest_are_checkpoints(shell: Any) -> None:
     newest = shell.json("evaluate", "small", "--checkpoint", "newest")
     best = shell.json("evaluate", "small", "--checkpoint", "best")
     assert newest["step"] == 12 and best["loss"] <= newest["loss"]
+    assert [parse_checkpoint(word) for word in ("newest", "best", "8")] == ["newest", "best", 8]
 
 
 def test_the_whole_split_is_every_token_but_the_first(shell: Any, small_config: Path) -> None:
