@@ -21,6 +21,7 @@ from groundup.generation.sampling import not_finite
 from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.model import TransformerLM
+from groundup.runtime import count_of
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 
@@ -125,7 +126,9 @@ class LanguageModel:
         ids = self.tokenizer.encode(text)
         begin = [] if self.begin_id is None else [self.begin_id]
         if len(begin) + len(ids) < 2:
-            raise ConfigError(f"a text of {len(ids)} ids has none to score: give more text")
+            raise ConfigError(
+                f"a text of {count_of(len(ids), 'id')} has none to score: give more text"
+            )
         known = log_probabilities(self.model, begin + ids)
         scored = ids if begin else ids[1:]
         unknown = [None] * (len(ids) - len(scored))

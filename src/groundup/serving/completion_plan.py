@@ -13,7 +13,7 @@ import numpy as np
 
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationRequest
+from groundup.generation.request import GenerationRequest, GenerationSettings
 from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
@@ -41,11 +41,9 @@ class Plan:
     prompts: Sequence[Prompt]
     num_choices: int
     requests: Sequence[GenerationRequest]
-    seed: int
-    max_tokens: int
+    wanted: GenerationSettings
     num_alternatives: int
     echo: bool
-    stop: Sequence[str]
 
     @property
     def wants_entries(self) -> bool:
@@ -113,16 +111,7 @@ def make_plan(
         for prompt in prompts
         for choice_seed in seeds
     ]
-    return Plan(
-        prompts,
-        num_choices,
-        requests,
-        wanted.seed,
-        wanted.max_tokens,
-        num_alternatives,
-        bool(body.echo),
-        wanted.stop,
-    )
+    return Plan(prompts, num_choices, requests, wanted, num_alternatives, bool(body.echo))
 
 
 def _read_prompts(
