@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(TokenizerFlags, ReadingFlags):
+class Arguments(ReadingFlags, TokenizerFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]

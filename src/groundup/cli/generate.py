@@ -25,7 +25,7 @@ Label = Callable[[int], dict[str, Any]]
 
 @tyro.conf.configure(tyro.conf.UseAppendAction)
 @dataclass(frozen=True, kw_only=True)
-class Arguments(GenerationSettings, ModelFlags):
+class Arguments(ModelFlags, GenerationSettings):
     """Generate text with a trained model, streamed as it comes."""
 
     prompt: str = ""
