@@ -112,10 +112,8 @@ def score_prompt(
     scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())]
     for own, table in log_softmax_tables(model, ids):
         best = table.topk(min(num_alternatives, table.shape[-1]), dim=-1)
-        for value, best_ids, best_values in zip(
-            own, best.indices.tolist(), best.values.tolist(), strict=True
-        ):
-            scores.append((value, tuple(zip(best_ids, best_values, strict=True))))
+        pairs = map(zip, best.indices.tolist(), best.values.tolist())
+        scores += zip(own, map(tuple, pairs), strict=True)
     decoder = tokenizer.decode_stream()
     entries, end = [], 0
     for id, (value, alternatives) in zip(ids, scores, strict=True):
