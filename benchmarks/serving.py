@@ -352,9 +352,9 @@ def _data_lines(answer: bytes) -> list[bytes]:
 
 def _expected_texts(rows: Json) -> Json:
     """The same seeds, each alone, by the library."""
-    from groundup.cli.generate import load_to_write
+    from groundup.cli.shared_flags import load_model
 
-    language_model = load_to_write(Path(rows["run"]), "newest", rows["device"], "auto")
+    language_model = load_model(Path(rows["run"]), "newest", rows["device"], "auto")
     texts = [
         language_model.generate(_PROMPT, max_tokens=rows["max_tokens"], seed=seed)
         for seed in rows["seeds"]

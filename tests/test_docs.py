@@ -191,6 +191,15 @@ def test_a_visitor_finishes_the_readme() -> None:
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_prose_wraps_at_a_hundred_characters() -> None:
+    for page in PAGES:
+        # Tables and code are as long as they are, and so is what a program wrote.
+        prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        lines = [line for line in prose.splitlines() if not line.lstrip().startswith("|")]
+        is_generated = {"experiments", "reference"} & set(page.parts) or page.stem == "benchmarks"
+        assert is_generated or max(map(len, lines)) <= 100, page_name(page)
+
+
 def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     spec = importlib.util.spec_from_file_location("layering", REPOSITORY / "tests/test_layering.py")

@@ -163,3 +163,10 @@ def test_a_process_began_before_it_could_ask(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_duration_is_shown_in_the_unit_that_suits_it() -> None:
     shown = [runtime.format_duration(seconds) for seconds in (0.05, 119.0, 120.0, 9_000.0, 5e5)]
     assert shown == ["50 ms", "119.0 s", "2.0 minutes", "2.5 hours", "5.8 days"]
+
+
+def test_one_thing_has_no_plural() -> None:
+    shown = [runtime.count_of(number, "document") for number in (0, 1, 2, 1000)]
+    assert shown == ["0 documents", "1 document", "2 documents", "1,000 documents"]
+    assert runtime.count_of(1, "story", "stories") == "1 story"
+    assert runtime.count_of(3, "story", "stories") == "3 stories"

@@ -52,7 +52,12 @@ class MissingExtraError(GroundupError):
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise ConfigError for a value that is none of the choices."""
+    """Raise ConfigError for a value that is none of the choices.
+
+    name: of the setting, for the message.
+    value: what was given.
+    choices: what it may be.
+    """
     choices = list(choices)
     if value not in choices:
         raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
@@ -68,7 +73,11 @@ def nearest_name(name: str, known_names: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """The tail of an error about an unknown name: the nearest one, or all there are."""
+    """The tail of an error about an unknown name: the nearest one, or all there are.
+
+    name: as it was typed.
+    known_names: what it could have meant.
+    """
     known_names = list(known_names)
     nearest = nearest_name(name, known_names)
     if nearest is not None:

@@ -69,6 +69,17 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+def count_of(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things in words: count_of(1, "document") is "1 document".
+
+    Args:
+        number: How many.
+        noun: The singular.
+        plural: The plural, where it is not the singular and an s.
+    """
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def process_start() -> float:
     """When this process began, on the clock of time.monotonic.
 

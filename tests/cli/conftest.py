@@ -1,6 +1,8 @@
 """A small corpus with its tokenizer and shards, and the settings of a run that takes a second."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -10,6 +12,39 @@ from groundup.data.prepare import prepare
 from groundup.data.samples import write_sample_corpus
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.training import train_tokenizer
+
+
+class Shell:
+    """Runs command lines in this process, and looks at what they print."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: object) -> str:
+        """What a command prints that must end well."""
+        assert main(list(map(str, words))) == 0
+        return self._capsys.readouterr().out
+
+    def json(self, *words: object) -> Any:
+        """The object that it prints, and not a word besides."""
+        assert main([*map(str, words), "--json"]) == 0
+        captured = self._capsys.readouterr()
+        assert captured.err == ""
+        return json.loads(captured.out)
+
+    def fails(self, *words: object, status: int = 2) -> str:
+        """The one error line of a command that must fail, and prints nothing else."""
+        self._capsys.readouterr()
+        assert main(list(map(str, words))) == status
+        captured = self._capsys.readouterr()
+        assert captured.out == "", captured.out
+        assert captured.err.startswith("error: ") and captured.err.count("\n") == 1, captured.err
+        return captured.err.removeprefix("error: ").removesuffix("\n")
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(capsys)
 
 
 @pytest.fixture(scope="session")

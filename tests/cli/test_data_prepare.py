@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,17 +39,12 @@ def run(*words: str | Path) -> int:
     return main(["data", *map(str, words)])
 
 
-def fail(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    """The one error line of a command that must end with the user's mistake."""
-    assert run(*words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1, captured.err
-    return captured.err
-
-
 def test_prepare_then_verify(
-    corpus: Path, tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    tokenizer_path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shell: Any,
 ) -> None:
     out = tmp_path / "shards"
     words = ("prepare", corpus, "--tokenizer", tokenizer_path, "--out", out, "--shard-ids", "9000")
@@ -63,27 +59,23 @@ def test_prepare_then_verify(
     assert capsys.readouterr().out.count(f"{out} is sound: 3 shards") == 2
     assert run(*words, "--validation-fraction", "0.1") == 0
     assert capsys.readouterr().out.startswith("up to date:")
-    assert "validation_fraction is 0.1, not 0.005" in fail(capsys, *words)
+    assert "validation_fraction is 0.1, not 0.005" in shell.fails("data", *words)
     assert run(*words, "--overwrite") == 0
 
 
 def test_verify_names_what_is_wrong(
-    corpus: Path, tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    corpus: Path, tokenizer_path: Path, tmp_path: Path, shell: Any
 ) -> None:
     out = tmp_path / "shards"
     assert run("prepare", corpus, "--tokenizer", tokenizer_path, "--out", out) == 0
-    capsys.readouterr()
     shard = out / "train_000000.bin"
     shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:])
-    assert "train_000000.bin has id 65535 at byte 0" in fail(capsys, "verify", out)
-    assert "nowhere does not exist" in fail(capsys, "verify", tmp_path / "nowhere")
+    assert "train_000000.bin has id 65535 at byte 0" in shell.fails("data", "verify", out)
+    assert "nowhere does not exist" in shell.fails("data", "verify", tmp_path / "nowhere")
 
 
 def test_standard_input_is_a_source(
-    tokenizer_path: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tokenizer_path: Path, tmp_path: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "shards"
     words = ("prepare", "-", "--tokenizer", tokenizer_path, "--out", out)
@@ -93,17 +85,17 @@ def test_standard_input_is_a_source(
         assert open_shards(out).num_ids == 4
     source = json.loads((out / "index.json").read_text())["sources"][0]
     assert source["path"] == "-" and source["size"] is None
-    capsys.readouterr()
-    assert "cannot be read again" in fail(capsys, *words, "--validation-fraction", "0")
+    assert "cannot be read again" in shell.fails("data", *words, "--validation-fraction", "0")
 
 
 def test_too_few_documents_for_a_split_is_said(
-    tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tokenizer_path: Path, tmp_path: Path, shell: Any
 ) -> None:
     path = tmp_path / "one.txt"
     path.write_text("a single document")
-    assert run("prepare", path, "--tokenizer", tokenizer_path, "--out", tmp_path / "out") == 0
-    assert "no validation split; rerun with" in capsys.readouterr().out
+    assert "no validation split; rerun with" in shell(
+        "data", "prepare", path, "--tokenizer", tokenizer_path, "--out", tmp_path / "out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,26 +109,21 @@ def test_too_few_documents_for_a_split_is_said(
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(
-    corpus: Path,
-    tokenizer_path: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    flags: list[str],
-    message: str,
+    corpus: Path, tokenizer_path: Path, tmp_path: Path, shell: Any, flags: list[str], message: str
 ) -> None:
     out = tmp_path / "shards"
     words: list[str | Path] = ["prepare", corpus, "--tokenizer", tokenizer_path, "--out", out]
-    assert message in fail(capsys, *words, *flags)
+    assert message in shell.fails("data", *words, *flags)
     assert not out.exists()
 
 
 def test_bad_text_is_named_with_its_place_and_the_way_out(
-    tokenizer_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tokenizer_path: Path, tmp_path: Path, shell: Any
 ) -> None:
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good \xc3( bad")
     words = ("prepare", path, "--tokenizer", tokenizer_path, "--out", tmp_path / "out")
-    error = fail(capsys, *words)
+    error = shell.fails("data", *words)
     assert "bad.txt, byte 5" in error and "--errors replace" in error
     assert run(*words, "--errors", "replace", "--validation-fraction", "0.005") == 0
 

@@ -1,11 +1,11 @@
 """`groundup evaluate` and `groundup verify-resume` on a run that was trained here."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from groundup.cli.evaluate import parse_checkpoint
 from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.files import read_json_lines
@@ -18,64 +18,47 @@ def in_the_folder(repository: Path, folder_of_run: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder_of_run)
 
 
-def results(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["evaluate", *words, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    result: dict[str, Any] = json.loads(captured.out)
-    return result
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err.removeprefix("error: ")
-
-
-def test_the_results_are_those_of_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_results_are_those_of_the_training(shell: Any) -> None:
     for record in read_json_lines("runs/small/metrics.jsonl"):
         if "validation_loss" in record:
-            found = results(capsys, "small", "--checkpoint", str(record["step"]))
+            found = shell.json("evaluate", "small", "--checkpoint", str(record["step"]))
             assert found["loss"] == record["validation_loss"]
             assert found["perplexity"] == record["perplexity"]
             assert found["bits_per_byte"] == record["bits_per_byte"]
 
 
-def test_a_run_is_named_by_folder_or_name(capsys: pytest.CaptureFixture[str]) -> None:
-    by_name, by_folder = results(capsys, "small"), results(capsys, "runs/small")
+def test_a_run_is_named_by_folder_or_name(shell: Any) -> None:
+    by_name, by_folder = shell.json("evaluate", "small"), shell.json("evaluate", "runs/small")
     assert by_name == by_folder and by_name["run"] == "runs/small"
 
 
-def test_best_and_newest_are_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
-    newest = results(capsys, "small", "--checkpoint", "newest")
-    best = results(capsys, "small", "--checkpoint", "best")
+def test_best_and_newest_are_checkpoints(shell: Any) -> None:
+    newest = shell.json("evaluate", "small", "--checkpoint", "newest")
+    best = shell.json("evaluate", "small", "--checkpoint", "best")
     assert newest["step"] == 12 and best["loss"] <= newest["loss"]
+    assert [parse_checkpoint(word) for word in ("newest", "best", "8")] == ["newest", "best", 8]
 
 
-def test_the_whole_split_is_every_token_but_the_first(
-    capsys: pytest.CaptureFixture[str], small_config: Path
-) -> None:
+def test_the_whole_split_is_every_token_but_the_first(shell: Any, small_config: Path) -> None:
     shards = open_shards(small_config.parent / "shards", "validation")
-    assert results(capsys, "small", "--whole")["tokens"] == shards.num_ids - 1
+    assert shell.json("evaluate", "small", "--whole")["tokens"] == shards.num_ids - 1
 
 
 def test_shards_without_a_validation_split_are_told_with_the_way_out(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], shell: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "one.txt").write_text("one document alone")
     tokenizer, shards = str(Path("runs/small/tokenizer.json")), str(tmp_path / "shards")
     words = ["data", "prepare", str(tmp_path / "one.txt"), "--tokenizer", tokenizer]
     assert main([*words, "--out", shards, "--validation-fraction", "0.001"]) == 0
     capsys.readouterr()
-    told = fails(capsys, "evaluate", "small", "--shards", shards)
+    told = shell.fails("evaluate", "small", "--shards", shards)
     assert "--validation-fraction 0.1 --overwrite" in told
 
 
-def test_the_table_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    found = results(capsys, "small")
-    assert main(["evaluate", "small"]) == 0
-    page = capsys.readouterr().out
+def test_the_table_shows_the_same(shell: Any) -> None:
+    found = shell.json("evaluate", "small")
+    page = shell("evaluate", "small")
     for text in ("step 12", f"{found['loss']:.4f}", f"{found['bits_per_byte']:.4f}", "perplexity"):
         assert text in page
 
@@ -92,10 +75,8 @@ def test_the_table_shows_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         ([], "groundup evaluate needs RUN"),
     ],
 )
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert complaint in fails(capsys, "evaluate", *words)
+def test_a_mistake_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
+    assert complaint in shell.fails("evaluate", *words)
 
 
 def test_a_resume_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +96,5 @@ def test_a_resume_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
         (["small", "--num-steps", "13"], "has 12 in all"),
     ],
 )
-def test_a_proof_that_cannot_be_had_says_why(
-    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert complaint in fails(capsys, "verify-resume", *words)
+def test_a_proof_that_cannot_be_had_says_why(shell: Any, words: list[str], complaint: str) -> None:
+    assert complaint in shell.fails("verify-resume", *words)

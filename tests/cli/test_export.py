@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,22 +25,16 @@ def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err.removeprefix("error: ")
-
-
 def test_a_trained_run_goes_out_and_comes_back(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], shell: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     assert main(["export", "small", "--to", "huggingface", str(out)]) == 0
     assert capsys.readouterr().out.startswith(f"wrote {out}: README.md, config.json")
     words = ["--name", "back", "--runs-folder", str(tmp_path)]
-    assert main(["import", "huggingface", str(out), *words]) == 0
-    assert f"groundup generate {tmp_path / 'back'}" in capsys.readouterr().out
+    assert f"groundup generate {tmp_path / 'back'}" in shell(
+        "import", "huggingface", str(out), *words
+    )
     models = (
         LanguageModel.load(run, device="cpu").model for run in ("runs/small", tmp_path / "back")
     )
@@ -68,19 +63,19 @@ def test_a_file_for_llama_cpp_and_its_options(tmp_path: Path) -> None:
     assert "| step | 8 |" in (tmp_path / "small.md").read_text("utf-8")
 
 
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(shell: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
-    assert "run smal does not exist" in fails(capsys, "export", "smal", "--to", "huggingface", out)
-    assert "--to" in fails(capsys, "export", "small", out)
-    assert "onnx" in fails(capsys, "export", "small", "--to", "onnx", out)
+    assert "run smal does not exist" in shell.fails("export", "smal", "--to", "huggingface", out)
+    assert "--to" in shell.fails("export", "small", out)
+    assert "onnx" in shell.fails("export", "small", "--to", "onnx", out)
     words = ["export", "small", "--to", "huggingface", out]
-    assert "int4" in fails(capsys, *words, "--dtype", "int4")
-    assert "neither newest nor best" in fails(capsys, *words, "--checkpoint", "last")
-    assert "no checkpoint of step 99" in fails(capsys, *words, "--checkpoint", "99")
+    assert "int4" in shell.fails(*words, "--dtype", "int4")
+    assert "neither newest nor best" in shell.fails(*words, "--checkpoint", "last")
+    assert "no checkpoint of step 99" in shell.fails(*words, "--checkpoint", "99")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").touch()
-    assert "holds notes.txt" in fails(capsys, *words, "--force")
+    assert "holds notes.txt" in shell.fails(*words, "--force")
     words = ["import", "huggingface", str(tmp_path)]
-    assert "--name" in fails(capsys, *words)
-    assert "config.json is missing" in fails(capsys, *words, "--name", "taken")
-    assert "exists" in fails(capsys, *words, "--name", "small")
+    assert "--name" in shell.fails(*words)
+    assert "config.json is missing" in shell.fails(*words, "--name", "taken")
+    assert "exists" in shell.fails(*words, "--name", "small")

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from groundup.generation import Engine, LanguageModel, NewToken
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
-    """A folder with the run runs/small in it."""
+def folder(tmp_path_factory: pytest.TempPathFactory, folder_of_run: Path) -> Path:
+    """A folder with the run runs/small in it, and one that has no checkpoint."""
     folder = tmp_path_factory.mktemp("generate")
-    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
-    assert main(["train", *words]) == 0
+    shutil.copytree(folder_of_run, folder, dirs_exist_ok=True)
+    shutil.copytree(folder / "runs/small", folder / "runs/empty")
+    shutil.rmtree(folder / "runs/empty/checkpoints")
+    (folder / "blank.txt").write_text("\n \n")
     return folder
 
 
@@ -32,23 +35,17 @@ def in_the_folder(repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(folder)
 
 
-def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["generate", "small", *words]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out
+def records(shell: Any, *words: str) -> list[dict[str, Any]]:
+    lines = shell("generate", "small", *words, "--json").splitlines()
+    return [json.loads(line) for line in lines]
 
 
-def records(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output(capsys, *words, "--json").splitlines()]
-
-
-def test_the_text_follows_its_prompt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_follows_its_prompt(shell: Any) -> None:
     words = ("--prompt", "The cat", "--max-tokens", "8", "--temperature", "0.8", "--top-p", "0.9")
     text = LanguageModel.load("runs/small").generate(
         "The cat", max_tokens=8, temperature=0.8, top_p=0.9, seed=3
     )
-    assert output(capsys, *words, "--seed", "3") == f"The cat{text}\n"
+    assert shell("generate", "small", *words, "--seed", "3") == f"The cat{text}\n"
 
 
 class Screen(io.StringIO):
@@ -80,9 +77,9 @@ def test_a_text_is_shown_while_it_is_being_written(monkeypatch: pytest.MonkeyPat
     assert len(set(shown)) >= 4
 
 
-def test_samples_are_told_apart_and_each_has_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_samples_are_told_apart_and_each_has_its_seed(shell: Any) -> None:
     words = ("--prompt", "One", "--max-tokens", "6")
-    page = output(capsys, *words, "--num-samples", "3", "--seed", "1")
+    page = shell("generate", "small", *words, "--num-samples", "3", "--seed", "1")
     parts = page.split("\n\n=== ")
     assert [part.splitlines()[0].strip("= ") for part in parts] == [
         "1 of 3, seed 1",
@@ -90,12 +87,12 @@ def test_samples_are_told_apart_and_each_has_its_seed(capsys: pytest.CaptureFixt
         "3 of 3, seed 3",
     ]
     for part, seed in zip(parts, (1, 2, 3), strict=True):
-        alone = output(capsys, *words, "--seed", str(seed))
+        alone = shell("generate", "small", *words, "--seed", str(seed))
         assert part.split(" ===\n", 1)[1].rstrip("\n") == alone.rstrip("\n")
 
 
-def test_json_is_one_object_a_text(capsys: pytest.CaptureFixture[str]) -> None:
-    found = records(capsys, "--prompt", "One", "--num-samples", "2", "--max-tokens", "4")
+def test_json_is_one_object_a_text(shell: Any) -> None:
+    found = records(shell, "--prompt", "One", "--num-samples", "2", "--max-tokens", "4")
     assert [(one["prompt"], one["sample"], one["seed"]) for one in found] == [
         ("One", 0, 0),
         ("One", 1, 1),
@@ -105,21 +102,21 @@ def test_json_is_one_object_a_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_prompts_come_from_a_file_or_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shell: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lines = "The cat\n\nA dog\x0c ☃\r\n"
     (tmp_path / "prompts.txt").write_text(lines, encoding="utf-8")
     words = ("--max-tokens", "5", "--num-samples", "2")
-    by_file = records(capsys, "--prompts", str(tmp_path / "prompts.txt"), *words)
+    by_file = records(shell, "--prompts", str(tmp_path / "prompts.txt"), *words)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    assert records(capsys, "--prompts", "-", *words) == by_file
+    assert records(shell, "--prompts", "-", *words) == by_file
     assert [one["prompt"] for one in by_file[::2]] == ["The cat", "A dog\x0c ☃"]
-    assert by_file[2:] == records(capsys, "--prompt", "A dog\x0c ☃", *words)
+    assert by_file[2:] == records(shell, "--prompt", "A dog\x0c ☃", *words)
 
 
-def test_every_setting_of_the_choice_has_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
     (found,) = records(
-        capsys, "--prompt", "One", "--top-k", "9", "--min-p", "0.01", "--repetition-penalty", "1.3",
+        shell, "--prompt", "One", "--top-k", "9", "--min-p", "0.01", "--repetition-penalty", "1.3",
         "--stop", "e", "--stop", "th", "--past-context", "slide", "--max-tokens", "60",
         "--device", "cpu", "--checkpoint", "8", "--precision", "float32",
     )  # fmt: skip
@@ -135,9 +132,9 @@ def test_every_setting_of_the_choice_has_a_flag(capsys: pytest.CaptureFixture[st
     assert found["text"] == text and "e" not in text
 
 
-def test_a_document_is_begun_without_a_prompt(capsys: pytest.CaptureFixture[str]) -> None:
-    assert output(capsys, "--max-tokens", "0") == "\n"
-    assert len(output(capsys, "--max-tokens", "9")) > 1
+def test_a_document_is_begun_without_a_prompt(shell: Any) -> None:
+    assert shell("generate", "small", "--max-tokens", "0") == "\n"
+    assert len(shell("generate", "small", "--max-tokens", "9")) > 1
 
 
 @pytest.mark.parametrize(
@@ -169,30 +166,19 @@ def test_a_document_is_begun_without_a_prompt(capsys: pytest.CaptureFixture[str]
         ([], "groundup generate needs RUN"),
     ],
 )
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], folder: Path, words: list[str], complaint: str
-) -> None:
-    (folder / "runs" / "empty").mkdir(exist_ok=True)
-    for name in ("config.yaml", "tokenizer.json"):
-        (folder / "runs" / "empty" / name).write_bytes((folder / "runs/small" / name).read_bytes())
-    (folder / "blank.txt").write_text("\n \n")
-    assert main(["generate", *words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    assert complaint in captured.err.removeprefix("error: ")
+def test_a_mistake_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
+    assert complaint in shell.fails("generate", *words)
 
 
-def test_a_long_prompt_slides_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_prompt_slides_where_that_is_asked_for(shell: Any) -> None:
     words = ("--prompt", "long " * 40, "--past-context", "slide", "--max-tokens", "40")
-    (found,) = records(capsys, *words)
+    (found,) = records(shell, *words)
     assert found["prompt"] == "long " * 40
 
 
-def test_a_prompt_that_is_no_utf_8_is_written_all_the_same(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_prompt_that_is_no_utf_8_is_written_all_the_same(shell: Any) -> None:
     prompt = os.fsdecode(b"caf\xe9")
-    assert output(capsys, "--prompt", prompt, "--max-tokens", "2").startswith("caf�")
+    assert shell("generate", "small", "--prompt", prompt, "--max-tokens", "2").startswith("caf�")
 
 
 @pytest.fixture

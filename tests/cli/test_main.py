@@ -7,7 +7,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -58,20 +58,9 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def fails(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 2) -> str:
-    """Run, expect the status and exactly one `error:` line, and return it."""
-    assert main(argv) == status
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), captured.err
-    return lines[0].removeprefix("error: ")
-
-
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
-def test_the_overview_lists_every_verb(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-    assert main(argv) == 0
-    text = capsys.readouterr().out
+def test_the_overview_lists_every_verb(shell: Any, argv: list[str]) -> None:
+    text = shell(*argv)
     for verb in verbs.VERBS.values():
         assert f"  {verb.name} " in text and verb.summary in text
     assert max(map(len, text.splitlines())) <= 100
@@ -83,10 +72,9 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("group", verbs.GROUPS)
-def test_a_group_lists_its_verbs_only(capsys: pytest.CaptureFixture[str], group: str) -> None:
+def test_a_group_lists_its_verbs_only(shell: Any, group: str) -> None:
     for argv in ([group], [group, "--help"]):
-        assert main(argv) == 0
-        text = capsys.readouterr().out
+        text = shell(*argv)
         for name in verbs.VERBS:
             assert (f"  {name} " in text) == (name.split()[0] == group)
 
@@ -101,6 +89,32 @@ def test_help_and_version_import_nothing_heavy() -> None:
         "sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+NO_TORCH = """
+import sys
+from groundup.cli.main import main
+for line in '''
+    data sample --megabytes 0.02 --out stories.txt
+    tokenizer train stories.txt --vocab-size 300
+    tokenizer encode --text the
+    tokenizer inspect the
+    tokenizer stats tokenizer.json stories.txt
+    data prepare stories.txt
+    data verify shards
+    plan --preset gpt2-xl --minutes 10000
+'''.strip().splitlines():
+    assert main(line.split()) == 0, line
+    assert "data sample" not in line or "numpy" not in sys.modules
+assert "torch" not in sys.modules
+"""
+
+
+def test_verbs_without_tensors_import_no_torch(tmp_path: Path, repository: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    command = [sys.executable, "-c", NO_TORCH]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -119,17 +133,12 @@ def test_help_and_version_import_nothing_heavy() -> None:
         (["xyz"], "unknown command groundup xyz: known are"),
     ],
 )
-def test_an_unknown_verb_offers_the_nearest(
-    capsys: pytest.CaptureFixture[str], argv: list[str], complaint: str
-) -> None:
-    assert complaint in fails(capsys, *argv)
+def test_an_unknown_verb_offers_the_nearest(shell: Any, argv: list[str], complaint: str) -> None:
+    assert complaint in shell.fails(*argv)
 
 
-def test_arguments_reach_the_verb(
-    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
-) -> None:
-    assert main(["try", "it", "a", "-b c", "--megabytes", "3", "--out", "-x y", "--quiet"]) == 0
-    text = capsys.readouterr().out
+def test_arguments_reach_the_verb(shell: Any, verb: types.ModuleType) -> None:
+    text = shell("try", "it", "a", "-b c", "--megabytes", "3", "--out", "-x y", "--quiet")
     assert "files=('a', '-b c')" in text and "PosixPath('-x y')" in text
     assert "megabytes=3.0" in text and "quiet=True" in text
 
@@ -150,25 +159,17 @@ def test_arguments_reach_the_verb(
     ],
 )
 def test_a_switch_takes_truth_values(
-    capsys: pytest.CaptureFixture[str],
-    verb: types.ModuleType,
-    words: list[str],
-    is_quiet: bool,
+    shell: Any, verb: types.ModuleType, words: list[str], is_quiet: bool
 ) -> None:
-    assert main(["try", "it", *words]) == 0
-    assert f"quiet={is_quiet}" in capsys.readouterr().out
+    assert f"quiet={is_quiet}" in shell("try", "it", *words)
     assert is_on("--quiet", words) is is_quiet
 
 
-def test_a_verb_may_say_what_the_flags_start_from(
-    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
-) -> None:
+def test_a_verb_may_say_what_the_flags_start_from(shell: Any, verb: types.ModuleType) -> None:
     verb.defaults = lambda words: Arguments(megabytes=len(words), quiet=True)  # type: ignore[attr-defined]
-    assert main(["try", "it", "--out", "x"]) == 0
-    text = capsys.readouterr().out
+    text = shell("try", "it", "--out", "x")
     assert "megabytes=2.0" in text and "quiet=True" in text and "'x'" in text
-    assert main(["try", "it", "--help"]) == 0
-    assert "(default: 1.0)" in capsys.readouterr().out
+    assert "(default: 1.0)" in shell("try", "it", "--help")
 
 
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (True, 1)])
@@ -179,11 +180,8 @@ def test_a_verb_decides_its_exit_status(
     assert main(["try", "it"]) == status
 
 
-def test_help_of_a_verb_shows_every_default(
-    capsys: pytest.CaptureFixture[str], verb: types.ModuleType
-) -> None:
-    assert main(["try", "it", "--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_of_a_verb_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
+    text = shell("try", "it", "--help")
     assert text.startswith("usage: groundup try it ")
     for default in ("corpus.txt", "20.0", "strict", "False"):
         assert f"(default: {default})" in text
@@ -208,38 +206,32 @@ def test_help_of_a_verb_shows_every_default(
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(
-    capsys: pytest.CaptureFixture[str],
-    verb: types.ModuleType,
-    argv: list[str],
-    complaint: str,
+    shell: Any, verb: types.ModuleType, argv: list[str], complaint: str
 ) -> None:
-    assert complaint in fails(capsys, "try", "it", *argv)
+    assert complaint in shell.fails("try", "it", *argv)
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "300"])
 def test_missing_arguments_are_named_at_any_width(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    verb: types.ModuleType,
-    columns: str,
+    shell: Any, monkeypatch: pytest.MonkeyPatch, verb: types.ModuleType, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     verb.Arguments = NeedyArguments  # type: ignore[attr-defined]
-    message = fails(capsys, "try", "it")
+    message = shell.fails("try", "it")
     assert message == (
         "groundup try it needs --tokenizer and --out-folder: see groundup try it --help"
     )
-    message = fails(capsys, "try", "it", "--tokenizer", "t", "--out-folder", "o", "a", "b")
+    message = shell.fails("try", "it", "--tokenizer", "t", "--out-folder", "o", "a", "b")
     assert message == "groundup try it has no use for a, b: see groundup try it --help"
-    message = fails(capsys, "try", "it", "--out-foldr", "x")
+    message = shell.fails("try", "it", "--out-foldr", "x")
     assert message == "groundup try it has no option --out-foldr: did you mean --out-folder?"
 
 
 def test_colours_are_not_part_of_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, verb: types.ModuleType
+    shell: Any, monkeypatch: pytest.MonkeyPatch, verb: types.ModuleType
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in fails(capsys, "try", "it", "--errors", "ignore")
+    assert "\x1b" not in shell.fails("try", "it", "--errors", "ignore")
 
 
 @pytest.mark.parametrize(
@@ -259,17 +251,13 @@ def test_colours_are_not_part_of_an_error(
     ],
 )
 def test_what_goes_wrong_is_one_line_and_a_status(
-    capsys: pytest.CaptureFixture[str],
-    verb: types.ModuleType,
-    error: Exception,
-    status: int,
-    line: str | None,
+    shell: Any, verb: types.ModuleType, error: Exception, status: int, line: str | None
 ) -> None:
     def run(arguments: Arguments) -> None:
         raise error
 
     verb.run = run  # type: ignore[attr-defined]
-    message = fails(capsys, "try", "it", status=status)
+    message = shell.fails("try", "it", status=status)
     assert message.isprintable()
     if line is not None:
         assert message == line

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,12 +63,8 @@ TRAIN = ["train", "--config", "small.yaml", "--name", "new"]
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_it_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert main(words) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ") and complaint in lines[0], lines
+def test_it_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
+    assert complaint in shell.fails(*words)
     assert not Path("runs/new").exists()
     assert not Path("sweeps/half/runs").exists() and not Path("sweeps/gpu/runs").exists()
 

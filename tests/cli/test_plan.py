@@ -1,8 +1,6 @@
 """`groundup plan`: the costs of a preset, of a settings file, and of flags, as JSON."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,27 +15,10 @@ from groundup.planner import training_state_bytes
 from groundup.planner.flops import update_flops
 
 
-def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", *words, "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    result: dict[str, Any] = json.loads(captured.out)
-    return result
-
-
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["plan", *words]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1
-    return captured.err.removeprefix("error: ")
-
-
-def test_gpt2_xl_has_its_known_costs_and_flags_change_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    narrow = plan(capsys, "--preset", "gpt2-xl", "--model.d-ff", "4288")
+def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
+    narrow = shell.json("plan", "--preset", "gpt2-xl", "--model.d-ff", "4288")
     assert narrow["parameters"]["feed_forward"] == 48 * 3 * 1_600 * 4_288
-    found = plan(capsys, "--preset", "gpt2-xl")
+    found = shell.json("plan", "--preset", "gpt2-xl")
     assert found["parameters"]["total"] == 2_127_057_600
     assert found["weight_bytes"] == 8_508_230_400
     flops = found["forward_flops"]
@@ -57,10 +38,8 @@ def test_gpt2_xl_has_its_known_costs_and_flags_change_them(
     assert (textbook["fixed_bytes"], textbook["largest_batch"]) == (34_032_921_600, 2)
 
 
-def test_a_settings_file_says_what_is_planned(
-    capsys: pytest.CaptureFixture[str], small_config: Path
-) -> None:
-    found = plan(capsys, "--config", str(small_config), "--device", "h200")
+def test_a_settings_file_says_what_is_planned(shell: Any, small_config: Path) -> None:
+    found = shell.json("plan", "--config", str(small_config), "--device", "h200")
     assert found["duration"]["num_steps"] == 12 and found["duration"]["batch_size"] == 2
     assert found["model"]["vocab_size"] == 300
     assert (found["duration"]["device"], found["duration"]["precision"]) == ("H200", "bfloat16")
@@ -73,25 +52,23 @@ def test_a_settings_file_says_what_is_planned(
     [["--tokens", "1e9"], ["--tokens=1.0e+9"], ["--tokens", "1_000_000_000"]],
     ids=" ".join,
 )
-def test_tokens_stand_for_steps_and_may_have_an_exponent(
-    capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    found = plan(capsys, *words, "--mfu", "5e-1", "--batch-size", "3")
+def test_tokens_stand_for_steps_and_may_have_an_exponent(shell: Any, words: list[str]) -> None:
+    found = shell.json("plan", *words, "--mfu", "5e-1", "--batch-size", "3")
     assert found["duration"]["num_steps"] == 1_302_084
     assert found["duration"]["num_tokens"] == 1_302_084 * 3 * 256
     assert found["duration"]["mfu"] == 0.5
 
 
 @pytest.mark.parametrize("number", ["1.5e0", "abc", "1e3x", "1e999"])
-def test_what_is_no_whole_number_is_said(capsys: pytest.CaptureFixture[str], number: str) -> None:
+def test_what_is_no_whole_number_is_said(shell: Any, number: str) -> None:
     for flag in ("--tokens", "--batch-size"):
-        assert fails(capsys, flag, number) == f"{flag} must be an integer, got {number!r}\n"
+        assert shell.fails("plan", flag, number) == f"{flag} must be an integer, got {number!r}"
 
 
-def test_minutes_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_minutes_stand_for_steps(shell: Any) -> None:
     words = ["--preset", "tinystories", "--batch-size", "128", "--device", "H200"]
     words += ["--precision", "bfloat16", "--mfu", "0.4", "--minutes", "10"]
-    duration = plan(capsys, *words, "--corpus-tokens", "1000000")["duration"]
+    duration = shell.json("plan", *words, "--corpus-tokens", "1000000")["duration"]
     # 600 s at 0.4 · 989.4 TFLOP/s, and 3 · 128 · 9,533,652,992 operations a step.
     assert duration["num_steps"] == int(600 * 0.4 * 989.4e12 / 3_660_922_748_928)
     assert duration["num_tokens"] == duration["num_steps"] * 128 * 256
@@ -100,10 +77,9 @@ def test_minutes_stand_for_steps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_of_devices_has_rates_prices_and_sources(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], shell: Any
 ) -> None:
-    assert main(["plan", "--devices"]) == 0
-    page = capsys.readouterr().out
+    page = shell("plan", "--devices")
     for text in ("A100 80GB", "M4 MAX", "CPU of", "989.4", "NVIDIA H200 data sheet", "2026-"):
         assert text in page
     assert main(["plan", "--devices", "--json"]) == 0
@@ -115,32 +91,15 @@ def test_the_table_of_devices_has_rates_prices_and_sources(
         assert numbers and all(value is None or type(value) is int for value in numbers)
 
 
-def test_what_does_not_fit_and_what_has_no_price_is_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["plan", "--preset", "gpt2-xl", "--device", "M1"]) == 0
-    page = capsys.readouterr().out
+def test_what_does_not_fit_and_what_has_no_price_is_said(shell: Any) -> None:
+    page = shell("plan", "--preset", "gpt2-xl", "--device", "M1")
     assert "does not fit: one sequence at a time takes" in page
     assert "none in the table: give --price-per-hour" in page
 
 
-def test_a_plan_needs_no_torch(repository: Path) -> None:
-    script = """
-import sys
-from groundup.cli.main import main
-assert main(["plan", "--preset", "gpt2-xl", "--minutes", "10000"]) == 0
-assert "torch" not in sys.modules
-"""
-    command = [sys.executable, "-c", script]
-    environment = {"PYTHONPATH": str(repository / "src")}
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
-
-
-def test_another_device_is_planned_for_by_its_peak_and_memory(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_another_device_is_planned_for_by_its_peak_and_memory(shell: Any) -> None:
     words = ["--device", "abacus", "--peak-tflops", "0.5", "--memory-gb", "16"]
-    found = plan(capsys, *words, "--price-per-hour", "0.1", "--mfu", "0.25")
+    found = shell.json("plan", *words, "--price-per-hour", "0.1", "--mfu", "0.25")
     assert found["duration"]["device"] == "abacus"
     assert found["duration"]["peak_flops_per_second"] == 500_000_000_000
     assert found["memory"]["memory_bytes"] == 16_000_000_000
@@ -148,17 +107,17 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(
     assert found["duration"]["dollars"] == pytest.approx(0.1 * hours, rel=1e-6)
 
 
-def test_a_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plot_is_written(shell: Any, tmp_path: Path) -> None:
     file = tmp_path / "shares.svg"
-    plan(capsys, "--preset", "gpt2-xl", "--plot", str(file))
+    shell.json("plan", "--preset", "gpt2-xl", "--plot", str(file))
     assert ElementTree.parse(file).getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize(
     "words", [["--device", "H200"], ["--mfu", "0.4"], ["--memory-gb=8"]], ids=" ".join
 )
-def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    complaint = fails(capsys, "--preset", "quickstart", "--probe=true", *words)
+def test_a_probe_takes_no_guesses(shell: Any, words: list[str]) -> None:
+    complaint = shell.fails("plan", "--preset", "quickstart", "--probe=true", *words)
     assert complaint.startswith("--probe measures this machine: leave " + words[0].split("=")[0])
 
 
@@ -191,10 +150,8 @@ def test_a_probe_takes_no_guesses(capsys: pytest.CaptureFixture[str], words: lis
         (["--preest", "gpt2-xl"], "did you mean --preset?"),
     ],
 )
-def test_a_mistake_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
-) -> None:
-    assert complaint in fails(capsys, *words)
+def test_a_mistake_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
+    assert complaint in shell.fails("plan", *words)
 
 
 SETTINGS = {
@@ -234,12 +191,12 @@ DECIDED: dict[str, Any] = {
     ids=str,
 )
 def test_the_settings_file_decides_where_no_flag_does(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], changes: dict[str, Any]
+    shell: Any, tmp_path: Path, words: list[str], changes: dict[str, Any]
 ) -> None:
     batch, micro_batch, steps, precision, optimizer, mfu = (DECIDED | changes).values()
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(SETTINGS), "utf-8")
-    found = plan(capsys, "--config", str(file), "--device", "H200", *words)
+    found = shell.json("plan", "--config", str(file), "--device", "H200", *words)
     duration, memory = found["duration"], found["memory"]
     assert (duration["batch_size"], memory["micro_batch"]) == (batch, micro_batch)
     assert (duration["num_steps"], duration["num_tokens"]) == (steps, steps * batch * 128)
@@ -252,10 +209,10 @@ def test_the_settings_file_decides_where_no_flag_does(
 
 
 def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(
-    capsys: pytest.CaptureFixture[str], small_config: Path
+    shell: Any, small_config: Path
 ) -> None:
     for words, mfu in (([], 0.5), (["--device", "h200"], 0.4), (["--device", "CPU"], 0.5)):
-        found = plan(capsys, "--config", str(small_config), *words)
+        found = shell.json("plan", "--config", str(small_config), *words)
         assert found["duration"]["mfu"] == mfu
 
 

@@ -1,7 +1,6 @@
 """`groundup plan` on the screen, line by line, and what a probe of this machine adds to it."""
 
 import itertools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,8 @@ from groundup.training import budget
 from groundup.training.execution import resolve
 
 
-def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", *words, "--json"]) == 0
-    result: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return result
-
-
-def test_the_tables_show_results_fractions_and_the_derivation(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["plan", "--preset", "gpt2-xl"]) == 0
-    page = capsys.readouterr().out
+def test_the_tables_show_results_fractions_and_the_derivation(shell: Any) -> None:
+    page = shell("plan", "--preset", "gpt2-xl")
     for text in (
         "2,127,057,600",
         "4,513,336,524,800",
@@ -45,13 +35,10 @@ def test_the_tables_show_results_fractions_and_the_derivation(
         assert text in page
 
 
-def test_the_largest_batch_and_the_best_use_of_the_compute_are_shown(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_largest_batch_and_the_best_use_of_the_compute_are_shown(shell: Any) -> None:
     words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
-    found = plan(capsys, *words)
-    assert main(["plan", *words]) == 0
-    page = capsys.readouterr().out
+    found = shell.json("plan", *words)
+    page = shell("plan", *words)
     title = "memory by the textbook: float32, every intermediate kept"
     largest = found["textbook_memory"]["largest_batch"]
     assert largest > 1 and rows_below(page, title)["largest batch in 24 GiB"] == f"{largest:,}"
@@ -73,9 +60,9 @@ def rows_below(page: str, title: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str], shell: Any) -> None:
     words = ["--preset", "gpt2-small", "--device", "RTX 4090", "--precision", "bfloat16"]
-    memory = plan(capsys, *words)["memory"]
+    memory = shell.json("plan", *words)["memory"]
     assert main(["plan", *words]) == 0
     told = rows_below(capsys.readouterr().out, "memory of groundup train, bfloat16 on cuda")
     expected = {
@@ -103,10 +90,7 @@ def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("num_sequences", "told"), [(8, "8 sequences"), (1, "1 sequence")])
 def test_a_probe_is_shown_beside_what_was_predicted(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    num_sequences: int,
-    told: str,
+    shell: Any, monkeypatch: pytest.MonkeyPatch, num_sequences: int, told: str
 ) -> None:
     monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (0.5, 600_000_000))
     size, words = str(num_sequences), ["--preset", "tinystories", "--probe", "--batch-size"]
@@ -114,8 +98,7 @@ def test_a_probe_is_shown_beside_what_was_predicted(
     config = PRESETS["tinystories"]
     rate = step_flops(config, num_sequences) / 0.5
     peak = describe_cpu(num_cores(), 0).float32_flops_per_second
-    assert main(["plan", *words]) == 0
-    page = capsys.readouterr().out
+    page = shell("plan", *words)
     title = next(line for line in page.splitlines() if line.startswith("measured on CPU of "))
     predicted = training_memory(config).bytes_at(num_sequences)
     assert rows_below(page, title) == {
@@ -126,10 +109,8 @@ def test_a_probe_is_shown_beside_what_was_predicted(
     }
 
 
-def test_a_probe_plans_with_what_this_machine_did(
-    capsys: pytest.CaptureFixture[str], small_config: Path
-) -> None:
-    found = plan(capsys, "--config", str(small_config), "--probe", "--precision", "float32")
+def test_a_probe_plans_with_what_this_machine_did(shell: Any, small_config: Path) -> None:
+    found = shell.json("plan", "--config", str(small_config), "--probe", "--precision", "float32")
     probe, duration = found["probe"], found["duration"]
     assert probe["micro_batch"] == found["memory"]["micro_batch"] == 2
     assert duration["mfu"] == probe["mfu"] > 0
@@ -140,19 +121,16 @@ def test_a_probe_plans_with_what_this_machine_did(
 
 @pytest.mark.parametrize("ratio", [None, 0.5, 1_000.0])
 def test_a_probe_leaves_micro_batches_as_train_takes_them(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    wide_batch: Path,
-    ratio: float | None,
+    shell: Any, monkeypatch: pytest.MonkeyPatch, wide_batch: Path, ratio: float | None
 ) -> None:
     """It times fewer sequences than a step has, and what they took is no reason to cut the step."""
     words = ("--config", str(wide_batch), "--precision", "float32")
-    before = plan(capsys, *words)["memory"]
-    probed = plan_of_steps(capsys, monkeypatch, (*words, "--probe"), 0)
+    before = shell.json("plan", *words)["memory"]
+    probed = plan_of_steps(shell, monkeypatch, (*words, "--probe"), 0)
     predicted = probed["probe"]["predicted_bytes"]
     if ratio is not None:
         peak_bytes = round(ratio * predicted)
-        probed = plan_of_steps(capsys, monkeypatch, (*words, "--probe"), peak_bytes)
+        probed = plan_of_steps(shell, monkeypatch, (*words, "--probe"), peak_bytes)
     after = probed["memory"]
     assert probed["probe"]["micro_batch"] == 16
     in_training = resolve(load_settings(RunConfig, wide_batch)).sequences_in_memory
@@ -181,11 +159,11 @@ def wide_batch(tmp_path: Path) -> Path:
 
 
 def plan_of_steps(
-    capsys: pytest.CaptureFixture[str],
+    shell: Any,
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
     peak_bytes: int,
 ) -> dict[str, Any]:
     """The plan after a probe whose steps took a second and this memory."""
     monkeypatch.setattr(budget, "time_steps", lambda config, num_warm_up: (1.0, peak_bytes))
-    return plan(capsys, *words)
+    return shell.json("plan", *words)

@@ -1,6 +1,8 @@
 """Fetching over real HTTP: resumed, retried, checked, and nothing half-written left in place."""
 
+import dataclasses
 import errno
+import fcntl
 import gzip
 import hashlib
 import http.server
@@ -16,7 +18,6 @@ from groundup.cli.main import main
 from groundup.data import corpora
 from groundup.data.corpora import CORPORA, RemoteFile
 from groundup.data.download import download_corpus, download_file
-from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
 
 CONTENT = bytes(range(256)) * 400 + b"the end"
@@ -30,7 +31,6 @@ class Site:
 
     def __init__(self) -> None:
         self.files = {"/corpus/file.txt": CONTENT}
-        self.tag: str | None = '"version-1"'
         self.has_ranges = True
         self.cuts: list[int] = []
         self.statuses: list[int] = []
@@ -62,8 +62,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(206 if begin else 200)
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
-        if site.tag:
-            self.send_header("ETag", site.tag)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if site.cuts:
@@ -75,8 +73,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if not match or not self.site.has_ranges:
             return 0
-        same = self.headers.get("If-Range") in (None, self.site.tag)
-        return int(match[1]) if same else 0
+        return int(match[1])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -115,23 +112,23 @@ def fetch(site: Site, path: Path, pauses: list[float]) -> Fetch:
     )
 
 
-def interrupted(site: Site, path: Path, after: int) -> None:
-    """Leave what a killed run leaves: the first bytes, and the note of their version."""
-    with PartialFile(path) as part:
-        part.start_over(site.tag)
-        part.write(CONTENT[:after])
+def part_of(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
-@pytest.mark.parametrize("content", [CONTENT, b""])
+def interrupted(path: Path, after: int) -> None:
+    """Leave what a killed run leaves: the first bytes."""
+    part_of(path).write_bytes(CONTENT[:after])
+
+
 def test_a_file_arrives_whole_and_alone(
-    site: Site, path: Path, tmp_path: Path, fetch: Fetch, pauses: list[float], content: bytes
+    path: Path, tmp_path: Path, fetch: Fetch, pauses: list[float]
 ) -> None:
-    site.files["/corpus/file.txt"] = content
     seen: list[tuple[int, int | None]] = []
-    fetch(num_bytes=None, sha256=None, progress=lambda *it: seen.append(it))
-    assert path.read_bytes() == content
+    fetch(progress=lambda *it: seen.append(it))
+    assert path.read_bytes() == CONTENT
     assert list(tmp_path.iterdir()) == [path]
-    assert not content or seen[-1] == (len(content), len(content))
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
     assert pauses == []
 
 
@@ -140,8 +137,6 @@ def test_a_file_arrives_whole_and_alone(
     [
         ({"cuts": [1000, 50_000]}, [None, "bytes=1000-", "bytes=51000-"]),
         ({"cuts": [1000], "has_ranges": False}, [None, "bytes=1000-"]),
-        # A weak tag does not vouch for bytes.
-        ({"cuts": [1000], "tag": 'W/"about-the-same"'}, [None, None]),
         ({"statuses": [503, 429]}, [None, None, None]),
     ],
 )
@@ -161,36 +156,28 @@ def test_cut_connections_and_busy_servers_are_tried_again(
 
 
 def test_a_stopped_run_goes_on_where_it_was(site: Site, path: Path, fetch: Fetch) -> None:
-    interrupted(site, path, 4321)
+    interrupted(path, 4321)
     fetch()
     assert path.read_bytes() == CONTENT
     assert site.requests == [("/corpus/file.txt", "bytes=4321-")]
 
 
-@pytest.mark.parametrize("recorded", [len(CONTENT), None])
 def test_a_run_stopped_before_the_rename_needs_no_byte_more(
-    site: Site, path: Path, fetch: Fetch, recorded: int | None
+    site: Site, path: Path, fetch: Fetch
 ) -> None:
-    interrupted(site, path, len(CONTENT))
-    fetch(num_bytes=recorded)
-    assert path.read_bytes() == CONTENT
-
-
-def test_a_changed_file_is_not_spliced(site: Site, path: Path, fetch: Fetch) -> None:
-    interrupted(site, path, 4321)
-    site.tag = '"version-2"'
-    site.files["/corpus/file.txt"] = changed = CONTENT[::-1]
-    fetch(sha256=None)
-    assert path.read_bytes() == changed
-
-
-def test_without_a_version_a_part_is_not_trusted(
-    site: Site, path: Path, tmp_path: Path, fetch: Fetch
-) -> None:
-    (tmp_path / "file.txt.part").write_bytes(b"of unknown origin")
+    interrupted(path, len(CONTENT))
     fetch()
     assert path.read_bytes() == CONTENT
-    assert site.requests == [("/corpus/file.txt", None)]
+    assert site.requests == []
+
+
+def test_a_part_of_another_file_is_not_spliced(path: Path, fetch: Fetch) -> None:
+    part_of(path).write_bytes(b"of unknown origin")
+    with pytest.raises(DataError, match="it was deleted, fetch it again"):
+        fetch()
+    assert not path.exists()
+    fetch()
+    assert path.read_bytes() == CONTENT
 
 
 def test_a_server_that_always_cuts_is_given_up(
@@ -239,7 +226,7 @@ def test_a_server_that_is_not_there_is_given_up_soon(
     path: Path, tmp_path: Path, pauses: list[float]
 ) -> None:
     with pytest.raises(DataError, match="cannot be fetched"):
-        download_file("http://127.0.0.1:9/file.txt", path, pause=pauses.append)
+        download_file("http://127.0.0.1:9/file.txt", path, 5, SHA256, pause=pauses.append)
     assert sum(pauses) < 5
     assert list(tmp_path.iterdir()) == []
 
@@ -247,37 +234,35 @@ def test_a_server_that_is_not_there_is_given_up_soon(
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "nonsense"])
 def test_only_http_is_spoken(path: Path, url: str) -> None:
     with pytest.raises(DataError, match="not an http or https address"):
-        download_file(url, path)
+        download_file(url, path, 5, SHA256)
 
 
 def test_a_full_disk_keeps_what_came(
     site: Site, path: Path, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = PartialFile.write
-
-    def write_until_full(self: PartialFile, chunk: bytes) -> None:
-        write(self, chunk[:500])
+    def write_until_full(done: int, total: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(PartialFile, "write", write_until_full)
+    monkeypatch.setattr("groundup.data.download._CHUNK_BYTES", 500)
     with pytest.raises(DataError, match=r"no space on the disk for .*file\.txt\.part"):
-        fetch()
-    monkeypatch.undo()
+        fetch(progress=write_until_full)
     fetch()
     assert path.read_bytes() == CONTENT
     assert site.requests[-1][1] == "bytes=500-"
 
 
 def test_two_downloads_do_not_share_a_part(path: Path, fetch: Fetch) -> None:
-    with PartialFile(path), pytest.raises(DataError, match="another download"):
-        fetch()
+    with open(part_of(path), "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another download"):
+            fetch()
 
 
 def packed_corpus(site: Site) -> tuple[RemoteFile, ...]:
     packed = gzip.compress(CONTENT)
     site.files["/corpus/words.txt.gz"] = packed
     sha256 = hashlib.sha256(packed).hexdigest()
-    words = RemoteFile("corpus/words.txt.gz", len(packed), sha256, len(CONTENT), SHA256)
+    words = RemoteFile("corpus/words.txt.gz", len(packed), sha256, SHA256)
     return RemoteFile("corpus/file.txt", len(CONTENT), SHA256), words
 
 
@@ -298,7 +283,7 @@ def test_a_corpus_is_fetched_and_unpacked_once(site: Site, tmp_path: Path) -> No
     assert len(site.requests) == 2
     done = [done for done, _ in seen]
     assert done == sorted(done)
-    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes or 0 for file in corpus)
+    assert seen[-1][0] == seen[-1][1] == sum(file.num_bytes for file in corpus)
 
 
 def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> None:
@@ -307,9 +292,8 @@ def test_packed_files_stay_packed_unless_asked(site: Site, tmp_path: Path) -> No
 
 
 def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> None:
-    packed = gzip.compress(b"other")
-    site.files["/words.txt.gz"] = packed
-    corpus = [RemoteFile("words.txt.gz", unpacked_sha256=SHA256)]
+    _, words = packed_corpus(site)
+    corpus = [dataclasses.replace(words, unpacked_sha256="0" * 64)]
     with pytest.raises(DataError, match="unpacks to other bytes than recorded"):
         download_corpus(corpus, tmp_path, base_url=site.url, unpack=True)
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt.gz"]
@@ -318,7 +302,7 @@ def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> N
 def test_recorded_hashes_look_like_hashes() -> None:
     for corpus in CORPORA.values():
         for file in corpus:
-            assert file.num_bytes is None or file.num_bytes > 0
+            assert file.num_bytes > 0
             for sha256 in (file.sha256, file.unpacked_sha256):
                 assert sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)
 
@@ -343,7 +327,7 @@ def test_the_command_says_in_one_line_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt"),))
+    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt", 5, SHA256),))
     argv = ["data", "download", "openwebtext", "--out", str(tmp_path), "--base-url", site.url]
     assert main(argv) == 2
     error = capsys.readouterr().err

@@ -22,14 +22,6 @@ UNKNOWN = Sampler.of(0.9, repetition_penalty=1.5)
 State = tuple[int, int, int, int, Sampler]
 
 
-class _Done:
-    def __init__(self, ids: list[int]) -> None:
-        self._ids = ids
-
-    def read(self) -> list[int]:
-        return self._ids
-
-
 class Device(PackedDecoder):
     """Samples at once what a device would sample in its own time, and goes on from there."""
 
@@ -47,7 +39,7 @@ class Device(PackedDecoder):
         self.num_told += 1
         self._states = list(rows)
 
-    def launch(self, n: int) -> _Done:
+    def launch(self, n: int) -> Callable[[], list[int]]:
         assert n == len(self._states)
         self.num_launched += 1
         ids = torch.tensor([state[0] for state in self._states])
@@ -61,7 +53,7 @@ class Device(PackedDecoder):
             (max(id, 0), position + 1, count + 1, seed, sampler)
             for id, (_, position, count, seed, sampler) in zip(chosen, self._states, strict=True)
         ]
-        return _Done(chosen)
+        return lambda: chosen
 
 
 def describe(row: Row) -> State | None:

@@ -104,7 +104,7 @@ def test_draws_are_the_samplers_from_the_scores_that_are_shown(
         settings = SamplerSettings.of(sampler)
         assert settings is not None
         decoder.set_rows([RowState(row, 1, row, 10 + row, settings) for row in range(5)])
-        drawn = decoder.launch(5).read()
+        drawn = decoder.launch(5)()
         assert not {*drawn} & {NO_ID, *lacking(vocab_size, writable)}
         numbers = torch.tensor([uniforms(10 + row, row, 1)[0] for row in range(5)])
         wanted = sampler.sample(decoder.logits[:5].cpu(), numbers.double())
@@ -199,17 +199,17 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(
     settings = SamplerSettings.of(SAMPLERS[-1])
     assert settings is not None
     decoder.set_rows([RowState(0, 0, 0, row, settings) for row in range(4)])
-    decoder.launch(4).read()
+    decoder.launch(4)()
     taken = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
     try:
         # The same operations without their recording, where a wait would be told.
         with torch.inference_mode():
             decoder._step(4, samples=True)
-        ticket = decoder.launch(4)
+        read = decoder.launch(4)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    ticket.read()
+    read()
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == taken
 
 

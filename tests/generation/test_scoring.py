@@ -71,7 +71,7 @@ def test_a_long_text_is_seen_with_half_a_context_at_least() -> None:
 def test_nothing_to_score_is_an_error() -> None:
     with pytest.raises(ConfigError, match="0 ids has none to score"):
         language_model(END).score("")
-    with pytest.raises(ConfigError, match="1 ids has none to score"):
+    with pytest.raises(ConfigError, match="1 id has none to score"):
         language_model().score("x")
     assert language_model(END).score("x").num_bytes == 1
 

@@ -207,13 +207,13 @@ def test_a_port_in_use_is_said_with_advice(run_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port} of 127.0.0.1 is in use: .*--port 0"):
-            run(Arguments(str(run_folder), port=port))
+            run(Arguments(run=str(run_folder), port=port))
 
 
 def test_other_machines_are_not_let_in_without_a_token(run_folder: Path) -> None:
     for host in ("0.0.0.0", "::"):
         with pytest.raises(ConfigError, match="no token keeps strangers out"):
-            run(Arguments(str(run_folder), host=host, port=0))
+            run(Arguments(run=str(run_folder), host=host, port=0))
 
 
 def test_with_a_token_other_machines_may_be_let_in() -> None:
@@ -263,7 +263,7 @@ def test_the_model_is_served_in_the_precision_asked_for(
 ) -> None:
     served: list[Any] = []
     monkeypatch.setattr("groundup.serving.launch.serve", lambda *given: served.append(given[0]))
-    run(Arguments(str(run_folder), port=0, device="cpu", precision=precision))
+    run(Arguments(run=str(run_folder), port=0, device="cpu", precision=precision))
     assert served[0].model.output_weight.dtype == dtype
 
 
@@ -271,7 +271,7 @@ def test_a_run_without_a_checkpoint_is_said(run_folder: Path, tmp_path: Path) ->
     shutil.copytree(run_folder, tmp_path / "young")
     shutil.rmtree(tmp_path / "young" / "checkpoints")
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        run(Arguments(str(tmp_path / "young"), port=0))
+        run(Arguments(run=str(tmp_path / "young"), port=0))
 
 
 @pytest.mark.parametrize(

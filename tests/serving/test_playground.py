@@ -46,6 +46,15 @@ def test_a_prompt_is_streamed_and_its_tokens_can_be_looked_at(browser: Any, runn
     assert sum(percents) <= 100.5
 
 
+def test_one_token_is_one_token(browser: Any, running: Any) -> None:
+    _open(browser, running, max_tokens=1, prompt="a")
+    browser.find("#generate").click()
+    _wait_until_done(browser)
+    results = browser.find(".results").text
+    assert "Prompt\n1 token\n" in results and "Generated\n1 token\n" in results
+    assert browser.all("#announcer p")[-1].get_attribute("textContent") == "Finished: 1 token."
+
+
 def test_two_settings_answer_side_by_side(browser: Any, running: Any) -> None:
     _open(browser, running, max_tokens=12)
     browser.find("#compare").click()

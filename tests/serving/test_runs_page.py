@@ -249,6 +249,37 @@ def test_the_axis_the_scale_the_smoothing_and_the_theme_can_be_switched(
     browser.wait(lambda: loss_layout(browser, "font.color") != before)
 
 
+def test_a_table_of_runs_fits_and_marks_a_best_of_one_corpus_only(
+    browser: Any, page: Any, make_run: MakeRun
+) -> None:
+    for name, loss in (("a-run-of-stories", 2), ("another-run", 1), ("run-of-the-web", 0)):
+        folder = make_run(name, **{"data.shards": "web" if "web" in name else "stories"})
+        last = {
+            "step": 100,
+            "tokens": 10**8,
+            "wall_seconds": 20_000,
+            "validation_loss": 1e-9 + loss,
+        }
+        append_json_line(folder.metrics_file, last)
+    look(browser, page, "?run=a-run-of-stories&run=another-run")
+    assert browser.wait(lambda: browser.find("td.least")).text == "1.0000"
+    look(browser, page, "?run=a-run-of-stories&run=another-run&run=run-of-the-web")
+    browser.wait(lambda: curve(browser, "run-of-the-web"))
+    assert browser.all("td.least") == []
+    frame = "const frame = document.querySelector('.overview .table-scroll');"
+    browser.find(".overview .table-scroll")
+    assert browser.script(frame + "return frame.scrollWidth - frame.clientWidth") == 0
+
+
+def test_a_finished_run_without_validation_is_not_about_to_be_measured(
+    browser: Any, page: Any, make_run: MakeRun
+) -> None:
+    folder = make_run("done", num_lines=0)
+    append_json_line(folder.metrics_file, {"step": 100, "loss": 1.5})
+    look(browser, page)
+    assert browser.wait(lambda: browser.find(".tile-note")).text == "not measured"
+
+
 def loss_layout(browser: Any, path: str) -> Any:
     axis, name = path.split(".")
     return browser.script(

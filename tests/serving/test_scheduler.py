@@ -273,6 +273,11 @@ async def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed(
     assert caught.value.retry_seconds == pytest.approx(39 * 0.5)
 
 
+def test_nobody_is_told_to_come_again_at_once_or_never() -> None:
+    seconds = [QueueFullError(wait).headers["Retry-After"] for wait in (0.0, 2.1, 1e9)]
+    assert seconds == ["1", "3", "60"]
+
+
 @pytest.mark.parametrize(("prompt", "status"), [(666, 400), (667, 500)])
 def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> None:
     async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:

@@ -57,6 +57,16 @@ def test_errors_have_the_one_shape(running: Any, method: str, path: str, status:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+def test_an_unknown_path_of_the_api_is_told_what_exists(running: Any) -> None:
+    answer = running.post("/v1/chat/completions", json={"messages": []})
+    assert answer.status_code == 404
+    message = answer.json()["error"]["message"]
+    assert message.startswith("/v1/chat/completions does not exist here: this server has ")
+    assert message.endswith("/v1/completions, /v1/models, /v1/models/{name}")
+    # Of the pages a stranger is told nothing.
+    assert "this server has" not in running.get("/nowhere").json()["error"]["message"]
+
+
 def test_metrics_count_what_happened(start: Any) -> None:
     with start() as running:
         before = read_metrics(running)

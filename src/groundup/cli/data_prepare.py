@@ -5,24 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
-from groundup.cli.streams import as_text
+from groundup.cli.shared_flags import ReadingFlags, TokenizerFlags
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
     from groundup.data.prepare import PrepareSummary
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ReadingFlags, TokenizerFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]
     """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
-
-    tokenizer: Path = Path("tokenizer.json")
-    """The tokenizer file, of any known format."""
 
     out: Path = Path("shards")
     """The folder for the shards and their index."""
@@ -39,23 +36,8 @@ class Arguments:
     num_threads: int | None = None
     """Threads to encode with; all cores if not given. The result is the same."""
 
-    field: str = "text"
-    """The field of a JSON-lines record that holds the text."""
-
-    column: str = "text"
-    """The column of a Parquet file that holds the text."""
-
-    errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
-
     on_error: Literal["stop", "skip"] = "stop"
     """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
-
-    pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
 
     overwrite: bool = False
     """Replace shards that are already in the folder."""
@@ -65,15 +47,10 @@ def run(arguments: Arguments) -> None:
     """Prepare and print the result."""
     from groundup.cli.progress import progress_bar
     from groundup.data.prepare import prepare
-    from groundup.tokenizer import Tokenizer
 
     if not arguments.files:
         raise ConfigError("groundup data prepare needs at least one file to encode")
-    tokenizer = Tokenizer.load(
-        arguments.tokenizer,
-        pattern=arguments.pattern,
-        special_tokens=list(map(as_text, arguments.special_token)) or None,
-    )
+    tokenizer = arguments.load()
     with progress_bar("encoding") as progress:
         summary = prepare(
             arguments.files,
@@ -97,14 +74,14 @@ def print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
     from groundup.cli.tables import print_results
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import format_duration
+    from groundup.runtime import count_of, format_duration
 
     index = summary.index
     rows = []
     for name, split in index.splits.items():
-        text = f"{split.num_ids:,} ids, {_count(split.num_documents, 'document')}"
+        text = f"{count_of(split.num_ids, 'id')}, {count_of(split.num_documents, 'document')}"
         text += f", {show_bytes(split.num_bytes)} of text"
-        rows.append((name, f"{text}, {_count(len(split.shards), f'{index.dtype} shard')}"))
+        rows.append((name, f"{text}, {count_of(len(split.shards), f'{index.dtype} shard')}"))
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())
     rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
@@ -118,7 +95,3 @@ def print_summary(summary: "PrepareSummary") -> None:
     verb = {"written": "wrote", "resumed": "finished", "up to date": "up to date:"}
     folder = shlex.quote(str(summary.folder))
     print_results(f"{verb[summary.outcome]} {folder}", rows)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -26,6 +26,7 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.progress import progress_bar
     from groundup.data.samples import write_sample_corpus
     from groundup.planner.quantities import show_bytes
+    from groundup.runtime import count_of
 
     if not 0 < arguments.megabytes < float("inf"):
         raise ConfigError(f"--megabytes {arguments.megabytes:g} must be more than 0")
@@ -42,7 +43,7 @@ def run(arguments: Arguments) -> None:
             arguments.out, arguments.megabytes, arguments.seed, progress=progress
         )
     size = show_bytes(corpus.num_bytes)
-    print(f"wrote {arguments.out}: {corpus.num_stories:,} stories, {size}")
+    print(f"wrote {arguments.out}: {count_of(corpus.num_stories, 'story', 'stories')}, {size}")
 
 
 def _nearest_folder(path: Path) -> Path:

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import Positional
 
-from groundup.cli.streams import as_text
+from groundup.cli.shared_flags import SplitFlags
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(SplitFlags):
     """Hash every shard again and check every id; the first thing that is wrong is named."""
 
     folder: Positional[Path]
@@ -18,32 +18,22 @@ class Arguments:
     tokenizer: Path | None = None
     """Also make sure that the shards belong to this tokenizer file."""
 
-    pattern: str | None = None
-    """The split pattern, for tokenizer files that do not say theirs."""
-
-    special_token: UseAppendAction[tuple[str, ...]] = ()
-    """A special token besides the tokenizer's own; repeat for more."""
-
 
 def run(arguments: Arguments) -> None:
     """Verify and say that all is well."""
     from groundup.cli.progress import progress_bar
     from groundup.data.shards import verify
     from groundup.planner.quantities import show_bytes
+    from groundup.runtime import count_of
     from groundup.tokenizer import Tokenizer
 
     tokenizer = None
     if arguments.tokenizer is not None:
-        tokenizer = Tokenizer.load(
-            arguments.tokenizer,
-            pattern=arguments.pattern,
-            special_tokens=list(map(as_text, arguments.special_token)) or None,
-        )
+        tokenizer = Tokenizer.from_definition(arguments.read(arguments.tokenizer))
     with progress_bar("checking") as progress:
         summary = verify(arguments.folder, tokenizer, progress)
     num_ids = sum(split.num_ids for split in summary.index.splits.values())
-    shards = "shard" if summary.num_shards == 1 else "shards"
     print(
-        f"{arguments.folder} is sound: {summary.num_shards} {shards}, {num_ids:,} ids, "
-        f"{show_bytes(summary.num_bytes)}"
+        f"{arguments.folder} is sound: {count_of(summary.num_shards, 'shard')}, "
+        f"{count_of(num_ids, 'id')}, {show_bytes(summary.num_bytes)}"
     )

@@ -88,7 +88,15 @@ def measure_run(
     split: str = "validation",
     whole: bool = False,
 ) -> "tuple[int | None, Evaluation]":
-    """The step of the checkpoint and its results, computed as the run itself computes them."""
+    """The step of the checkpoint and its results, computed as the run itself computes them.
+
+    folder: the run.
+    config: its settings, with the device and the precision to evaluate in.
+    checkpoint: which one: newest, best, or a step.
+    shards_folder: the shards to evaluate on.
+    split: a split of them.
+    whole: use every token of the split, else the windows of the run's own evaluations.
+    """
     from groundup.data.shards import open_shards
     from groundup.generation import LanguageModel
     from groundup.training.evaluation import evaluate
@@ -144,10 +152,11 @@ def _print_json(results: dict[str, Any]) -> None:
 
 def _print_table(results: dict[str, Any]) -> None:
     from groundup.cli.tables import print_results
+    from groundup.runtime import count_of
 
     rows = [
         ("checkpoint", f"step {results['step']:,}"),
-        (results["split"], f"{results['tokens']:,} tokens"),
+        (results["split"], count_of(results["tokens"], "token")),
         ("loss", f"{results['loss']:.4f}"),
         ("perplexity", f"{results['perplexity']:.3f}"),
     ]

@@ -5,33 +5,28 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
-from tyro.conf import Positional
 
+from groundup.cli.shared_flags import ModelFlags, load_model
 from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 from groundup.generation.request import GenerationSettings
 
 if TYPE_CHECKING:
-    from groundup.generation.language_model import LanguageModel, TextPiece
+    from groundup.generation.language_model import TextPiece
 
 _MOST_SAMPLES = 10**9
 
-Precision = Literal["auto", "float32", "bfloat16"]
 # Prompt, sample and seed of the text with this index.
 Label = Callable[[int], dict[str, Any]]
 
 
 @tyro.conf.configure(tyro.conf.UseAppendAction)
-@dataclass(frozen=True)
-class Arguments(GenerationSettings):
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ModelFlags, GenerationSettings):
     """Generate text with a trained model, streamed as it comes."""
-
-    run: Positional[str]
-    """The run: its folder, or its name under runs."""
 
     prompt: str = ""
     """The text to continue; without one a document is begun."""
@@ -41,15 +36,6 @@ class Arguments(GenerationSettings):
 
     num_samples: int = 1
     """How many texts to generate for each prompt."""
-
-    checkpoint: str = "newest"
-    """The checkpoint of the run to generate with: newest, best, or a step."""
-
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
-
-    precision: Precision = "auto"
-    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
 
     json: bool = False
     """Print one JSON object a line for each text, when it is finished."""
@@ -68,9 +54,7 @@ def run(arguments: Arguments) -> None:
     arguments.sampler()
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
-    language_model = load_to_write(
-        folder, arguments.checkpoint, arguments.device, arguments.precision
-    )
+    language_model = load_model(folder, arguments.checkpoint, arguments.device, arguments.precision)
     firsts = [language_model.request(prompt, arguments) for prompt in prompts]
     for first in firsts:
         language_model.check(first)
@@ -108,31 +92,6 @@ def _read_prompts(arguments: Arguments) -> list[str]:
         name = "standard input" if arguments.prompts == "-" else arguments.prompts
         raise ConfigError(f"{name} has no prompt: write one a line")
     return prompts
-
-
-def load_to_write(
-    folder: Path, checkpoint: str, device: str, precision: Precision
-) -> "LanguageModel":
-    """The model of a run on the device and in the precision that the flags ask for."""
-    import torch
-
-    from groundup.cli.evaluate import parse_checkpoint
-    from groundup.config import load_settings
-    from groundup.generation import LanguageModel
-    from groundup.runs.config import RunConfig
-    from groundup.runtime import keep_freed_memory
-    from groundup.training.execution import resolve_device
-
-    asked = {"device": device, "precision": precision}
-    resolved = resolve_device(load_settings(RunConfig, overrides=asked))
-    if resolved.device == "cpu":
-        keep_freed_memory()
-    return LanguageModel.load(
-        folder,
-        parse_checkpoint(checkpoint),
-        device=resolved.device,
-        dtype=torch.bfloat16 if resolved.precision == "bfloat16" else None,
-    )
 
 
 def _print_text(pieces: "Iterable[TextPiece]", label: Label, num_texts: int) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from groundup.cli.streams import prepare_streams
 from groundup.cli.verbs import GROUPS, VERBS, Verb
@@ -84,8 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] in GROUPS and (len(arguments) == 1 or arguments[1] in _HELP_FLAGS):
         print(_group_help(arguments[0]))
         return 0
-    verb, rest = _find_verb(arguments)
-    return _run(verb, rest)
+    return run_verb(arguments)
 
 
 def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
@@ -110,7 +110,13 @@ def _find_verb(arguments: list[str]) -> tuple[Verb, list[str]]:
     raise ConfigError(f"unknown command groundup {first}: {hint}")
 
 
-def _run(verb: Verb, rest: list[str]) -> int:
+def run_verb(words: list[str], **options: Any) -> int:
+    """Run the verb that the words name; its exit status.
+
+    words: as they are typed after `groundup`.
+    options: further arguments of the verb's `run`, for a verb that runs others.
+    """
+    verb, rest = _find_verb(words)
     # torch's threads spin while they wait for each other: if anything else runs, they take the core
     # from the one they wait for. Asleep they lose next to nothing. Read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -125,7 +131,7 @@ def _run(verb: Verb, rest: list[str]) -> int:
     arguments = parse_arguments(module.Arguments, prog=prog, argv=rest, default=default)
     if arguments is None:
         return 0
-    status = module.run(arguments)
+    status = module.run(arguments, **options)
     return 0 if status is None else int(status)
 
 

@@ -4,23 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
-from groundup.cli.generate import Precision, load_to_write
+from groundup.cli.shared_flags import ModelFlags, load_model
 
 if TYPE_CHECKING:
     from groundup.serving.settings import ServerSettings
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ModelFlags):
     """Serve a trained model on this machine: an API, a playground, the learning curves of all runs.
 
     Bearer tokens are read from --token-file or from the variable GROUNDUP_SERVE_TOKEN.
     """
-
-    run: Positional[str]
-    """The run: its folder, or its name under runs."""
 
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own needs a token."""
@@ -46,15 +41,6 @@ class Arguments:
     trusted_proxy: tuple[str, ...] = ()
     """Addresses of proxies whose X-Forwarded-For header is trusted."""
 
-    checkpoint: str = "newest"
-    """The checkpoint to serve: newest, best, or a step."""
-
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
-
-    precision: Precision = "auto"
-    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
-
     runs_folder: Path | None = None
     """The runs whose curves the pages show; the folder that the run is in if not given."""
 
@@ -71,7 +57,7 @@ def run(arguments: Arguments) -> None:
     from groundup.serving.launch import address_to_open, open_socket, serve
 
     with open_socket(settings) as listener:
-        language_model = load_to_write(
+        language_model = load_model(
             folder, arguments.checkpoint, arguments.device, arguments.precision
         )
 

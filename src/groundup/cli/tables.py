@@ -12,7 +12,12 @@ _COLOURS = ("black on cyan", "black on yellow", "black on green", "black on mage
 
 
 def print_table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of text; the first column is left-aligned, the others right."""
+    """Print rows of text; the first column is left-aligned, the others right.
+
+    title: the line above the table.
+    headers: the names of the columns; empty for a table without a head.
+    rows: the cells as text.
+    """
     show = _print_rich if sys.stdout.isatty() else _print_plain
     show(title, headers, [list(row) for row in rows])
 

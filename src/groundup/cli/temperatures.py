@@ -123,8 +123,8 @@ def read_written(arguments: Arguments) -> "TemperatureStudy | None":
 
 def make_study(arguments: Arguments) -> "TemperatureStudy":
     """All runs, one after another; mistakes are told before the first text."""
-    from groundup.cli.generate import load_to_write
     from groundup.cli.progress import progress_bar
+    from groundup.cli.shared_flags import load_model
     from groundup.experiments.reference_text import read_reference
     from groundup.experiments.temperatures import (
         Conditions,
@@ -146,7 +146,7 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     common = None if path is None else read_reference(path, num_documents)
     studied: list[RunStudy] = []
     for name, folder in folders.items():
-        language_model = load_to_write(folder, arguments.checkpoint, arguments.device, "auto")
+        language_model = load_model(folder, arguments.checkpoint, arguments.device, "auto")
         reference = _reference_of(folder, language_model.tokenizer, common, num_documents)
         with progress_bar(f"generating with {name}", "texts") as report:
             studied.append(

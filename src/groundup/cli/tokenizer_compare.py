@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import ReadingFlags
 from groundup.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ReadingFlags):
     """Set two tokenizers side by side on the same texts."""
 
     first: Positional[Path]
@@ -22,20 +22,10 @@ class Arguments:
     files: Positional[tuple[str, ...]]
     """The texts: files, folders or globs, measured one by one."""
 
-    field: str = "text"
-    """The field of a JSON-lines record that holds the text."""
-
-    column: str = "text"
-    """The column of a Parquet file that holds the text."""
-
-    errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
-
 
 def run(arguments: Arguments) -> None:
     """Measure both on each text and print one table."""
     from groundup.cli.tables import print_table
-    from groundup.cli.tokenizer_stats import read_texts
     from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.inspection import compare
@@ -47,9 +37,7 @@ def run(arguments: Arguments) -> None:
     tokenizers = {name: Tokenizer.load(path) for name, path in zip(names, paths, strict=True)}
     rows = []
     for file in arguments.files:
-        texts = read_texts(
-            (file,), field=arguments.field, column=arguments.column, errors=arguments.errors
-        )
+        texts = arguments.read_texts((file,))
         for name, result in compare(tokenizers, {file: texts})[file].items():
             rows.append(
                 [

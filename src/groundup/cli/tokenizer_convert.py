@@ -6,7 +6,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from groundup.cli.tokenizer_flags import SplitFlags
+from groundup.cli.shared_flags import SplitFlags
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from groundup.cli.tokenizer_flags import TokenizerFlags
+from groundup.cli.shared_flags import TokenizerFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -31,11 +31,10 @@ class Arguments(TokenizerFlags):
 def run(arguments: Arguments) -> None:
     """Decode and write."""
     from groundup.files import write_text_atomic
-    from groundup.tokenizer import Tokenizer
 
     if arguments.ids is not None and arguments.file != "-":
         raise ConfigError(f"give either --ids or the file {arguments.file}, not both")
-    tokenizer = Tokenizer.from_definition(arguments.definition())
+    tokenizer = arguments.load()
     text = tokenizer.decode(_read_ids(arguments, tokenizer))
     if arguments.out is not None:
         write_text_atomic(arguments.out, text)

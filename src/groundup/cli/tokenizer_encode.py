@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import TokenizerFlags
 from groundup.cli.streams import as_text
-from groundup.cli.tokenizer_flags import TokenizerFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -35,11 +35,9 @@ class Arguments(TokenizerFlags):
 
 def run(arguments: Arguments) -> None:
     """Encode and write."""
-    from groundup.tokenizer import Tokenizer
-
     if arguments.text is not None and arguments.file != "-":
         raise ConfigError(f"give either --text or the file {arguments.file}, not both")
-    tokenizer = Tokenizer.from_definition(arguments.definition())
+    tokenizer = arguments.load()
     text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)
     if arguments.out is None:

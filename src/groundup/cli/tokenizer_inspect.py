@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import TokenizerFlags
 from groundup.cli.streams import as_text
 from groundup.cli.tables import colour_tokens, show_character
-from groundup.cli.tokenizer_flags import TokenizerFlags
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,7 +33,7 @@ def run(arguments: Arguments) -> None:
 
     from groundup.tokenizer.inspection import explain
 
-    explanation = explain(arguments.definition(), as_text(arguments.text))
+    explanation = explain(arguments.read(arguments.tokenizer), as_text(arguments.text))
     # Off a terminal a line is never wrapped: it may be read by another program.
     width = None if sys.stdout.isatty() else 1_000_000
     console = Console(highlight=False, width=width, soft_wrap=True)
@@ -75,7 +75,7 @@ def _pre_token_lines(pre_token: "PreToken") -> "list[Text]":
     if not pre_token.is_special and not pre_token.is_whole_word:
         lines.append(Text("    bytes       ").append_text(colour_tokens(pre_token.start)))
     for step in pre_token.steps:
-        line = Text(f"    merge {step.rank:<5} ", style="dim").append_text(
+        line = Text(f"    merge {step.rank + 1:<5} ", style="dim").append_text(
             colour_tokens(step.symbols)
         )
         lines.append(line)

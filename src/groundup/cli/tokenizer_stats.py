@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import ReadingFlags
 from groundup.errors import ConfigError, DataError
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ReadingFlags):
     """Measure bytes per token, speed and vocabulary use on text."""
 
     tokenizer: Positional[Path]
@@ -21,15 +21,6 @@ class Arguments:
 
     num_threads: int | None = None
     """Threads to encode with; all cores if not given."""
-
-    field: str = "text"
-    """The field of a JSON-lines record that holds the text."""
-
-    column: str = "text"
-    """The column of a Parquet file that holds the text."""
-
-    errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
 
 
 def run(arguments: Arguments) -> None:
@@ -42,12 +33,7 @@ def run(arguments: Arguments) -> None:
     if not arguments.files:
         raise ConfigError("groundup tokenizer stats needs at least one file to measure on")
     tokenizer = Tokenizer.load(arguments.tokenizer)
-    texts = read_texts(
-        arguments.files,
-        field=arguments.field,
-        column=arguments.column,
-        errors=arguments.errors,
-    )
+    texts = arguments.read_texts(arguments.files)
     if not texts:
         raise DataError(f"no text in {', '.join(arguments.files)}; name files with text")
     result = measure(tokenizer, texts, num_threads=arguments.num_threads)
@@ -76,13 +62,3 @@ def _describe_rate(bytes_per_second: float) -> str:
 
     duration = format_duration(estimate_large_corpus_seconds(bytes_per_second))
     return f"{bytes_per_second / 1e6:,.1f} MB/s, 825 GB would take {duration}"
-
-
-def read_texts(
-    files: tuple[str, ...], *, field: str, column: str, errors: Literal["strict", "replace", "skip"]
-) -> list[str]:
-    """The text of the files in blocks that end where documents end."""
-    from groundup.text_files import read_text_blocks
-
-    blocks = read_text_blocks(files, field=field, column=column, errors=errors)
-    return [str(block, "utf-8") for block in blocks]

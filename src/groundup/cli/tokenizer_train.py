@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from groundup.cli.shared_flags import ReadingFlags
 from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from groundup.tokenizer.training import TrainingSummary
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ReadingFlags):
     """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
 
     files: Positional[tuple[str, ...]]
@@ -39,15 +40,6 @@ class Arguments:
 
     num_threads: int | None = None
     """Threads; all cores if not given. The result is the same."""
-
-    field: str = "text"
-    """The field of a JSON-lines record that holds the text."""
-
-    column: str = "text"
-    """The column of a Parquet file that holds the text."""
-
-    errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
 
     on_error: Literal["stop", "skip"] = "stop"
     """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""

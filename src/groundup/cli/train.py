@@ -4,6 +4,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 """
 
 import math
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,14 +71,17 @@ def defaults(argv: Sequence[str]) -> Arguments:
     return Arguments(settings=settings, given_flags=given)
 
 
-def run(arguments: Arguments) -> int:
-    """Train and print the results; a signal that stopped the run decides the exit status."""
+def run(arguments: Arguments, started: float | None = None) -> int:
+    """Train and print the results; a signal that stopped the run decides the exit status.
+
+    started: what --minutes counts from, as time.monotonic tells it; the process if None.
+    """
     config = arguments.settings
     if arguments.resume and config.name is None:
         raise ConfigError(
             "--resume needs the name of the run: add --name RUN, or a --config that has one"
         )
-    budget = _budget(arguments)
+    budget = _budget(arguments, process_start() if started is None else started)
     from groundup.cli.progress import progress_bar
     from groundup.training import train
 
@@ -91,13 +95,6 @@ def run(arguments: Arguments) -> int:
             budget=budget,
         )
     _print_summary(summary)
-    return exit_status(summary)
-
-
-def exit_status(summary: "TrainSummary") -> int:
-    """0 for a finished run, else the status of a process killed by the signal."""
-    import signal
-
     if summary.stopped_by is None:
         return 0
     return 128 + signal.Signals[summary.stopped_by]
@@ -127,8 +124,8 @@ def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, Tokenizer, str
     return write_sample
 
 
-def _budget(arguments: Arguments) -> "TimeBudget | None":
-    """The time that --minutes gives, counted from the start of this process."""
+def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
+    """The time that --minutes gives."""
     minutes = arguments.minutes
     if minutes is None:
         return None
@@ -137,7 +134,7 @@ def _budget(arguments: Arguments) -> "TimeBudget | None":
     if not 0 < minutes < math.inf:
         raise ConfigError(f"--minutes must be more than 0, got {minutes:g}")
     max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
-    return TimeBudget(60 * minutes, process_start(), arguments.given_flags, max_steps)
+    return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
 
 
 def _settings_from(source: Path, file: str | Path | None) -> dict[str, Any]:

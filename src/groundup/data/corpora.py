@@ -1,4 +1,4 @@
-"""Public corpora: where their files are, how long they are and what they hash to, where known."""
+"""Public corpora: where their files are, how long they are and what they hash to."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,11 @@ HUB = "https://huggingface.co/datasets"
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file to fetch; None stands for what nobody has recorded. `sha256` is bare hexadecimal."""
+    """One file to fetch, and for one that is packed, the hash of what it holds."""
 
     path: str
-    num_bytes: int | None = None
-    sha256: str | None = None
-    unpacked_bytes: int | None = None
+    num_bytes: int
+    sha256: str
     unpacked_sha256: str | None = None
 
     @property
@@ -41,14 +40,12 @@ CORPORA = {
             f"{_OPENWEBTEXT}/owt_train.txt.gz",
             4_591_240_837,
             "b19ae88cfbc4016b304c348522455fe38ebac48fffed955adcc7191a89e38ccf",
-            11_920_511_059,
             "bbeb7f291a981ecfd5cf44b84d0f654b9e96c53dff99f2556b7d2cccaf8c1918",
         ),
         RemoteFile(
             f"{_OPENWEBTEXT}/owt_valid.txt.gz",
             111_785_382,
             "bc73db5da2f19c360836b9c8a88094e13346ec83798c2f40060be39135768c80",
-            289_998_753,
             "2406f278e71829d273b315e9b403285baea7022b26a96d2728dd8b776ea40660",
         ),
     ),

@@ -24,7 +24,12 @@ _NUM_ROUNDS = 16
 
 
 def random_uint64(seed: int, stream: int, counters: UInt64) -> UInt64:
-    """64 random bits for every counter; streams of one seed have nothing to do with each other."""
+    """64 random bits for every counter; streams of one seed have nothing to do with each other.
+
+    seed: of all streams.
+    stream: a number of the caller's own.
+    counters: one result for each.
+    """
     key = stream_key(seed, stream)
     return _mix(_mix(counters + key) ^ key)
 

@@ -92,20 +92,14 @@ class HostChooser:
         return self._seen[rows, : logits.shape[-1]]
 
 
-class Ticket(Protocol):
-    """A step under way."""
-
-    def read(self) -> list[int]: ...
-
-
 @runtime_checkable
 class SamplingDecoder(Protocol):
     """A decoder that also samples: `set_rows` says where the rows stand, each `launch` begins a
-    step from where the last one ended."""
+    step from where the last one ended. Calling its answer waits for the ids of the step."""
 
     def set_rows(self, rows: Sequence[Any]) -> None: ...
 
-    def launch(self, n: int) -> Ticket: ...
+    def launch(self, n: int) -> Callable[[], list[int]]: ...
 
     @property
     def logits(self) -> Float[Tensor, "rows writable"]: ...
@@ -122,7 +116,7 @@ class DeviceChooser:
         """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
         self._decoder = decoder
         self._describe = describe
-        self._ahead: Ticket | None = None
+        self._ahead: Callable[[], list[int]] | None = None
         self._knows_all = False
         self._can_look_ahead = False
 
@@ -137,10 +131,10 @@ class DeviceChooser:
             self._begin(rows)
         if not self._knows_all:
             return None
-        ticket = self._ahead or self._decoder.launch(len(rows))
+        read = self._ahead or self._decoder.launch(len(rows))
         is_ahead = self._can_look_ahead and num_quiet_steps > 1
         self._ahead = self._decoder.launch(len(rows)) if is_ahead else None
-        return ticket.read(), self._decoder.logits[: len(rows)]
+        return read(), self._decoder.logits[: len(rows)]
 
     def _begin(self, rows: Sequence[Row]) -> None:
         self._ahead = None

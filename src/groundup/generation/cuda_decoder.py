@@ -8,7 +8,7 @@ if the engine wants it so.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -93,19 +93,6 @@ class RowState(NamedTuple):
 
     def floats(self) -> tuple[float, ...]:
         return self.settings.temperature, self.settings.top_p, self.settings.log_min_p
-
-
-class Ticket:
-    """A step under way; `read` waits for its ids."""
-
-    def __init__(self, ids: Tensor, done: torch.cuda.Event) -> None:
-        self._ids = ids
-        self._done = done
-
-    def read(self) -> list[int]:
-        self._done.synchronize()
-        ids: list[int] = self._ids.tolist()
-        return ids
 
 
 class CudaDecoder:
@@ -209,15 +196,21 @@ class CudaDecoder:
         self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
 
     @torch.inference_mode()
-    def launch(self, n: int) -> Ticket:
-        """Begin a step of the rows 0 to n - 1."""
+    def launch(self, n: int) -> Callable[[], list[int]]:
+        """Begin a step of the rows 0 to n - 1; calling the answer waits for their ids."""
         self._replay(n, samples=True)
         self._read_back.reverse()
         ids = self._read_back[0][:n]
         ids.copy_(self._chosen[:n], non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
-        return Ticket(ids, done)
+
+        def read() -> list[int]:
+            done.synchronize()
+            read_ids: list[int] = ids.tolist()
+            return read_ids
+
+        return read
 
     @property
     def logits(self) -> Float[Tensor, "rows writable"]:

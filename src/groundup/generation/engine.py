@@ -115,7 +115,10 @@ class Engine:
         return new
 
     def remove(self, handle: int) -> None:
-        """Let a request leave before its end; one that has left already is not an error."""
+        """Let a request leave before its end; one that has left already is not an error.
+
+        handle: as `add` gave it.
+        """
         for index, row in enumerate(self._rows):
             if row.handle == handle:
                 self._leave(index)

@@ -21,6 +21,7 @@ from groundup.generation.sampling import not_finite
 from groundup.generation.scoring import Score, log_probabilities
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.model import TransformerLM
+from groundup.runtime import count_of
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 
@@ -97,13 +98,19 @@ class LanguageModel:
         """The same in pieces as they come, each of whole characters.
 
         Mistakes are told here, not at the first piece.
+
+        prompt, settings: as for `generate`.
         """
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
 
     def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
-        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
+        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i.
+
+        prompts: the texts to continue.
+        settings: as for `generate`.
+        """
         first = GenerationSettings(**settings)
         requests = [
             self.request(prompt, replace(first, seed=first.seed + index))
@@ -119,7 +126,9 @@ class LanguageModel:
         ids = self.tokenizer.encode(text)
         begin = [] if self.begin_id is None else [self.begin_id]
         if len(begin) + len(ids) < 2:
-            raise ConfigError(f"a text of {len(ids)} ids has none to score: give more text")
+            raise ConfigError(
+                f"a text of {count_of(len(ids), 'id')} has none to score: give more text"
+            )
         known = log_probabilities(self.model, begin + ids)
         scored = ids if begin else ids[1:]
         unknown = [None] * (len(ids) - len(scored))
@@ -141,6 +150,9 @@ class LanguageModel:
         """What to ask an engine so that it continues `prompt` to the end of the document.
 
         Stop strings are not part of it: an engine knows ids and no text.
+
+        prompt: the text to continue.
+        settings: how.
         """
         return GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
@@ -152,7 +164,10 @@ class LanguageModel:
         )
 
     def make_engine(self, max_rows: int = 64) -> Engine:
-        """An engine of the model that never samples an id for which the tokenizer has no text."""
+        """An engine of the model that never samples an id for which the tokenizer has no text.
+
+        max_rows: requests that it can run at once.
+        """
         return Engine(self.model, max_rows, writable=WritableIds.of(self.tokenizer))
 
     def stream_requests(
@@ -162,6 +177,9 @@ class LanguageModel:
 
         Requests are taken as rows become free, so there may be any number. Mistakes in those of a
         sequence are told here, and in those that are made meanwhile once they are taken.
+
+        requests: what to continue, see `request`.
+        stop: texts that end each of them.
         """
         stop = check_stop_strings(stop)
         waiting = iter(requests)

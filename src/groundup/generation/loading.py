@@ -69,7 +69,11 @@ def load_run(
 
 
 def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    """Those an imported run came with; else the end of documents, which also begins and pads."""
+    """Those an imported run came with; else the end of documents, which also begins and pads.
+
+    tokenizer: of the run.
+    environment: as `environment.json` holds it.
+    """
     imported = environment.get(IMPORTED_KEY)
     stored = imported.get("special_ids") if isinstance(imported, dict) else None
     if isinstance(stored, dict):

@@ -34,6 +34,11 @@ def choose_decoder(
 
     The plain one runs the model's own forward: for reference kernels, for devices without a fast
     one, and for a model with a layer or a hook that its settings do not describe.
+
+    model: what is decoded with.
+    max_rows: sequences at once.
+    max_seq_len: ids that a row can hold; the model's context if None.
+    writable: the ids that may be sampled; all of the model's if None.
     """
     weight = model.output_weight
     device = weight.device.type

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from groundup.data.counter_random import check_seed
 from groundup.errors import ConfigError, did_you_mean
+from groundup.runtime import count_of
 
 if TYPE_CHECKING:
     from groundup.generation.sampling import Sampler
@@ -99,7 +100,11 @@ class GenerationRequest:
         check_seed(self.seed)
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
-        """Raise ConfigError for ids or a length that such a model cannot take."""
+        """Raise ConfigError for ids or a length that such a model cannot take.
+
+        vocab_size: ids that the model knows.
+        context_length: ids that it sees at once.
+        """
         lowest, highest = min(self.prompt_ids), max(self.prompt_ids)
         if lowest < 0 or highest >= vocab_size:
             raise ConfigError(
@@ -108,7 +113,7 @@ class GenerationRequest:
             )
         if self.past_context == "stop" and len(self.prompt_ids) > context_length:
             raise ConfigError(
-                f"the prompt has {len(self.prompt_ids)} ids, more than the context of "
+                f"the prompt has {count_of(len(self.prompt_ids), 'id')}, more than the context of "
                 f"{context_length}: shorten it, or continue its last ids with "
                 f"--past-context slide"
             )

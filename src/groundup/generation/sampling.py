@@ -32,6 +32,8 @@ _BLOCK = 128
 _LEAST_TEMPERATURE = 1e-6
 _MOST = 1e30
 _MOST_IDS = 2**31 - 1
+# Far outside this range logits would leave float32's.
+_PENALTIES = (0.01, 100)
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,11 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.penalty) and self.penalty > 0):
-            raise ConfigError(f"the repetition penalty is {self.penalty}; it must be more than 0")
-        _set(self, "penalty", min(max(float(self.penalty), 1 / _MOST), _MOST))
+        least, most = _PENALTIES
+        if not (_is_number(self.penalty) and least <= self.penalty <= most):
+            raise ConfigError(
+                f"the repetition penalty is {self.penalty}; it must be from {least} to {most}"
+            )
 
     def apply(
         self,
@@ -168,6 +172,12 @@ class Sampler:
         """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p.
 
         Each argument is that of its rule; None leaves the rule out.
+
+        temperature: divides the logits; 0 is greedy.
+        top_k: keep this many of the likeliest ids.
+        top_p: keep the fewest likeliest ids whose probabilities sum to this.
+        min_p: keep ids at least this many times as likely as the likeliest.
+        repetition_penalty: above 1, ids that the text holds become less likely.
         """
         chain: list[tuple[Callable[[Any], Rule], float | None]] = [
             (RepetitionPenalty, repetition_penalty),
@@ -228,7 +238,12 @@ class Uniforms:
 
 
 def uniforms(seed: int, first: int, num: int) -> list[float]:
-    """The numbers of `num` indices from `first` on, of 32 bits each."""
+    """The numbers of `num` indices from `first` on, of 32 bits each.
+
+    seed: of the text.
+    first: the first index.
+    num: how many.
+    """
     indices = np.arange(first, first + num, dtype=np.uint64)
     bits = random_uint64(seed, STREAM, indices) >> np.uint64(32)
     numbers: list[float] = (bits.astype(np.float64) * 2.0**-32).tolist()

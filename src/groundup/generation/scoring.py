@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from groundup.generation.sampling import not_finite
 from groundup.nn.losses import perplexity
@@ -52,8 +54,25 @@ class Score:
 @torch.inference_mode()
 def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
     """ln p of every id but the first, each seen with at least half a context before it, or all
-    there is."""
+    there is.
+
+    model: whose softmax gives p.
+    ids: the text; at least one, of any length.
+    """
     result: list[float] = []
+    for own, _ in log_softmax_tables(model, ids):
+        result += own
+    return result
+
+
+@torch.inference_mode()
+def log_softmax_tables(
+    model: TransformerLM, ids: Sequence[int]
+) -> Iterator[tuple[list[float], Float[Tensor, "positions vocab"]]]:
+    """ln p of the ids but the first, some at a time, and of all ids at the same positions.
+
+    model, ids: as for `log_probabilities`.
+    """
     for begin, stop, num_scored in _windows(len(ids) - 1, model.config.context_length):
         window = torch.tensor(ids[begin : stop + 1], device=model.output_weight.device)
         hidden = model.hidden(window[None, :-1])[0, -num_scored:]
@@ -61,10 +80,10 @@ def log_probabilities(model: TransformerLM, ids: Sequence[int]) -> list[float]:
         for first in range(0, num_scored, _CHUNK):
             part = slice(first, first + _CHUNK)
             table = torch.log_softmax(model.logits(hidden[part]).float(), dim=-1)
-            result += table.gather(-1, targets[part, None])[:, 0].tolist()
-    if not all(map(math.isfinite, result)):
-        raise not_finite()
-    return result
+            own = table.gather(-1, targets[part, None])[:, 0].tolist()
+            if not all(map(math.isfinite, own)):
+                raise not_finite()
+            yield own, table
 
 
 def _windows(num_targets: int, context: int) -> Iterator[tuple[int, int, int]]:

@@ -24,7 +24,12 @@ def keep_best(
     edge: Float[Tensor, "... 1"],
     num_kept: Int[Tensor, "... 1"],
 ) -> Float[Tensor, "... vocab"]:
-    """The `num_kept` best of each row, the last of which has the value `edge`; -inf for others."""
+    """The `num_kept` best of each row, the last of which has the value `edge`; -inf for others.
+
+    logits: one row of the vocabulary for each text.
+    edge: the value of the last that is kept.
+    num_kept: how many are kept.
+    """
     at_least = logits >= edge
     if logits.device.type == "cpu" and torch.equal(at_least.sum(-1, keepdim=True), num_kept):
         return logits.masked_fill(~at_least, -torch.inf)
@@ -35,7 +40,11 @@ def keep_best(
 
 
 def keep_mass(logits: Float[Tensor, "... vocab"], mass: float) -> Float[Tensor, "... vocab"]:
-    """The fewest best of each row whose probabilities sum to at least `mass`; -inf for others."""
+    """The fewest best of each row whose probabilities sum to at least `mass`; -inf for others.
+
+    logits: one row of the vocabulary for each text.
+    mass: more than 0 and at most 1.
+    """
     rows = logits.reshape(-1, logits.shape[-1])
     best = rows.amax(dim=-1, keepdim=True)
     target = mass * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)

@@ -13,6 +13,9 @@ class TextStream:
     """The pieces join to the decoded text, cut where the stop string begins that is complete first.
 
     What may still be the beginning of a stop string is held back until it is known.
+
+    tokenizer: knows the bytes of each id.
+    stop: the stop strings.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:

@@ -235,6 +235,10 @@ def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) 
     """num_steps, and what else is counted in steps so that it keeps its fraction of the run.
 
     What is on stays on. Names in `chosen` are left out: they stay as they are.
+
+    base: the run as it is.
+    num_steps: how long it is to be.
+    chosen: dotted names of settings that a person set.
     """
     values = {"num_steps": num_steps}
     for name in COUNTED_IN_STEPS:
@@ -246,7 +250,10 @@ def scaled_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) 
 
 
 def with_num_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()) -> RunConfig:
-    """The same run with another length, see `scaled_steps`."""
+    """The same run with another length, see `scaled_steps`.
+
+    base, num_steps, chosen: as there.
+    """
     values = {**base.model_dump(), **scaled_steps(base, num_steps, chosen)}
     return load_settings(RunConfig, None, values)
 

@@ -54,7 +54,11 @@ class RunFolder:
     """The paths of one run, and what is done to its small files."""
 
     def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
-        """Who shows the folders of others to strangers does not follow links in them."""
+        """Who shows the folders of others to strangers does not follow links in them.
+
+        path: of the folder; it need not exist.
+        follow_links: whether a link in it may lead elsewhere.
+        """
         self.path = Path(path)
         self.follow_links = follow_links
         self.config_file = self.path / "config.yaml"

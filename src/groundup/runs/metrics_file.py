@@ -136,7 +136,11 @@ class Newest:
 
 
 def read_newest(path: Path, *, follow_links: bool = True) -> Newest:
-    """The newest value of each metric, found without reading the whole file."""
+    """The newest value of each metric, found without reading the whole file.
+
+    path: of metrics.jsonl.
+    follow_links: whether it may be a link.
+    """
     tail = read_tail(path, 2**16, follow_links=follow_links)
     records = _last_records(tail)
     if not any("validation_loss" in _finite_values(record) for record in records):
@@ -156,6 +160,9 @@ def cut_metrics(path: Path, last_step: int) -> bool:
 
     Metrics are for looking and checkpoints for resuming, so damage stops nothing: the file is
     kept under another name, and its sound records are kept.
+
+    path: of metrics.jsonl.
+    last_step: the last step to keep.
     """
     if not path.exists():
         return False

@@ -15,7 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from groundup.serving.protocol import SHAPES, ErrorAnswer, ErrorDetail
+from groundup.serving.protocol import OUT_OF_BOUNDS, SHAPES, ErrorAnswer, ErrorDetail
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +87,18 @@ def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = str(error.detail)
     if error.status_code == 404 and message == "Not Found":
-        message = f"{excerpt(request.url.path)} does not exist here"
+        message = f"{excerpt(request.url.path)} does not exist here{_what_exists(request)}"
     if error.status_code == 405:
         message = f"{excerpt(request.url.path)} cannot be asked by {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()
+
+
+def _what_exists(request: Request) -> str:
+    """The tail of a 404 under /v1: what there is instead."""
+    if not request.url.path.startswith("/v1/"):
+        return ""
+    paths = {getattr(route, "path", "") for route in request.app.routes}
+    return f": this server has {', '.join(sorted(p for p in paths if p.startswith('/v1/')))}"
 
 
 def _answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -116,6 +124,8 @@ def describe_findings(findings: Sequence[Any]) -> tuple[str, str | None]:
         return f"unknown field {excerpt(field)}: it is not part of this API", field
     if finding["type"] == "missing":
         return f"{field} is missing: it must be given", field
+    if finding["type"] == OUT_OF_BOUNDS:
+        return finding["msg"], field
     reason = SHAPES.get(field) or finding["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     return f"{field} is {excerpt(finding['input'])}, but {reason}", field

@@ -6,13 +6,10 @@ Pieces join to the whole text; none holds half a character or any part of a stop
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
-
-from groundup.generation.sampling import not_finite
+from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
 from groundup.serving.protocol import Logprobs
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 
 # JSON has no infinity; OpenAI writes this for what cannot happen.
 _LOWEST = -9999.0
-# Positions whose logits for the whole vocabulary are in memory at once.
-_POSITIONS_AT_ONCE = 256
 
 
 class Entry(NamedTuple):
@@ -103,7 +98,6 @@ class ChoiceText:
         return entry.end <= num_certain or (self.is_done() and entry.begin < num_certain)
 
 
-@torch.inference_mode()
 def score_prompt(
     model: TransformerLM, tokenizer: Tokenizer, ids: Sequence[int], num_alternatives: int
 ) -> list[Entry]:
@@ -115,21 +109,11 @@ def score_prompt(
         ids: the prompt, within the model's context.
         num_alternatives: how many of the likeliest ids are told for each position.
     """
-    batch = torch.tensor([list(ids)], device=model.output_weight.device)
-    hidden = model.hidden(batch)[0, :-1]
     scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())]
-    for first in range(0, len(hidden), _POSITIONS_AT_ONCE):
-        part = hidden[first : first + _POSITIONS_AT_ONCE]
-        following = batch[0, first + 1 : first + 1 + len(part)]
-        log_probabilities = torch.log_softmax(model.logits(part).float(), dim=-1)
-        own = log_probabilities.gather(-1, following[:, None])[:, 0].tolist()
-        if any(map(math.isnan, own)):
-            raise not_finite()
-        best = log_probabilities.topk(min(num_alternatives, log_probabilities.shape[-1]), dim=-1)
-        for value, best_ids, best_values in zip(
-            own, best.indices.tolist(), best.values.tolist(), strict=True
-        ):
-            scores.append((value, tuple(zip(best_ids, best_values, strict=True))))
+    for own, table in log_softmax_tables(model, ids):
+        best = table.topk(min(num_alternatives, table.shape[-1]), dim=-1)
+        pairs = map(zip, best.indices.tolist(), best.values.tolist())
+        scores += zip(own, map(tuple, pairs), strict=True)
     decoder = tokenizer.decode_stream()
     entries, end = [], 0
     for id, (value, alternatives) in zip(ids, scores, strict=True):

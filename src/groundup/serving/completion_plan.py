@@ -13,7 +13,8 @@ import numpy as np
 
 from groundup.data.counter_random import random_uint64
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationRequest
+from groundup.generation.request import GenerationRequest, GenerationSettings
+from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
 
@@ -40,11 +41,9 @@ class Plan:
     prompts: Sequence[Prompt]
     num_choices: int
     requests: Sequence[GenerationRequest]
-    seed: int
-    max_tokens: int
+    wanted: GenerationSettings
     num_alternatives: int
     echo: bool
-    stop: Sequence[str]
 
     @property
     def wants_entries(self) -> bool:
@@ -112,16 +111,7 @@ def make_plan(
         for prompt in prompts
         for choice_seed in seeds
     ]
-    return Plan(
-        prompts,
-        num_choices,
-        requests,
-        wanted.seed,
-        wanted.max_tokens,
-        num_alternatives,
-        bool(body.echo),
-        wanted.stop,
-    )
+    return Plan(prompts, num_choices, requests, wanted, num_alternatives, bool(body.echo))
 
 
 def _read_prompts(
@@ -141,8 +131,8 @@ def _read_prompts(
     if len(given) * num_choices > limit:
         raise ApiError(
             400,
-            f"{len(given)} prompts and n = {excerpt(num_choices)} ask for more texts than the "
-            f"{limit} that this server generates for one request",
+            f"{count_of(len(given), 'prompt')} and n = {excerpt(num_choices)} ask for more than "
+            f"the {limit} texts that this server generates for one request",
             param="n",
         )
     prompts = [_read_prompt(prompt, language_model, bool(body.echo)) for prompt in given]
@@ -196,8 +186,8 @@ def _check_context(size: int, max_tokens: int, context: int, body: CompletionReq
     if body.echo and body.logprobs is not None and size > context:
         raise ApiError(
             400,
-            f"the prompt has {size} tokens, more than the context of {context}, so that they "
-            f"cannot be scored: shorten it, or leave echo or logprobs out",
+            f"the prompt has {count_of(size, 'token')}, more than the context of {context}, "
+            f"so that they cannot be scored: shorten it, or leave echo or logprobs out",
             param="prompt",
             code="context_length_exceeded",
         )
@@ -206,8 +196,8 @@ def _check_context(size: int, max_tokens: int, context: int, body: CompletionReq
     if size >= context:
         raise ApiError(
             400,
-            f"the prompt has {size} tokens, but the model's context is {context} and the answer "
-            f"has to fit in too: shorten the prompt, or set past_context to slide",
+            f"the prompt has {count_of(size, 'token')}, but the model's context is {context} and "
+            f"the answer has to fit in too: shorten the prompt, or set past_context to slide",
             param="prompt",
             code="context_length_exceeded",
         )

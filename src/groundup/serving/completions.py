@@ -100,7 +100,7 @@ class Completions:
             ).model_dump_json()
             for index, pieces in enumerate(parts)
         ]
-        rest = {"usage": running.usage(), "seed": running.plan.seed}
+        rest = {"usage": running.usage(), "seed": running.plan.wanted.seed}
         head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
         return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
 
@@ -137,7 +137,7 @@ class Completions:
             yield _event(internal_error().body())
             return
         if wants_usage:
-            usage = {"usage": running.usage(), "seed": running.plan.seed}
+            usage = {"usage": running.usage(), "seed": running.plan.wanted.seed}
             yield _event({**frame, "choices": [], **usage})
         yield b"data: [DONE]\n\n"
 
@@ -189,13 +189,15 @@ class _Running:
         self.texts = [
             ChoiceText(
                 language_model.tokenizer,
-                plan.stop,
+                plan.wanted.stop,
                 echo=plan.prompt_of(index).text if plan.echo else "",
                 with_entries=plan.wants_entries,
             )
             for index in range(len(plan.requests))
         ]
-        self._job = scheduler.submit(plan.requests, self._client) if plan.max_tokens else None
+        self._job = (
+            scheduler.submit(plan.requests, self._client) if plan.wanted.max_tokens else None
+        )
         if self._job is None:
             for text in self.texts:
                 text.finish_reason = "length"

@@ -5,6 +5,7 @@ It only reads, and stays calm whatever a run folder holds. Which folders a clien
 their states are `run_reading`.
 """
 
+import contextlib
 import datetime
 import time
 from array import array
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy
 from fastapi import APIRouter, Query, Response
@@ -35,8 +36,6 @@ from groundup.serving.run_reading import (
 
 _POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
 _INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
-
-_Signature = tuple[int, int, int] | None
 
 
 def router_for_runs(runs_folder: Path) -> APIRouter:
@@ -79,8 +78,7 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
 
 def summarize(folder: RunFolder) -> dict[str, Any]:
     """A row of the list; whatever is not known is None."""
-    settings = _settings(folder)
-    newest = _newest(folder.metrics_file, file_signature(folder.metrics_file))
+    settings, newest, started, num_parameters = _read_small(folder)
     num_steps = settings.get("num_steps")
     num_steps = num_steps if isinstance(num_steps, int) else None
     step = newest.values.get("step")
@@ -92,15 +90,15 @@ def summarize(folder: RunFolder) -> dict[str, Any]:
         "message": status.message,
         **{name: newest.values.get(name) for name in names},
         "num_steps": num_steps,
-        "started": _started(folder.path, file_signature(folder.environment_file)),
+        "started": started,
         "updated": last_change(folder),
-        "num_parameters": _num_parameters(folder.config_file, file_signature(folder.config_file)),
+        "num_parameters": num_parameters,
     }
 
 
 def describe(folder: RunFolder) -> dict[str, Any]:
     """All but the curves."""
-    settings = _settings(folder)
+    settings = _read_small(folder).settings
     with _reader_of(folder.metrics_file).reading() as metrics:
         samples = _samples(metrics, settings.get("samples.prompts"))
         health = _health(metrics)
@@ -121,6 +119,11 @@ def lines_after(
 
     If the version is no longer that of the file, or it has fewer lines than `after`, the answer
     begins anew.
+
+    reader: of the run's metrics.jsonl.
+    after: how many lines the page has.
+    version: of the file that it has them from.
+    limit: about how many lines to send; all if None.
     """
     with reader.reading() as metrics:
         total = metrics.num_lines
@@ -146,6 +149,11 @@ def thin(
     Each metric has its lines cut into spans of equal count, and the least and the greatest of
     every span are kept, so that a spike of one line is still seen. Half of the limit is the
     loss's, which is what people look at. The lines of `always` are kept as well.
+
+    columns: each metric's values by line number, NaN where a line has none.
+    first, stop: the lines to choose from.
+    limit: about how many to keep; all if None.
+    always: line numbers to keep in any case.
     """
     if limit is None or stop - first <= limit:
         return list(range(first, stop))
@@ -228,35 +236,32 @@ def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _settings(folder: RunFolder) -> dict[str, Any]:
-    return _settings_of(folder.path, file_signature(folder.config_file))
+class _Small(NamedTuple):
+    """What a run's small files say, and its newest metrics."""
+
+    settings: dict[str, Any]
+    newest: Newest
+    started: float | None
+    num_parameters: int | None
+
+
+def _read_small(folder: RunFolder) -> _Small:
+    files = (folder.config_file, folder.metrics_file, folder.environment_file)
+    return _read_once(folder.path, tuple(map(file_signature, files)))
 
 
 @lru_cache(maxsize=1024)
-def _settings_of(path: Path, signature: _Signature) -> dict[str, Any]:
-    return RunFolder(path, follow_links=False).read_settings() if signature is not None else {}
-
-
-@lru_cache(maxsize=1024)
-def _newest(path: Path, signature: _Signature) -> Newest:
-    return read_newest(path, follow_links=False) if signature is not None else Newest({}, None)
-
-
-@lru_cache(maxsize=1024)
-def _started(path: Path, signature: _Signature) -> float | None:
-    """When the run began; a copied folder still says so."""
+def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) -> _Small:
+    """Of files with these signatures, read once."""
     folder = RunFolder(path, follow_links=False)
-    text = folder.read_environment().get("started") if signature is not None else None
-    try:
-        return datetime.datetime.fromisoformat(str(text)).timestamp()
-    except (ValueError, OverflowError):
-        return None if signature is None else signature[2] / 1e9
-
-
-@lru_cache(maxsize=1024)
-def _num_parameters(config_file: Path, signature: _Signature) -> int | None:
-    model = model_of(_settings_of(config_file.parent, signature))
-    try:
-        return None if model is None else sum(count_parameters(model).values())
-    except ArithmeticError:
-        return None
+    settings = folder.read_settings()
+    # A copied folder still says when the run began.
+    started = None if signatures[2] is None else signatures[2][2] / 1e9
+    with contextlib.suppress(ValueError, OverflowError):
+        text = str(folder.read_environment().get("started"))
+        started = datetime.datetime.fromisoformat(text).timestamp()
+    model, num_parameters = model_of(settings), None
+    with contextlib.suppress(ArithmeticError):
+        num_parameters = None if model is None else sum(count_parameters(model).values())
+    newest = read_newest(folder.metrics_file, follow_links=False)
+    return _Small(settings, newest, started, num_parameters)

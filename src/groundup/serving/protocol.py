@@ -17,13 +17,17 @@ from pydantic import (
     Field,
     StrictInt,
     StrictStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from groundup.errors import ConfigError
 from groundup.generation.request import GenerationSettings, PastContext
 
 DEFAULT_MAX_TOKENS = 16
+OUT_OF_BOUNDS = "out_of_bounds"
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
@@ -77,9 +81,11 @@ class CompletionRequest(Body):
     ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
     max_tokens: int | None = Field(None, ge=0, description=f"{DEFAULT_MAX_TOKENS} if left out.")
     temperature: Finite | None = Field(
-        None, ge=0, description="0: greedy; below 1: likelier tokens; above 1: more random."
+        None, description="0: greedy; below 1: likelier tokens; above 1: more random."
     )
-    top_p: Finite | None = Field(None, gt=0, le=1)
+    top_p: Finite | None = Field(
+        None, description="Sample from the likeliest ids whose probabilities sum to this."
+    )
     n: int | None = Field(None, ge=1, description="How many texts for each prompt.")
     stop: (
         StopString
@@ -99,17 +105,27 @@ class CompletionRequest(Body):
     frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
     logit_bias: dict[str, Any] | None = Field(None, description="Not supported: must be empty.")
 
-    top_k: int | None = Field(None, ge=1, description="Ours: sample from the k likeliest ids.")
+    top_k: int | None = Field(None, description="Ours: sample from the k likeliest ids.")
     min_p: Finite | None = Field(
-        None, ge=0, le=1, description="Ours: leave out ids below this fraction of the likeliest."
+        None, description="Ours: leave out ids below this fraction of the likeliest."
     )
-    # Far outside this range the logits would leave float32's, and with them those of all rows.
     repetition_penalty: Finite | None = Field(
-        None, ge=0.01, le=100, description="Ours: above 1, repeated ids become less likely."
+        None, description="Ours: above 1, repeated ids become less likely."
     )
     past_context: PastContext | None = Field(
         None, description="Ours: what to do when the context is full; stop if left out."
     )
+
+    @field_validator("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    @classmethod
+    def _check_rule(cls, value: Any, info: ValidationInfo) -> Any:
+        # What a rule takes, the rule itself knows.
+        if value is not None:
+            try:
+                GenerationSettings(**{str(info.field_name): value}).sampler()
+            except ConfigError as error:
+                raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
+        return value
 
     @field_validator("suffix", "presence_penalty", "frequency_penalty", "logit_bias")
     @classmethod

@@ -5,8 +5,8 @@ no spelling of it leads elsewhere. Links are not followed.
 """
 
 import json
-import math
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -95,9 +95,19 @@ def _patience_seconds(step: int | None, longest_gap_seconds: float | None) -> fl
 
 
 def as_json(value: Any) -> bytes:
-    """JSON that any client can read, whatever a file held: what JavaScript has no number for
-    is null, dates are text."""
-    return json.dumps(_without_oddities(value), allow_nan=False).encode("ascii")
+    """JSON that any client can read, whatever a file held: what is no finite number is null, dates
+    are text."""
+    text = json.dumps(value, default=str, skipkeys=True)
+    is_plain = not re.search(r"NaN|Infinity|\d{309}", text)
+    return (text if is_plain else json.dumps(json.loads(text, **_ODDITIES))).encode("ascii")
+
+
+def _read_integer(digits: str) -> int | None:
+    """None for what JavaScript takes for infinite."""
+    return int(digits) if len(digits) < 309 else None
+
+
+_ODDITIES: dict[str, Any] = {"parse_constant": lambda name: None, "parse_int": _read_integer}
 
 
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:
@@ -114,17 +124,3 @@ def _is_plain(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _without_oddities(value: Any) -> Any:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return value if value.bit_length() < 1024 else None
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _without_oddities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_without_oddities(item) for item in value]
-    return str(value)

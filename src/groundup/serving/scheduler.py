@@ -84,7 +84,11 @@ class Scheduler:
         self._thread.start()
 
     def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Job:
-        """Queue all of the requests or none. Called in the event loop, as `cancel` is."""
+        """Queue all of the requests or none. Called in the event loop, as `cancel` is.
+
+        requests: one for each sequence.
+        client: whose they are; clients take turns.
+        """
         job = Job(client)
         job.rows = [Row(job, index, request) for index, request in enumerate(requests)]
         with self._wake:
@@ -104,7 +108,11 @@ class Scheduler:
             self._wake.notify()
 
     async def between_steps(self, function: Callable[[], Result], client: str = "") -> Result:
-        """Call a function in the engine's thread, where the model is free to be used."""
+        """Call a function in the engine's thread, where the model is free to be used.
+
+        function: what to call.
+        client: whose call it is; clients take turns.
+        """
         future: Future[Result] = Future()
         with self._wake:
             self._check_room(client, 1)

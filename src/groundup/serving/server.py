@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.staticfiles import StaticFiles
 
 from groundup.errors import GroundupError
 from groundup.serving.api_errors import ApiError, answers, excerpt, register_error_handlers
@@ -39,16 +40,14 @@ if TYPE_CHECKING:
 STATIC_FOLDER = Path(__file__).parent / "static"
 
 _REFUSALS = answers(400, 401, 403, 404, 413)
-_MEDIA_TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
 
 
 def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastAPI:
-    """An app that serves the model; `app.state.scheduler` has its engine."""
+    """An app that serves the model; `app.state.scheduler` has its engine.
+
+    language_model: what is served.
+    settings: limits, tokens and names.
+    """
     from groundup import __version__
 
     metrics = Metrics()
@@ -150,29 +149,31 @@ def _add_monitor_routes(
 
 
 def _add_pages(app: FastAPI) -> None:
-    files = find_static_files()
+    static = _StaticFiles(directory=STATIC_FOLDER)
+    plotly = _StaticFiles(directory=plotly_script_path().parent)
 
     @app.get("/", include_in_schema=False)
-    def playground(request: Request) -> Response:
-        return _serve_file(request, files["playground.html"])
+    async def playground(request: Request) -> Response:
+        return await static.get_response("playground.html", request.scope)
 
     @app.get("/runs", include_in_schema=False)
-    def runs(request: Request) -> Response:
-        return _serve_file(request, files["runs.html"])
+    async def runs(request: Request) -> Response:
+        return await static.get_response("runs.html", request.scope)
 
-    @app.get("/static/{name}", include_in_schema=False)
-    def static_file(request: Request, name: str) -> Response:
-        # A name is looked up, never joined to a path: nothing can climb out.
-        if name not in files:
-            raise HTTPException(404)
-        return _serve_file(request, files[name])
+    @app.get("/static/plotly.min.js", include_in_schema=False)
+    async def plotly_script(request: Request) -> Response:
+        return await plotly.get_response("plotly.min.js", request.scope)
+
+    app.mount("/static", static)
 
 
-def find_static_files() -> dict[str, Path]:
-    """Every file a page may ask for, by its name under /static/."""
-    files = {path.name: path for path in STATIC_FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
-    files["plotly.min.js"] = plotly_script_path()
-    return files
+class _StaticFiles(StaticFiles):
+    """A newer groundup brings newer pages: the browser asks each time and is told "unchanged"."""
+
+    def file_response(self, *given: Any, **options: Any) -> Response:
+        response = super().file_response(*given, **options)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 def plotly_script_path() -> Path:
@@ -186,17 +187,6 @@ def plotly_script_path() -> Path:
         "the page of the runs needs plotly.min.js, which the package plotly brings: "
         "run pip install 'plotly>=6' and try again"
     )
-
-
-def _serve_file(request: Request, path: Path) -> Response:
-    # A newer groundup brings newer pages: the browser asks each time and is told "unchanged".
-    headers = {"Cache-Control": "no-cache"}
-    response = FileResponse(
-        path, media_type=_MEDIA_TYPES[path.suffix], headers=headers, stat_result=path.stat()
-    )
-    if request.headers.get("If-None-Match") == response.headers["ETag"]:
-        return Response(status_code=304, headers={**headers, "ETag": response.headers["ETag"]})
-    return response
 
 
 def _describe_own_errors(app: FastAPI) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel
 
 from groundup.serving.api_errors import ApiError, answers
 from groundup.serving.bodies import JsonRoute
@@ -33,45 +32,6 @@ class TokenizeRequest(Body):
     text: str
 
 
-class TokenView(BaseModel):
-    """One token; half a character reads as U+FFFD in `text`."""
-
-    id: int
-    text: str
-    bytes: list[int]
-
-
-class MergeView(BaseModel):
-    """One merge that fired, and the symbols of the pre-token after it."""
-
-    left: list[int]
-    right: list[int]
-    rank: int
-    symbols: list[list[int]]
-
-
-class PreTokenView(BaseModel):
-    """One pre-token from character `start` to `end`; where it is too long no merges are told."""
-
-    text: str
-    start: int
-    end: int
-    tokens: list[TokenView]
-    merges: list[MergeView]
-    is_special: bool
-    is_whole_word: bool
-    is_too_long: bool
-
-
-class Tokenization(BaseModel):
-    """All that happens between a text and its ids."""
-
-    pre_tokens: list[PreTokenView]
-    num_ids: int
-    num_bytes: int
-    num_characters: int
-
-
 def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
     """The route that explains texts with this tokenizer."""
     router = APIRouter(route_class=JsonRoute)
@@ -79,7 +39,7 @@ def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
     # One thread: the work is Python's own, and several would keep the streams of others waiting.
     worker = ThreadPoolExecutor(1, "groundup-tokenizer")
 
-    @router.post("/api/tokenize", response_model=Tokenization, responses=answers(400))
+    @router.post("/api/tokenize", responses=answers(400))
     async def tokenize(request: TokenizeRequest) -> Response:
         if len(request.text) > MAX_CHARACTERS:
             raise ApiError(
@@ -106,16 +66,41 @@ def router_for_tokenizer(tokenizer: Tokenizer) -> APIRouter:
 
 
 def describe_tokenization(tokenizer: Tokenizer, text: str) -> bytes:
-    """Follow a text through pre-tokens and merges to its ids: a Tokenization as JSON.
+    """Follow a text through pre-tokens and merges to its ids, as JSON.
 
     One pre-token after the other becomes JSON, which takes a small part of the memory.
+
+    tokenizer: what encodes.
+    text: what to follow.
     """
     num_bytes = len(text.encode())
     pre_tokens: list[str] = []
     num_ids = start = 0
     for pre_token, is_too_long in _explain_within_limits(tokenizer, text):
-        pre_tokens.append(_view(tokenizer, pre_token, start, is_too_long).model_dump_json())
-        start += len(pre_token.text)
+        end = start + len(pre_token.text)
+        view = {
+            "text": pre_token.text,
+            "start": start,
+            "end": end,
+            "tokens": [
+                {"id": id, "text": tokenizer.decode([id]), "bytes": list(token)}
+                for id, token in zip(pre_token.ids, pre_token.tokens, strict=True)
+            ],
+            "merges": [
+                {
+                    "left": list(step.left),
+                    "right": list(step.right),
+                    "rank": step.rank,
+                    "symbols": list(map(list, step.symbols)),
+                }
+                for step in pre_token.steps
+            ],
+            "is_special": pre_token.is_special,
+            "is_whole_word": pre_token.is_whole_word,
+            "is_too_long": is_too_long,
+        }
+        pre_tokens.append(json.dumps(view))
+        start = end
         num_ids += len(pre_token.ids)
     counts = {"num_ids": num_ids, "num_bytes": num_bytes, "num_characters": len(text)}
     return f'{{"pre_tokens":[{",".join(pre_tokens)}],{json.dumps(counts)[1:]}'.encode()
@@ -137,27 +122,3 @@ def _explain_within_limits(tokenizer: Tokenizer, text: str) -> Iterator[tuple[Pr
             ids = tuple(tokenizer.encode(part))
             tokens = tuple(tokenizer.vocab[id] for id in ids)
             yield PreToken(part, tokens, (), tokens, ids), True
-
-
-def _view(tokenizer: Tokenizer, pre_token: PreToken, start: int, is_too_long: bool) -> PreTokenView:
-    return PreTokenView(
-        text=pre_token.text,
-        start=start,
-        end=start + len(pre_token.text),
-        tokens=[
-            TokenView(id=id, text=tokenizer.decode([id]), bytes=list(token))
-            for id, token in zip(pre_token.ids, pre_token.tokens, strict=True)
-        ],
-        merges=[
-            MergeView(
-                left=list(step.left),
-                right=list(step.right),
-                rank=step.rank,
-                symbols=[list(symbol) for symbol in step.symbols],
-            )
-            for step in pre_token.steps
-        ],
-        is_special=pre_token.is_special,
-        is_whole_word=pre_token.is_whole_word,
-        is_too_long=is_too_long,
-    )

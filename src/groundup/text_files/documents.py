@@ -43,6 +43,10 @@ def check_utf8(
     """Make sure that a batch is UTF-8: stop, put U+FFFD, or leave documents out, as `errors` says.
 
     `unit` is what the batch's offset counts, and so what the error does.
+
+    batch: documents as they were read.
+    errors: strict, replace or skip.
+    source: named by the error.
     """
     view = memoryview(batch.data)
     position = _find_invalid_utf8(view)

@@ -39,6 +39,9 @@ def expand_inputs(
     nothing are skipped with a warning. Of a folder they count at any depth if their suffix is a
     known one, hidden ones left out. What is named outright is read whatever it is. A file named
     twice is read once.
+
+    inputs: files, folders and globs, or "-" for standard input.
+    on_error: "skip" passes over what cannot be looked at.
     """
     sources: list[Source] = []
     seen: set[str] = set()

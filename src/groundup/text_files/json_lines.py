@@ -26,7 +26,15 @@ def read_json_lines(
     batch_bytes: int,
     tell: Callable[[], int],
 ) -> Iterator[DocumentBatch]:
-    """Yield the texts of `field`, each UTF-8 as `errors` says; blank lines count for nothing."""
+    """Yield the texts of `field`, each UTF-8 as `errors` says; blank lines count for nothing.
+
+    stream: lines of JSON objects.
+    field: the name of the text in each.
+    errors: what to do with text that is not UTF-8.
+    source: named by errors.
+    batch_bytes: about how much text a batch holds.
+    tell: how far the file behind the stream has been read.
+    """
     texts: list[bytes | None] = []
     size = begin = position = 0
     lines = iter(lambda: stream.readline(_LONGEST_LINE_BYTES + 1), b"")

@@ -35,7 +35,11 @@ class OpenSource(NamedTuple):
 
 @contextlib.contextmanager
 def open_source(source: Source, compression: Compression | None) -> Iterator[OpenSource]:
-    """Open a source for reading once from its beginning."""
+    """Open a source for reading once from its beginning.
+
+    source: a file, or "-" for standard input.
+    compression: how it is packed, if it is.
+    """
     if source == STDIN:
         yield OpenSource(sys.stdin.buffer, sys.stdin.buffer)
         return
@@ -98,7 +102,11 @@ def release_pages(data: bytes | memoryview) -> None:
 
 
 def parts_released(data: memoryview, part_bytes: int) -> Iterator[memoryview]:
-    """Yield `data` in parts, the pages of each given back when the next is asked for."""
+    """Yield `data` in parts, the pages of each given back when the next is asked for.
+
+    data: mapped bytes.
+    part_bytes: the size of a part.
+    """
     for begin in range(0, len(data), part_bytes):
         part = data[begin : begin + part_bytes]
         yield part

@@ -18,7 +18,13 @@ from groundup.text_files.opening import UnreadableError, open_source
 def read_parquet(
     source: Path, compression: Compression | None, column: str, batch_bytes: int
 ) -> Iterator[DocumentBatch]:
-    """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text."""
+    """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text.
+
+    source: the file.
+    compression: how it is packed as a whole, if it is.
+    column: the name of the texts.
+    batch_bytes: about how much text a batch holds.
+    """
     if compression is None:
         yield from _read(str(source), column, source, batch_bytes)
         return

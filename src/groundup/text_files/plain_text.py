@@ -34,6 +34,13 @@ def cut_file(
     """Yield the first `num_bytes` of a regular file, which is open as `file`.
 
     With `find_cut`, documents need not stay whole.
+
+    file: a descriptor.
+    num_bytes: as long as it was when it was opened.
+    separators: texts between documents.
+    batch_bytes: about how much text a batch holds.
+    source: named by errors.
+    find_cut: where a document that is longer than a batch may be cut.
     """
     search = _Search(separators, find_cut)
     begin, window = 0, batch_bytes
@@ -59,7 +66,12 @@ def cut_stream(
     tell: Callable[[], int],
     find_cut: FindCut | None = None,
 ) -> Iterator[DocumentBatch]:
-    """Yield what a stream gives; `tell` says how far the file behind it has been read."""
+    """Yield what a stream gives; `tell` says how far the file behind it has been read.
+
+    stream: what to read.
+    separators, batch_bytes, source, find_cut: as for `cut_file`.
+    tell: how far the file behind the stream has been read.
+    """
     search = _Search(separators, find_cut)
     offset, rest, wanted = 0, b"", batch_bytes
     while True:

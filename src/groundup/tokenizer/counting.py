@@ -156,6 +156,11 @@ def find_cut(text: memoryview, counter: WordCounter, pattern: Pattern, memory: M
     """The last index found where a document longer than a block may be cut; 0 for none yet.
 
     Cutting there changes no pre-token. A document or pre-token that is too long is an error.
+
+    text: the beginning of the document.
+    counter: finds pre-tokens.
+    pattern: how it finds them.
+    memory: how long a pre-token or document may be.
     """
     cut = counter.find_last_cut(text) if pattern.native else 0
     if not cut and len(text) > max(memory.longest_word, memory.block_bytes):
@@ -171,7 +176,13 @@ def find_cut(text: memoryview, counter: WordCounter, pattern: Pattern, memory: M
 def make_counter(
     pattern: Pattern, special_tokens: list[str], num_threads: int, longest_word: int = sys.maxsize
 ) -> WordCounter:
-    """A native counter of the pre-tokens between special tokens."""
+    """A native counter of the pre-tokens between special tokens.
+
+    pattern: how text is split into pre-tokens.
+    special_tokens: texts that stay whole.
+    num_threads: threads that count.
+    longest_word: pre-tokens of more bytes are an error.
+    """
     name = pattern.name if pattern.native else None
     tokens = [encode_special_token(text) for text in special_tokens]
     return WordCounter(name, tokens, num_threads, longest_word)

@@ -186,7 +186,12 @@ def assign_special_tokens(
     special_tokens: Iterable[str],
     preferred_ids: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Find an id for each special token: a preferred one, that of the same entry, or a new one."""
+    """Find an id for each special token: a preferred one, that of the same entry, or a new one.
+
+    vocab: the tokens by id.
+    special_tokens: the texts.
+    preferred_ids: ids to give some of them, where they are free.
+    """
     texts = check_special_token_texts(special_tokens)
     wanted = {encode_special_token(text): text for text in texts}
     known = set(texts)
@@ -224,7 +229,11 @@ def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
 
 
 def count_merges(vocab_size: int, num_special_tokens: int) -> int:
-    """How many merges fill a vocabulary up; a size that cannot be is a TokenizerError."""
+    """How many merges fill a vocabulary up; a size that cannot be is a TokenizerError.
+
+    vocab_size: ids in all.
+    num_special_tokens: how many of them are special tokens.
+    """
     smallest = 256 + num_special_tokens
     if vocab_size < smallest:
         raise TokenizerError(

@@ -103,12 +103,20 @@ class Measurement:
 
 
 def bytes_per_token(num_bytes: int, num_tokens: int) -> float:
-    """How much text one id stands for; 0 where there are none."""
+    """How much text one id stands for; 0 where there are none.
+
+    num_bytes: of UTF-8.
+    num_tokens: ids for them.
+    """
     return num_bytes / num_tokens if num_tokens else 0.0
 
 
 def explain(definition: TokenizerDefinition, text: str) -> Explanation:
-    """Follow a text through code points, UTF-8, pre-tokens and merges to its ids."""
+    """Follow a text through code points, UTF-8, pre-tokens and merges to its ids.
+
+    definition: of the tokenizer.
+    text: what to follow.
+    """
     follow = follow_merges(definition)
     pre_tokens = [
         follow(pre_token, is_special)
@@ -189,7 +197,12 @@ def measure(
 def compare(
     tokenizers: Mapping[str, Tokenizer], texts: Mapping[str, Sequence[str]], *, num_passes: int = 3
 ) -> dict[str, dict[str, Measurement]]:
-    """Measure each tokenizer on each named text: the result is by text, then by tokenizer."""
+    """Measure each tokenizer on each named text: the result is by text, then by tokenizer.
+
+    tokenizers: by name.
+    texts: the documents of each corpus, by its name.
+    num_passes: as for `measure`.
+    """
     return {
         text_name: {
             tokenizer_name: measure(tokenizer, documents, num_passes=num_passes)

@@ -67,7 +67,12 @@ def train_bpe_reference(
 def count_words(
     documents: Iterable[str], special_tokens: Sequence[str], pattern: Pattern
 ) -> Counter[tuple[bytes, ...]]:
-    """Count the pre-tokens of the documents, each as the sequence of its bytes."""
+    """Count the pre-tokens of the documents, each as the sequence of its bytes.
+
+    documents: the texts.
+    special_tokens: cut out before the rest is split.
+    pattern: how text is split into pre-tokens.
+    """
     words: Counter[tuple[bytes, ...]] = Counter()
     for document in documents:
         for piece, is_special in split_special_tokens(document, special_tokens):
@@ -83,7 +88,11 @@ def split_into_bytes(data: bytes) -> tuple[bytes, ...]:
 
 
 def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
-    """Join each occurrence of the pair, from left to right."""
+    """Join each occurrence of the pair, from left to right.
+
+    symbols: the tokens of a pre-token so far.
+    pair: two neighbours to join.
+    """
     merged: list[bytes] = []
     index = 0
     while index < len(symbols):
@@ -97,7 +106,11 @@ def merge_pair(symbols: tuple[bytes, ...], pair: Pair) -> tuple[bytes, ...]:
 
 
 def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple[str, bool]]:
-    """Cut text at its special tokens, leftmost first and there the longest: (piece, special)."""
+    """Cut text at its special tokens, leftmost first and there the longest: (piece, special).
+
+    text: what to cut.
+    special_tokens: the texts that stay whole.
+    """
     longest_first = sorted(special_tokens, key=len, reverse=True)
     if not longest_first:
         return [(text, False)] if text else []
@@ -108,7 +121,11 @@ def split_special_tokens(text: str, special_tokens: Iterable[str]) -> list[tuple
 
 
 def encode_reference(definition: TokenizerDefinition, text: str) -> list[int]:
-    """Text to ids: special tokens stay whole, each pre-token is merged on its own."""
+    """Text to ids: special tokens stay whole, each pre-token is merged on its own.
+
+    definition: of the tokenizer.
+    text: what to encode.
+    """
     ids_by_token = definition.ids_by_token()
     ranks = {pair: rank for rank, pair in enumerate(definition.merges)}
     ids: list[int] = []
@@ -152,7 +169,11 @@ def merge_steps(
 
 
 def decode_reference(definition: TokenizerDefinition, ids: Iterable[int]) -> str:
-    """Ids to text; bytes that are not UTF-8 become U+FFFD."""
+    """Ids to text; bytes that are not UTF-8 become U+FFFD.
+
+    definition: of the tokenizer.
+    ids: what to decode.
+    """
     tokens: list[bytes] = []
     for id in ids:
         if id not in definition.vocab:

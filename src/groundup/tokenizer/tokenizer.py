@@ -43,6 +43,10 @@ class Tokenizer:
     Special tokens given here are kept whole, the longest first where they overlap; ones missing
     from the vocabulary are appended to it. A special token that is not given is ordinary text.
     Safe to use from many threads.
+
+    vocab: the tokens by id.
+    merges: pairs of tokens to join, the first learned first.
+    special_tokens: texts that stay whole.
     """
 
     def __init__(
@@ -57,7 +61,10 @@ class Tokenizer:
 
     @classmethod
     def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
-        """A tokenizer with any pattern and any ids."""
+        """A tokenizer with any pattern and any ids.
+
+        definition: tokens, merges, special tokens and pattern.
+        """
         tokenizer = cls.__new__(cls)
         tokenizer._set_up(definition)
         return tokenizer
@@ -153,7 +160,11 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
+        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`.
+
+        texts: the documents.
+        num_threads: all cores if None.
+        """
         texts = texts if isinstance(texts, list | tuple) else list(texts)
         if not self._is_native:
             return self._join([self._encode_by_regex(text) for text in texts])
@@ -177,6 +188,11 @@ class Tokenizer:
         """The same for documents in one buffer of UTF-8, `bounds` giving begin and end of each.
 
         Special tokens inside a document are kept whole. `end_id` is put behind every document.
+
+        data: the buffer.
+        bounds: an array (count, 2) of positions in it.
+        num_threads: all cores if None.
+        end_id: an id of the vocabulary, or None for nothing.
         """
         if end_id is not None and end_id not in self.vocab:
             raise TokenizerError(
@@ -202,6 +218,8 @@ class Tokenizer:
 
         They are the ids of the joined text: what a later piece could still change is held back. (A
         pattern without a native scanner is the exception: there each piece is encoded by itself.)
+
+        iterable: the pieces, such as the lines of a file.
         """
         if self._is_native:
             return encode_pieces(self._encoder, iterable)
@@ -211,6 +229,8 @@ class Tokenizer:
         """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
 
         It is empty where the text is too short to say. A long pre-token may be cut inside.
+
+        data: UTF-8 that may end anywhere.
         """
         if not self._is_native:
             return np.empty(0, self.id_type), 0
@@ -224,6 +244,8 @@ class Tokenizer:
         """The ids, and for each the characters it stands for: an array of (begin, end).
 
         Tokens that share the bytes of one character all name that character.
+
+        text: what to encode.
         """
         ids = self.encode_to_numpy(text)
         sizes = self._token_sizes[ids]

@@ -1,5 +1,7 @@
 """The quickstart's folder: where things lie in it, and which steps were done with what settings."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ from groundup.files import parse_json, write_json_atomic
 
 
 class QuickstartFolder:
-    """Notes for each step the settings it was done with and the size of the file it wrote."""
+    """Notes for each file the settings it was made with, and its size."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
@@ -15,6 +17,7 @@ class QuickstartFolder:
         self.tokenizer = folder / "tokenizer.json"
         self.shards = folder / "shards"
         self.config = folder / "train.yaml"
+        self.run = folder / "runs" / "stories"
         self.is_fresh = False
         """Whether a step had to be done anew: all that follow it have to be, too."""
         self._journal = folder / "quickstart.json"
@@ -24,14 +27,17 @@ class QuickstartFolder:
             done = {}
         self._done: dict[str, Any] = done if isinstance(done, dict) else {}
 
-    def can_keep(self, step: str, wanted: dict[str, Any], path: Path) -> bool:
-        """Was this step, and were all before it, done with the same settings?"""
-        size = path.stat().st_size if path.exists() else None
-        if self._done.get(step) != {**wanted, "size": size}:
-            self.is_fresh = True
-        return not self.is_fresh
+    @contextlib.contextmanager
+    def keeping(self, path: Path, wanted: dict[str, Any]) -> Iterator[bool]:
+        """Gives whether the file, and all before it, are there as wanted; else the block makes it.
 
-    def note(self, step: str, wanted: dict[str, Any], path: Path) -> None:
-        """Write down that the step was done."""
-        self._done[step] = {**wanted, "size": path.stat().st_size}
-        write_json_atomic(self._journal, self._done)
+        path: the file.
+        wanted: the settings to make it with.
+        """
+        size = path.stat().st_size if path.exists() else None
+        if self._done.get(path.name) != {**wanted, "size": size}:
+            self.is_fresh = True
+        yield not self.is_fresh
+        if self.is_fresh:
+            self._done[path.name] = {**wanted, "size": path.stat().st_size}
+            write_json_atomic(self._journal, self._done)

@@ -31,6 +31,10 @@ def get_batch(
 
     Starts are sampled from torch's global generator for the CPU, which `set_seed` governs. Target
     [i, t] is the id that follows input [i, t].
+
+    dataset: any 1-D array of integers, a memory map included.
+    batch_size, context_length: the shape of a batch.
+    device: where the tensors go.
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")

@@ -145,7 +145,11 @@ class WholeWalk(NamedTuple):
 
 
 def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
-    """Windows that predict every id exactly once, save the first, which nothing precedes."""
+    """Windows that predict every id exactly once, save the first, which nothing precedes.
+
+    num_ids: ids of the split.
+    context_length: ids that the model sees at once.
+    """
     if context_length < 1:
         raise ConfigError(f"context_length is {context_length}; it must be at least 1")
     if num_ids < 2:

@@ -69,6 +69,9 @@ def prepare(
 ) -> PrepareSummary:
     """Encode the documents of files, folders or globs into shards in the folder `out`.
 
+    inputs: files, folders and globs, or "-" for standard input.
+    tokenizer: what encodes; it must know `separator` as a special token.
+    out: the folder for the shards and their index.
     validation_fraction: fraction of the documents for validation, chosen by their hashes.
     shard_ids: a shard is complete with the document that brings it to this many ids.
     separator: the special token between documents of plain text, which ends each one in the shards.

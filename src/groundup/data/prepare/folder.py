@@ -57,7 +57,14 @@ def open_journal(
     on_error: OnError,
     overwrite: bool,
 ) -> Journal | ShardIndex:
-    """The index of a folder that is up to date, else the journal to continue from."""
+    """The index of a folder that is up to date, else the journal to continue from.
+
+    folder: where the shards are, or will be.
+    identity: what shards must come from to be the same: tokenizer, settings, sources.
+    sources: the files to encode.
+    on_error: "skip" passes over sources that cannot be read.
+    overwrite: begin anew, whatever is there.
+    """
     if overwrite:
         _clear(folder)
     if (folder / INDEX_NAME).exists():

@@ -73,7 +73,14 @@ def read_sources(
     position: Position,
     on_error: OnError,
 ) -> Iterator[SourceBatch | SkippedDocuments]:
-    """Read from `position` on; the documents before it in its source come as skipped ones."""
+    """Read from `position` on; the documents before it in its source come as skipped ones.
+
+    sources: the files to read, in order.
+    settings: how their text is read.
+    batch_bytes: about how much text a batch holds.
+    position: where to begin.
+    on_error: "skip" passes over files that cannot be read.
+    """
     small: list[SourceBatch] = []
     num_bytes = num_ends = 0
     try:

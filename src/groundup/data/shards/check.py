@@ -76,6 +76,10 @@ def check_shards(
     The index, the presence and the size of the files of `splits`, the tokenizer and ids here and
     there are checked; with `full`, the hashes and ids of all files. `index` is the folder's, where
     it has been read already.
+
+    folder: as `prepare` wrote it.
+    tokenizer: the one that the model is to be trained with.
+    progress: called with the bytes checked and their total.
     """
     sizes = _token_sizes(tokenizer)
     index = index or read_index(Path(folder))
@@ -101,7 +105,11 @@ def check_shards(
 
 
 def check_vocabulary(index: ShardIndex, vocab_size: int) -> None:
-    """Make sure that a model with `vocab_size` tokens knows all ids of the shards."""
+    """Make sure that a model with `vocab_size` tokens knows all ids of the shards.
+
+    index: of the shards.
+    vocab_size: ids that the model knows.
+    """
     if vocab_size < index.vocab_size:
         raise ConfigError(
             f"vocab_size {vocab_size} is too small for shards with ids up to "
@@ -130,6 +138,8 @@ def verify(
     With `tokenizer` its id must be the one in the index, ids that its vocabulary leaves out are
     found, and the tokens must add up to the bytes of text that were encoded. `index` is the
     folder's, where it has been read already.
+
+    progress: called with the bytes checked and their total.
     """
     folder = Path(folder)
     index = index or read_index(folder)

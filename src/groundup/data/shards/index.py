@@ -148,7 +148,11 @@ class HashTree:
 
 
 def hash_each(data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The native hash of every document of a buffer."""
+    """The native hash of every document of a buffer.
+
+    data: the documents one after the other.
+    bounds: where each begins and ends, as (count, 2).
+    """
     is_long = np.diff(bounds)[:, 0] > _LONG_DOCUMENT_BYTES
     if not is_long.any():
         return np.frombuffer(memoryview(hash_documents(data, bounds.data)), np.uint64)
@@ -189,7 +193,13 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(
     path: Path, record_type: type[RecordType], format_name: str, version: int
 ) -> RecordType:
-    """Read a JSON file of a known format and version."""
+    """Read a JSON file of a known format and version.
+
+    path: the file.
+    record_type: what to make of it.
+    format_name: what its field `format` must say.
+    version: the newest version that is known.
+    """
     try:
         value = parse_json(path.read_bytes())
     except ValueError as error:

@@ -4,7 +4,7 @@ import { streamCompletion } from "./completions.js";
 import { fillInspector, fillLegend, levelOf } from "./inspector.js";
 import { RovingList } from "./roving.js";
 import { Settings } from "./settings.js";
-import { element, formatCount, formatProbability } from "./shell.js";
+import { countOf, element, formatCount, formatProbability } from "./shell.js";
 import { flowingText, spokenText } from "./token_text.js";
 
 const ENDINGS = { stop: "the text ended", length: "length reached", stopped: "stopped by you" };
@@ -143,8 +143,8 @@ export class Column {
     const count = this.#tokens.length;
     const surprise = this.#tokens.reduce((sum, token) => sum - Math.log(token.probability), 0);
     const results = [
-      numPromptTokens !== null && ["Prompt", `${formatCount(numPromptTokens)} tokens`],
-      ["Generated", `${formatCount(count)} tokens`],
+      numPromptTokens !== null && ["Prompt", countOf(numPromptTokens, "token")],
+      ["Generated", countOf(count, "token")],
       count > 1 && seconds > 0 && ["Speed", `${formatCount((count - 1) / seconds)} tokens/s`],
       this.#isPastContext(numPromptTokens) && ["Context", "exceeded: the beginning was forgotten"],
       count > 0 && ["Perplexity", Math.exp(surprise / count).toFixed(2)],

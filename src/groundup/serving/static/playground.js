@@ -1,7 +1,7 @@
 // The playground: one prompt, one column or two, what runs now, and the state kept in the URL.
 
 import { Column } from "./column.js";
-import { element, formatCount, readProblem, request } from "./shell.js";
+import { countOf, element, formatCount, readProblem, request } from "./shell.js";
 import { SentenceAnnouncer } from "./announcer.js";
 
 const EXAMPLES = [
@@ -55,7 +55,8 @@ async function generate() {
   const problems = results.filter(({ status }) => status === "rejected");
   problem.textContent = [...new Set(problems.map(({ reason }) => readProblem(reason)))].join(" ");
   const numTokens = results.map(({ value }) => value?.numTokens ?? 0);
-  announcer.end(problems.length === 0 ? `Finished: ${numTokens.join(" and ")} tokens.` : "");
+  const counts = numTokens.map((number) => countOf(number, "token"));
+  announcer.end(problems.length === 0 ? `Finished: ${counts.join(" and ")}.` : "");
 }
 
 function showRunning(isRunning) {

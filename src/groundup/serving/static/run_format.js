@@ -74,11 +74,6 @@ export function formatStep(step) {
   return isNumber(step) ? formatCount(step) : UNKNOWN;
 }
 
-/** "1 checkpoint", "3 checkpoints". */
-export function countOf(number, singular) {
-  return `${formatCount(number)} ${singular}${number === 1 ? "" : "s"}`;
-}
-
 /** The status of a run as a coloured word. */
 export function statusBadge(status) {
   return element("span", { className: "status", dataset: { status } }, status);

@@ -1,7 +1,7 @@
 // How the chosen runs do: state, skipped steps, spikes of the loss, checkpoints.
 
-import { element } from "./shell.js";
-import { agoText, countOf, formatBytes, formatDuration, formatNumber, formatStep } from "./run_format.js";
+import { countOf, element } from "./shell.js";
+import { agoText, formatBytes, formatDuration, formatNumber, formatStep } from "./run_format.js";
 import { refreshAgo, statusBadge, swatch } from "./run_format.js";
 import { secondsLeft } from "./run_overview.js";
 

@@ -43,7 +43,7 @@ function oneRun({ run, slot, lines, details }, store) {
   const isTrouble = ["failed", "stalled"].includes(run.status);
   const bits = newest(lines, "bits_per_byte");
   const tiles = [
-    tile("Validation loss", formatNumber(run.validation_loss), bestWords(best, run.validation_loss)),
+    tile("Validation loss", formatNumber(run.validation_loss), bestWords(best, run)),
     tile("Training loss", formatNumber(run.loss), isNumber(bits) && `${formatNumber(bits)} bits per byte`),
     tile("Speed", rateWords(run.tokens_per_second), mfuWords(lines)),
     tile("Seen", formatShort(run.tokens), "tokens"),
@@ -67,7 +67,9 @@ function oneRun({ run, slot, lines, details }, store) {
 }
 
 function severalRuns(runs) {
-  const least = Math.min(...runs.map(({ run }) => run.validation_loss ?? Infinity));
+  // Losses on different texts do not compare.
+  const isOneCorpus = new Set(runs.map(({ details }) => corpusOf(details))).size === 1;
+  const least = isOneCorpus ? Math.min(...runs.map(({ run }) => run.validation_loss ?? Infinity)) : null;
   const rows = runs.map(({ run, slot, lines, details }) => {
     const isLeast = run.validation_loss !== null && run.validation_loss === least;
     const cells = [
@@ -82,7 +84,7 @@ function severalRuns(runs) {
       formatShort(run.num_parameters),
     ];
     const name = element("span", { className: "compare-name" }, run.name);
-    const label = element("span", { className: "compare-run" }, swatch(slot), name, statusBadge(run.status));
+    const label = element("span", { className: "compare-run" }, swatch(slot), name);
     return element(
       "tr",
       {},
@@ -92,10 +94,15 @@ function severalRuns(runs) {
   });
   return element(
     "table",
-    { className: "metrics-table" },
+    { className: "metrics-table compare" },
     element("thead", {}, element("tr", {}, ...COLUMNS.map((text) => element("th", { scope: "col" }, text)))),
     element("tbody", {}, ...rows),
   );
+}
+
+/** What tells the data of a run from others: the hash of its ids, or where they were. */
+function corpusOf(details) {
+  return details?.environment.data?.content ?? details?.settings["data.shards"];
 }
 
 function tile(title, value, note) {
@@ -125,9 +132,9 @@ function stepWords(run) {
   return `step ${formatStep(run.step)}${run.num_steps ? ` of ${formatStep(run.num_steps)}` : ""} · `;
 }
 
-function bestWords(best, last) {
-  if (!best) return "not measured yet";
-  return best.value === last ? "the best so far" : `best ${formatNumber(best.value)} at ${formatStep(best.step)}`;
+function bestWords(best, run) {
+  if (!best) return run.status === "running" ? "not measured yet" : "not measured";
+  return best.value === run.validation_loss ? "the best so far" : `best ${formatNumber(best.value)} at ${formatStep(best.step)}`;
 }
 
 function rateWords(rate) {

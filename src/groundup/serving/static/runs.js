@@ -1,7 +1,6 @@
 // The page of the runs: which are chosen, which view is open, and the clock that keeps all current.
 
-import { onThemeChange, readProblem } from "./shell.js";
-import { countOf } from "./run_format.js";
+import { countOf, onThemeChange, readProblem } from "./shell.js";
 import { renderHealth } from "./run_health.js";
 import { RunList } from "./run_list.js";
 import { renderOverview } from "./run_overview.js";

@@ -8,14 +8,14 @@ const FIELDS = [
   {
     name: "temperature",
     label: "Temperature",
-    initial: "0.8",
+    initial: "1",
     slider: { min: 0, max: 2, step: 0.05 },
     help: "Below 1: likelier tokens; above 1: more random; 0 is greedy.",
   },
   {
     name: "top_p",
     label: "Top-p",
-    initial: "0.95",
+    initial: "1",
     off: 1,
     slider: { min: 0.05, max: 1, step: 0.05 },
     help: "Samples from the fewest likeliest tokens whose probabilities sum to this; 1 keeps all.",
@@ -47,7 +47,7 @@ const FIELDS = [
   {
     name: "max_tokens",
     label: "Max tokens",
-    initial: "200",
+    initial: "256",
     note: "the most to generate",
     help: "Generates at most this many; past the model's context the beginning is forgotten.",
   },

@@ -52,6 +52,11 @@ export function formatCount(value) {
   return Math.round(value).toLocaleString("en");
 }
 
+/** "1 token", "3 tokens". */
+export function countOf(number, singular) {
+  return `${formatCount(number)} ${singular}${number === 1 ? "" : "s"}`;
+}
+
 /** 0.4216 -> "42.2%"; what would round to nothing says so. */
 export function formatProbability(value) {
   if (value > 0 && value < 0.0005) return "<0.1%";
@@ -59,7 +64,7 @@ export function formatProbability(value) {
   return `${percent.toFixed(percent >= 99.95 ? 0 : 1)}%`;
 }
 
-/** The present value of a colour of shell.css, for plots: themeColor("accent"). */
+/** The present value of a colour of pages.css, for plots: themeColor("accent"). */
 export function themeColor(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }

@@ -41,6 +41,10 @@ def read_definition(
 
     A pattern given here replaces the file's. Special tokens given here come on top of the
     file's own, new ones after the last id; a mapping says the ids too.
+
+    path: the file, or a folder that holds one.
+    pattern: a name or a regular expression.
+    special_tokens: texts, or texts with their ids.
     """
     path = Path(path)
     chosen = find_pattern(pattern) if pattern is not None else None
@@ -71,7 +75,12 @@ def write_definition(
     path: str | os.PathLike[str],
     format: FormatName = "groundup",
 ) -> list[Path]:
-    """Write a tokenizer file, or refuse what the format cannot express; gives the paths."""
+    """Write a tokenizer file, or refuse what the format cannot express; gives the paths.
+
+    definition: what to write.
+    path: the file; for gpt2 a folder, or the vocabulary file.
+    format: groundup, huggingface, tiktoken or gpt2.
+    """
     writer = _WRITERS.get(format)
     if writer is None:
         raise TokenizerError(

@@ -53,7 +53,13 @@ def read_gpt2_files(
     *,
     pattern: Pattern | None = None,
 ) -> TokenizerDefinition:
-    """Read the pair; special tokens that the vocabulary lacks are appended to it."""
+    """Read the pair; special tokens that the vocabulary lacks are appended to it.
+
+    vocab_path: JSON of spelled tokens and their ids.
+    merges_path: a merge on each line.
+    special_tokens: texts, or texts with their ids.
+    pattern: GPT-2's if None.
+    """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     vocab_data, merges_data = read_file(vocab_path), read_file(merges_path)
     spelled = parse_json(vocab_data, vocab_path)

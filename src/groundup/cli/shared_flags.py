@@ -1,0 +1,114 @@
+"""Flags that several verbs share: a tokenizer, how text is read, a trained model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tyro.conf import Positional, UseAppendAction
+
+from groundup.cli.streams import as_text
+
+if TYPE_CHECKING:
+    from groundup.generation.language_model import LanguageModel
+    from groundup.tokenizer import Tokenizer
+    from groundup.tokenizer.definition import TokenizerDefinition
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitFlags:
+    """What a tokenizer file may not say itself."""
+
+    pattern: str | None = None
+    """The split pattern, for tokenizer files that do not say theirs."""
+
+    special_token: UseAppendAction[tuple[str, ...]] = ()
+    """A special token besides the tokenizer's own; repeat for more."""
+
+    def read(self, path: Path) -> "TokenizerDefinition":
+        """Read a tokenizer file of any known format."""
+        from groundup.tokenizer.formats import read_definition
+
+        special_tokens = list(map(as_text, self.special_token)) or None
+        return read_definition(path, pattern=self.pattern, special_tokens=special_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFlags(SplitFlags):
+    """A tokenizer by its file."""
+
+    tokenizer: Path = Path("tokenizer.json")
+    """The tokenizer file, of any known format."""
+
+    def load(self) -> "Tokenizer":
+        """The tokenizer of the file."""
+        from groundup.tokenizer import Tokenizer
+
+        return Tokenizer.from_definition(self.read(self.tokenizer))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingFlags:
+    """How the text of files is read."""
+
+    field: str = "text"
+    """The field of a JSON-lines record that holds the text."""
+
+    column: str = "text"
+    """The column of a Parquet file that holds the text."""
+
+    errors: Literal["strict", "replace", "skip"] = "strict"
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
+
+    def read_texts(self, files: tuple[str, ...]) -> list[str]:
+        """The text of the files in blocks that end where documents end."""
+        from groundup.text_files import read_text_blocks
+
+        blocks = read_text_blocks(files, field=self.field, column=self.column, errors=self.errors)
+        return [str(block, "utf-8") for block in blocks]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFlags:
+    """A trained model, and how to compute with it."""
+
+    run: Positional[str]
+    """The run: its folder, or its name under runs."""
+
+    checkpoint: str = "newest"
+    """The checkpoint of the run: newest, best, or a step."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
+
+    precision: Precision = "auto"
+    """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
+
+
+def load_model(folder: Path, checkpoint: str, device: str, precision: Precision) -> "LanguageModel":
+    """The model of a run on the device and in the precision that the flags ask for.
+
+    folder: the run.
+    checkpoint: newest, best, or a step.
+    device, precision: as the settings of a run name them.
+    """
+    import torch
+
+    from groundup.cli.evaluate import parse_checkpoint
+    from groundup.config import load_settings
+    from groundup.generation import LanguageModel
+    from groundup.runs.config import RunConfig
+    from groundup.runtime import keep_freed_memory
+    from groundup.training.execution import resolve_device
+
+    asked = {"device": device, "precision": precision}
+    resolved = resolve_device(load_settings(RunConfig, overrides=asked))
+    if resolved.device == "cpu":
+        keep_freed_memory()
+    return LanguageModel.load(
+        folder,
+        parse_checkpoint(checkpoint),
+        device=resolved.device,
+        dtype=torch.bfloat16 if resolved.precision == "bfloat16" else None,
+    )
