@@ -51,8 +51,9 @@ def run(*words: str | Path, cwd: Path, env: dict[str, str]) -> str:
 def test_the_source_archive_builds_a_wheel_that_runs_elsewhere(
     checkout: Path, tmp_path: Path
 ) -> None:
-    # Whether it runs is the question, not how fast: the last flag wins.
-    quick = compile_with(tmp_path, f'exec {COMPILER} "$@" -O0 -g0')
+    # Whether it runs is the question, not how fast: the last flag wins. No file may be warned of.
+    strict = "-Wall -Wextra -Wpedantic -Werror"
+    quick = compile_with(tmp_path, f'exec {COMPILER} "$@" -O0 -g0 {strict}')
     run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout, env=quick)
     (archive,) = (checkout / "dist").glob("*.tar.gz")
     (wheel,) = (checkout / "dist").glob("*.whl")

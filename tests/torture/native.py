@@ -32,22 +32,9 @@ from groundup.tokenizer.training import train_tokenizer
 PATTERNS = (GPT2, CL100K, LLAMA3, O200K, QWEN2)
 PIECES = (
     *"a b A Z s ' 's 'LL 're 1 22 333 ! ... é É ß ǅ ʰ 雨 字 🙂 ٣ ½ Ⅷ _ - / \\ < > |".split(),
-    *(
-        " ",
-        "  ",
-        "\n",
-        "\r\n",
-        "\t",
-        "\u00a0",
-        "\u3000",
-        "\u2028",
-        "\u200d",
-        "\u0301",
-        "\0",
-        "\x85",
-    ),
-    *("\ufeff", "\U0001f469\u200d\U0001f680", "\u0e33", "\uac01", "\U0010ffff", "ſ", "K", "İ"),
-    *("the cat", " sat on", " the mat", "<|endoftext|>", "<|end", "|>", "<|a|><|a|>", "ab" * 70),
+    *" \n\t\u00a0\u3000\u2028\u200d\u0301\0\x85\ufeff\u0e33\uac01\U0010ffffſKİ",
+    *("  ", "\r\n", "\U0001f469\u200d\U0001f680", "the cat", " sat on", " the mat"),
+    *("<|endoftext|>", "<|end", "|>", "<|a|><|a|>", "ab" * 70),
 )
 # What a wrong call may raise; anything else, and above all a signal, is a loss.
 CLEAN = (GroundupError, TypeError, ValueError, OverflowError, LookupError, BufferError, OSError)
@@ -111,19 +98,18 @@ def _encode(case: Case) -> None:
     expected = encode_reference(tokenizer.definition, text)
     cuts = sorted(rng.randrange(len(text) + 1) for _ in range(4))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    ids, offsets = tokenizer.encode_batch([text, "", text], rng.choice((1, 2, 3)))
     found = {
         "encode": tokenizer.encode(text),
         "encode_to_numpy": tokenizer.encode_to_numpy(text).tolist(),
         "encode_iterable": list(tokenizer.encode_iterable(pieces)),
+        "encode_batch": ids[offsets[2] :].tolist(),
     }
-    ids, offsets = tokenizer.encode_batch([text, "", text], rng.choice((1, 2, 3)))
-    for i in (0, 2):
-        found[f"encode_batch {i}"] = ids[offsets[i] : offsets[i + 1]].tolist()
     for name, given in found.items():
         if given != expected:
             raise Lost(f"{name} differs from the reference for {text!r:.200}")
-    if tokenizer.decode(expected) != decode_reference(tokenizer.definition, expected):
-        raise Lost(f"decode differs from the reference for {text!r:.200}")
+    if tokenizer.decode(expected) != text:
+        raise Lost(f"decode does not give {text!r:.200} back")
 
 
 def _encode_bytes(case: Case) -> None:
@@ -167,11 +153,9 @@ def _make_encoder(case: Case) -> None:
     merges: list[object] = list(definition.merges)
     specials: list[object] = [(text.encode(), id) for text, id in definition.special_tokens.items()]
     for _ in range(rng.randrange(1, 4)):
-        odd: object = rng.choice(
-            (None, b"", b"aa", "a", 7, (b"a", b"b"), (b"zz", b"q"), (b"x", -1))
-        )
+        odd = (None, b"", b"aa", "a", 7, (b"a", b"b"), (b"zz", b"q"), (b"x", -1))
         values = rng.choice((tokens, merges, specials))
-        values.insert(rng.randrange(len(values) + 1), odd)
+        values.insert(rng.randrange(len(values) + 1), rng.choice(odd))
         if values is tokens and rng.random() < 0.5:
             del tokens[rng.randrange(len(tokens))]
     pattern = rng.choice(("gpt2", "o200k", None, "", "no such", "gpt2\0", 5))
@@ -222,24 +206,19 @@ def _split(case: Case) -> None:
     expected = np.cumsum([len(part.encode()) for part in parts]).tolist()
     for vectors in ("", *_native.vectors()[1]):
         if as_array(_native.split(text, pattern.name, vectors), np.uint64).tolist() != expected:
-            raise Lost(
-                f"{pattern.name} with {vectors or 'any'} vectors cuts {text!r:.200} elsewhere"
-            )
+            raise Lost(f"{pattern.name} with vectors {vectors!r} cuts {text!r:.200} elsewhere")
     _call(_native.split, make_bytes(case.random), pattern.name)
 
 
 def _documents(case: Case) -> None:
     rng = case.random
-    separators = rng.sample(
-        ["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"], rng.randrange(1, 4)
-    )
+    texts = ["<|endoftext|>", "<|a|>", "a", "\n", "雨", "<|a|><|a|>"]
+    separators = rng.sample(texts, rng.randrange(1, 4))
     text = make_text(rng)
     found = as_array(_native.find_documents(text, [one.encode() for one in separators]), np.int64)
-    data = text.encode()
-    documents = [data[a:b].decode() for a, b in found.reshape(-1, 2)]
-    if documents != [
-        piece for piece, is_one in split_special_tokens(text, separators) if not is_one
-    ]:
+    documents = [text.encode()[a:b].decode() for a, b in found.reshape(-1, 2)]
+    pieces = split_special_tokens(text, separators)
+    if documents != [piece for piece, is_separator in pieces if not is_separator]:
         raise Lost(f"documents differ for {text!r:.200}")
     data = make_bytes(rng)
     if _native.find_invalid_utf8(data) != _first_bad_byte(data):
