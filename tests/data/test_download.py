@@ -14,7 +14,7 @@ import pytest
 
 from groundup.cli.main import main
 from groundup.data import corpora
-from groundup.data.corpora import CORPORA, RemoteFile
+from groundup.data.corpora import RemoteFile
 from groundup.data.download import download_corpus, download_file
 from groundup.data.partial_file import PartialFile
 from groundup.errors import DataError
@@ -160,37 +160,37 @@ def test_cut_connections_and_busy_servers_are_tried_again(
     assert len(pauses) == len(asked) - 1
 
 
-def test_a_stopped_run_goes_on_where_it_was(site: Site, path: Path, fetch: Fetch) -> None:
-    interrupted(site, path, 4321)
-    fetch()
-    assert path.read_bytes() == CONTENT
-    assert site.requests == [("/corpus/file.txt", "bytes=4321-")]
-
-
-@pytest.mark.parametrize("recorded", [len(CONTENT), None])
-def test_a_run_stopped_before_the_rename_needs_no_byte_more(
-    site: Site, path: Path, fetch: Fetch, recorded: int | None
+@pytest.mark.parametrize(
+    ("after", "recorded", "asked"),
+    [
+        (4321, len(CONTENT), ["bytes=4321-"]),
+        # Stopped before the rename: no byte more is needed.
+        (len(CONTENT), len(CONTENT), []),
+        (len(CONTENT), None, [f"bytes={len(CONTENT)}-"]),
+    ],
+)
+def test_a_stopped_run_goes_on_where_it_was(
+    site: Site, path: Path, fetch: Fetch, after: int, recorded: int | None, asked: list[str]
 ) -> None:
-    interrupted(site, path, len(CONTENT))
+    interrupted(site, path, after)
     fetch(num_bytes=recorded)
     assert path.read_bytes() == CONTENT
+    assert [asked for _, asked in site.requests] == asked
 
 
-def test_a_changed_file_is_not_spliced(site: Site, path: Path, fetch: Fetch) -> None:
-    interrupted(site, path, 4321)
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_a_part_of_another_or_an_unknown_version_is_not_spliced(
+    site: Site, path: Path, fetch: Fetch, is_noted: bool
+) -> None:
+    if is_noted:
+        interrupted(site, path, 4321)
+    else:
+        path.with_name("file.txt.part").write_bytes(b"of unknown origin")
     site.tag = '"version-2"'
     site.files["/corpus/file.txt"] = changed = CONTENT[::-1]
     fetch(sha256=None)
     assert path.read_bytes() == changed
-
-
-def test_without_a_version_a_part_is_not_trusted(
-    site: Site, path: Path, tmp_path: Path, fetch: Fetch
-) -> None:
-    (tmp_path / "file.txt.part").write_bytes(b"of unknown origin")
-    fetch()
-    assert path.read_bytes() == CONTENT
-    assert site.requests == [("/corpus/file.txt", None)]
+    assert is_noted or site.requests == [("/corpus/file.txt", None)]
 
 
 def test_a_server_that_always_cuts_is_given_up(
@@ -315,42 +315,20 @@ def test_what_unpacks_to_other_bytes_is_refused(site: Site, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["words.txt.gz"]
 
 
-def test_recorded_hashes_look_like_hashes() -> None:
-    for corpus in CORPORA.values():
-        for file in corpus:
-            assert file.num_bytes is None or file.num_bytes > 0
-            for sha256 in (file.sha256, file.unpacked_sha256):
-                assert sha256 is None or re.fullmatch(r"[0-9a-f]{64}", sha256)
-
-
-def test_the_command_fetches_a_corpus(
+def test_the_command_fetches_a_corpus_or_says_in_one_line_what_is_missing(
     site: Site,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(corpora.CORPORA, "tinystories", packed_corpus(site))
+    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt"),))
     out = tmp_path / "corpora"
-    argv = ["data", "download", "tinystories", "--out", str(out), "--base-url", site.url]
-    assert main([*argv, "--unpack"]) == 0
+    flags = ["--out", str(out), "--base-url", site.url]
+    assert main(["data", "download", "tinystories", *flags, "--unpack"]) == 0
     assert str(out / "words.txt") in capsys.readouterr().out
     assert (out / "words.txt").read_bytes() == CONTENT
-
-
-def test_the_command_says_in_one_line_what_is_missing(
-    site: Site,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setitem(corpora.CORPORA, "openwebtext", (RemoteFile("nowhere.txt"),))
-    argv = ["data", "download", "openwebtext", "--out", str(tmp_path), "--base-url", site.url]
-    assert main(argv) == 2
+    assert main(["data", "download", "openwebtext", *flags]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert "nowhere.txt does not exist" in error
-
-
-def test_the_command_knows_only_its_corpora(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "download", "everything"]) == 2
-    assert "tinystories" in capsys.readouterr().err

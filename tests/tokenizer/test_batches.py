@@ -69,16 +69,6 @@ def test_a_batch_is_its_documents(name: str, texts: list[str], num_threads: int)
     assert_each_as_alone(tokenizer, texts, tokenizer.encode_batch(iter(texts)))  # type: ignore[arg-type]
 
 
-@hypothesis.given(texts=DOCUMENTS, num_threads=st.integers(1, 4), end=st.booleans())
-def test_the_native_batch_uses_as_many_threads_as_told(
-    texts: list[str], num_threads: int, end: bool
-) -> None:
-    end_id = TOKENIZER.special_tokens[END] if end else -1
-    ids, offsets = TOKENIZER._encoder.encode_batch(texts, num_threads, end_id)
-    texts = [text + END for text in texts] if end else texts
-    assert_each_as_alone(TOKENIZER, texts, (as_array(ids, np.uint16), as_array(offsets, np.int64)))
-
-
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
 def test_large_batches_are_the_same_for_any_number_of_threads(num_threads: int) -> None:
     shuffled = random.Random(num_threads)

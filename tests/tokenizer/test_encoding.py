@@ -192,12 +192,6 @@ def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
         assert list(tokenizer.encode_iterable([text])) == ids
 
 
-def test_empty_text_has_no_ids() -> None:
-    assert MIXED_TOKENIZER.encode("") == []
-    assert MIXED_TOKENIZER.encode_to_numpy("").shape == (0,)
-    assert MIXED_TOKENIZER.encode_with_offsets("")[1].shape == (0, 2)
-
-
 @hypothesis.given(text=TEXTS)
 def test_offsets_lead_back_into_the_text(text: str) -> None:
     for tokenizer in (MIXED_TOKENIZER, Tokenizer(dict(enumerate(BYTES)), [], ["the", "é字"])):

@@ -102,19 +102,10 @@ def test_surrogates_may_be_cut_apart(text: str, places: list[int]) -> None:
         assert list(TOKENIZER.encode_iterable(whole)) == TOKENIZER.encode(whole)
 
 
-def test_a_huge_word_in_single_characters_ends() -> None:
-    text = "ab" * 50_000 + "<|end|>" + "\n" * 30_000 + "x"
-    assert list(TOKENIZER.encode_iterable(text)) == TOKENIZER.encode(text)
-
-
 def test_a_pattern_without_a_scanner_takes_each_piece_by_itself() -> None:
     tokenizer = make_tokenizer(DEEPSEEK, ["<|end|>"])
     lines = ["the theme\n", "it's 123<|end|>\n", "", "字字\n"]
     assert list(tokenizer.encode_iterable(lines)) == tokenizer.encode("".join(lines))
-
-
-def test_nothing_comes_from_nothing() -> None:
-    assert list(TOKENIZER.encode_iterable([])) == list(TOKENIZER.encode_iterable(["", ""])) == []
 
 
 @for_every_tokenizer

@@ -20,7 +20,6 @@ from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
-from groundup.training.changes import differences
 from groundup.training.execution import resolve
 from groundup.training.loop import train
 
@@ -245,17 +244,6 @@ def test_damaged_shards_are_named_before_anything_is_made(
     with pytest.raises(DataError, match=r"train_000000\.bin"):
         train(config)
     assert not RunFolder(config.run_folder).has_run()
-
-
-def test_differences_are_listed_by_key(make_config: MakeConfig) -> None:
-    old = make_config()
-    assert differences(old, old) == []
-    new = make_config("other", {"samples.prompts": ["a", "b"], "clip_norm": None})
-    assert differences(old, new) == [
-        "name: 'run' -> 'other'",
-        "clip_norm: 1.0 -> None",
-        "samples.prompts: ['Once upon a time'] -> ['a', 'b']",
-    ]
 
 
 @pytest.mark.parametrize(
