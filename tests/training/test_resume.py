@@ -236,10 +236,9 @@ def test_a_second_signal_stops_at_once(make_config: MakeConfig) -> None:
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
-    make_config: MakeConfig, caplog: pytest.LogCaptureFixture
+    finished: RunConfig, make_config: MakeConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole, damaged = make_config("whole"), make_config("damaged")
-    train(whole)
+    damaged = make_config("damaged")
     train(damaged, stop_after=9)
     weights = damaged.run_folder / "checkpoints" / "step_000009" / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -247,7 +246,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_exactly(
     weights.write_bytes(content)
     train(damaged, resume=True)
     assert "step_000009" in caplog.text and "step_000006" in caplog.text
-    assert_equal_runs(whole, damaged)
+    assert_equal_runs(finished, damaged)
 
 
 DAMAGED_LINES = [
