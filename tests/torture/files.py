@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from harness import Case, Child, Lost, bounded
@@ -245,7 +246,7 @@ def parse_metrics(case: Case, path: Path) -> None:
 
 
 def parse_texts(case: Case, path: Path) -> None:
-    def read(errors: str) -> None:
+    def read(errors: Any) -> None:
         for batch in read_document_batches([path], errors=errors):
             for begin, end in batch.bounds.tolist():
                 bytes(batch.data[begin:end]).decode("utf-8")
