@@ -147,13 +147,19 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture
-def steady() -> Iterator[None]:
-    """The same random numbers always, on one thread: threads that wait for each other on a busy
-    machine cost more than small shapes do."""
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine cost more than small shapes do."""
     import torch
 
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
     yield
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def steady(one_thread: None) -> None:
+    """The same random numbers always, on one thread."""
+    import torch
+
+    torch.manual_seed(0)

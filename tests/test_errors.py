@@ -6,19 +6,6 @@ import pytest
 
 from groundup import errors
 
-SUBCLASSES = [
-    errors.ConfigError,
-    errors.TokenizerError,
-    errors.DataError,
-    errors.CheckpointError,
-    errors.MissingExtraError,
-]
-
-
-@pytest.mark.parametrize("subclass", SUBCLASSES)
-def test_every_error_is_a_groundup_error(subclass: type[Exception]) -> None:
-    assert issubclass(subclass, errors.GroundupError)
-
 
 def test_an_error_is_one_paragraph() -> None:
     error = errors.DataError("corpus.txt is empty:\n    give a file\n  with text\n")

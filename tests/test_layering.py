@@ -199,25 +199,3 @@ def test_the_build_compiles_every_native_source() -> None:
     (extension,) = settings["tool"]["setuptools"]["ext-modules"]
     present = {f"native/{path.name}" for path in (REPOSITORY / "native").glob("*.cpp")}
     assert set(extension["sources"]) == present
-
-
-@pytest.mark.parametrize(
-    ("importer", "imported", "allowed"),
-    [
-        ("cli", "tokenizer", True),
-        ("data", "tokenizer", True),
-        ("tokenizer", "data", False),
-        ("data", "planner", False),
-        ("runs", "checkpoint", False),
-        ("config", "files", True),
-        ("files", "config", False),
-        ("tokenizer", "_native", True),
-        ("nn", "optim", False),
-        ("optim", "nn", True),
-        ("model", "optim", False),
-        ("errors", "_native", False),
-        ("tokenizer", "utils", False),
-    ],
-)
-def test_the_table_itself_is_read_as_meant(importer: str, imported: str, allowed: bool) -> None:
-    assert (violation_of(importer, imported) is None) == allowed

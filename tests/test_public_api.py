@@ -70,8 +70,3 @@ def test_type_checkers_see_the_same_names() -> None:
         for alias in node.names
     }
     assert seen == PUBLIC_NAMES
-
-
-def test_the_version_is_three_numbers() -> None:
-    major, minor, patch = groundup.__version__.split(".")
-    assert all(part.isdigit() for part in (major, minor, patch))

@@ -100,13 +100,6 @@ def test_a_cpu_without_the_flag_is_timed(
     assert reason is None if told is None else told in str(reason)
 
 
-def test_timing_matmuls_leaves_threads_as_they_were() -> None:
-    torch = pytest.importorskip("torch")
-    before = torch.get_num_threads()
-    assert runtime._bfloat16_slowdown() > 0
-    assert torch.get_num_threads() == before
-
-
 def test_a_seed_fixes_every_generator() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")

@@ -86,17 +86,11 @@ def test_strange_values_are_accepted_or_refused_in_one_line(
             if numbers and isinstance(value, int | float):
                 assert math.isfinite(value), f"{kind.__name__}.{name} takes {value}"
                 assert value <= 10**18, f"{kind.__name__}.{name} takes {value}: bound it with le="
-
-
-@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=lambda one: getattr(one, "__name__", one))
-def test_every_number_has_an_upper_bound(kind: type[Settings], name: str) -> None:
-    if not numbers_in(kind.model_fields[name].annotation):
-        return
-    values = {**NEEDED.get(kind.__name__, {}), name: 10**30}
-    if typing.get_origin(kind.model_fields[name].annotation) in (list, tuple):
-        values[name] = [10**30, 10**30]
-    with pytest.raises(pydantic.ValidationError, match=r"less than|finite"):
-        kind.model_validate(values)
+    if numbers:
+        is_several = typing.get_origin(kind.model_fields[name].annotation) in (list, tuple)
+        value = [10**30, 10**30] if is_several else 10**30
+        with pytest.raises(pydantic.ValidationError, match=r"less than|finite"):
+            kind.model_validate({**NEEDED.get(kind.__name__, {}), name: value})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from groundup.training.verify import compare_runs
 
 PROMPT = "Once upon a time"
 SETTINGS = {
-    "num_steps": 300,
+    "num_steps": 120,
     "batch_size": 4,
     "num_threads": 1,
     "device": "cpu",
@@ -36,9 +36,9 @@ SETTINGS = {
     "data": {"order": "epochs"},
     "optimizer": {"learning_rate": 0.003},
     "schedule": {"warmup_steps": 10},
-    "evaluation": {"every_steps": 100, "num_windows": 8},
+    "evaluation": {"every_steps": 60, "num_windows": 8},
     "checkpoints": {"every_steps": 30},
-    "samples": {"every_steps": 100, "max_tokens": 8},
+    "samples": {"every_steps": 60, "max_tokens": 8},
 }
 
 
@@ -70,6 +70,7 @@ def kill_after_first_checkpoint(*words: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.usefixtures("steady")
 def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str]) -> None:
     groundup(capsys, "data", "sample", "--megabytes", "0.1", "--out", "stories.txt")
     groundup(capsys, "tokenizer", "train", "stories.txt", "--vocab-size", "400")
@@ -81,15 +82,14 @@ def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str
     groundup(capsys, "train", "--config", "run.yaml", "--name", "whole")
     parted = ["train", "--config", "run.yaml", "--name", "parted"]
     kill_after_first_checkpoint(*parted)
-    resumed = subprocess.run(command_line(*parted, "--resume"), capture_output=True, text=True)
-    assert resumed.returncode == 0, resumed.stderr
+    groundup(capsys, *parted, "--resume")
     comparison = compare_runs("runs/whole", "runs/parted")
-    assert comparison.differences == [] and comparison.num_records >= 31
+    assert comparison.differences == [] and comparison.num_records >= 13
 
     figures = json.loads(groundup(capsys, "evaluate", "parted", "--whole", "--json"))
-    assert figures["step"] == 300
+    assert figures["step"] == 120
     # Even odds among 400 tokens have a loss of 5.99.
-    assert figures["loss"] < 4.5
+    assert figures["loss"] < 5
 
     language_model = LanguageModel.load("runs/parted")
     assert language_model.tokenizer.id == Tokenizer.load("tokenizer.json").id

@@ -3,8 +3,6 @@
 import contextlib
 import os
 import pickle
-import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,18 +151,6 @@ def test_loaded_tensors_do_not_depend_on_the_file(tmp_path: Path) -> None:
     path.write_bytes(b"")
     assert loaded["a"].sum() == 5000
     loaded["a"].zero_()
-
-
-def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
-    reader.start()
-    save_weights(pipe, {"a": torch.arange(4)})
-    reader.join()
-    assert_same(load_weights(received[0]), {"a": torch.arange(4)})
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 @pytest.mark.parametrize(

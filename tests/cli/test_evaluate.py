@@ -79,15 +79,6 @@ def test_a_mistake_is_one_line(shell: Any, words: list[str], complaint: str) -> 
     assert complaint in shell.fails("evaluate", *words)
 
 
-def test_a_resume_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
-    before = sorted(path.name for path in Path("runs/small").iterdir())
-    assert main(["verify-resume", "small", "--num-steps", "4"]) == 0
-    assert capsys.readouterr().out.startswith(
-        "Exact: killed after step 3, resumed from 2, identical to 4"
-    )
-    assert sorted(path.name for path in Path("runs/small").iterdir()) == before
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

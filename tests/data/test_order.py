@@ -210,14 +210,6 @@ def test_every_id_is_predicted_in_some_epoch(num_ids: int) -> None:
     assert predicted.tolist() == list(range(1, num_ids))
 
 
-def test_every_window_comes_at_every_time_of_an_epoch() -> None:
-    order = ShuffledEpochs(170, 10, 8)
-    starts = order.starts(0, 4000 * order.num_windows).reshape(4000, order.num_windows)
-    windows = (starts - starts.min(axis=1, keepdims=True)) // 10
-    cells = windows + np.arange(order.num_windows) * order.num_windows
-    assert abs(chi_square(np.bincount(cells.ravel()))) < 4
-
-
 def test_epochs_of_random_windows_go_by_amount() -> None:
     order = RandomWindows(1001, 10, 0)
     assert [order.epoch_of(sample) for sample in (0, 99, 100, 250)] == [0, 0, 1, 2]

@@ -170,15 +170,6 @@ def test_output_does_not_depend_on_threads_or_batches(work: Work) -> None:
         assert contents(work.out) == whole
 
 
-def test_a_document_of_many_batches_gets_the_ids_of_the_whole(
-    work: Work, make_documents: Callable[..., list[str]]
-) -> None:
-    text = " ".join(make_documents(3000))
-    work.prepare([work.file("book.txt", f"short{END}{text}{END}short again")], batch_bytes=1000)
-    documents = ["short", text, "short again"]
-    assert read_shards(work.out) == expected_shards(documents, work.tokenizer)
-
-
 def test_a_document_of_one_pre_token_is_encoded_in_parts(work: Work) -> None:
     text = "a" * 5_000_000 + " b"
     path = work.file("letters.txt.gz", gzip.compress(text.encode(), 1))

@@ -178,13 +178,6 @@ def test_a_row_is_sampled_as_if_alone_and_never_what_has_no_probability(
         assert ids.tolist() == [int(sampler.sample(row, every[0])) for row in rows]
 
 
-def test_samples_follow_the_probabilities() -> None:
-    logits = log_of(0.5, 0.25, 0.125, 0.125).expand(20_000, 4)
-    ids = Sampler().sample(logits, torch.tensor(uniforms(1, 0, 20_000), dtype=torch.float64))
-    fractions = torch.bincount(ids, minlength=4) / len(ids)
-    assert torch.allclose(fractions, torch.tensor([0.5, 0.25, 0.125, 0.125]), atol=0.02)
-
-
 def test_the_numbers_of_a_seed_are_computed_from_their_index() -> None:
     of_seed, indices = Uniforms(3), (500, 0, 1, 127, 128)
     assert [of_seed[index] for index in indices] == [uniforms(3, i, 1)[0] for i in indices]

@@ -63,25 +63,6 @@ def test_text_comes_as_soon_as_it_is_certain() -> None:
     assert stream.stopped and stream.finish() == ""
 
 
-def test_what_was_held_back_comes_at_the_end() -> None:
-    stream = TextStream(TOKENIZER, ["END"])
-    assert [stream.push(id) for id in b"EN"] == ["", ""]
-    assert stream.finish() == "EN" and not stream.stopped and stream.finish() == ""
-
-
-def test_half_a_character_at_the_end_becomes_the_replacement_character() -> None:
-    for stop in ([], ["aX"]):
-        stream = TextStream(TOKENIZER, stop)
-        assert "".join(pieces_of(stream, [ord("a"), *EURO[:2]])) == "a\ufffd"
-        assert stream.finish() == ""
-
-
-def test_of_several_stop_strings_the_first_complete_one_ends_the_text() -> None:
-    for ids in ([*b"abcd"], TOKENIZER.encode("abcd")):
-        stream = TextStream(TOKENIZER, ["abcd", "bc"])
-        assert "".join(pieces_of(stream, ids)) == "a"
-
-
 def test_ids_without_a_token_stand_for_nothing() -> None:
     stream = TextStream(TOKENIZER)
     assert [stream.push(id) for id in (ord("a"), TOKENIZER.vocab_size, 10**6)] == ["a", "", ""]

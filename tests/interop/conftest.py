@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -52,12 +52,8 @@ MakeCheckpoint: TypeAlias = MakeRun
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def always_on_one_thread(one_thread: None) -> None:
+    pass
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation import LanguageModel
-from groundup.interop import export_huggingface
+from groundup.interop import export_huggingface, huggingface_export
 from groundup.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -187,32 +185,22 @@ def test_force_replaces_nothing_but_an_export(
     assert (out / "thesis.tex").read_text() == "years of work"
 
 
-KILLED_EXPORTS = """
-import os, signal, sys
-from groundup.interop import export_huggingface, huggingface_export
-def die(*arguments, **named):
-    os.kill(os.getpid(), signal.SIGKILL)
-huggingface_export.write_card = die
-for out in sys.argv[2:]:
-    child = os.fork()
-    if child == 0:
-        export_huggingface(sys.argv[1], out, force=True)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-"""
+def test_a_stopped_export_leaves_what_was_there(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tests/torture kills one for good."""
 
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
 
-def test_a_kill_leaves_no_half_export(make_run: MakeRun, tmp_path: Path, repository: Path) -> None:
     run, new, old = make_run(), tmp_path / "new" / "out", tmp_path / "old" / "out"
     names = export_huggingface(run, old)
-    command = [sys.executable, "-c", KILLED_EXPORTS, str(run), str(new), str(old)]
-    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
-    subprocess.run(command, env=environment, check=True)
-    assert not new.exists() and len(os.listdir(new.parent)) == 1
-    assert sorted(os.listdir(old)) == names and len(os.listdir(old.parent)) == 2
+    monkeypatch.setattr(huggingface_export, "write_card", stop)
     for out in (new, old):
-        assert export_huggingface(run, out, force=True) == names
-        assert os.listdir(out.parent) == ["out"]
+        with pytest.raises(KeyboardInterrupt):
+            export_huggingface(run, out, force=True)
+    assert os.listdir(new.parent) == [] and os.listdir(old.parent) == ["out"]
+    assert sorted(os.listdir(old)) == names
 
 
 def test_a_special_token_that_decodes_wrongly_there_is_named(

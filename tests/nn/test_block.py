@@ -36,27 +36,14 @@ def block(
 
 
 def twin(layer: TransformerBlock, x: Tensor, norm: NormPlacement, kind: FeedForwardKind) -> Tensor:
-    weights = dict(layer.named_parameters())
+    """By torch's functions; test_attention.py holds the attention against a twin of its own."""
+    weights, attention = dict(layer.named_parameters()), layer.attention
 
     def linear(name: str, x: Tensor) -> Tensor:
         return functional.linear(x, weights[f"{name}.weight"])
 
     def normal(name: str, x: Tensor) -> Tensor:
         return functional.rms_norm(x, (12,), weights[f"{name}.weight"], 1e-5)
-
-    def attention(x: Tensor) -> Tensor:
-        def heads(name: str) -> Tensor:
-            return linear(f"attention.{name}", x).unflatten(-1, (3, 4)).transpose(1, 2)
-
-        def rotated(x: Tensor) -> Tensor:
-            angles = torch.arange(x.shape[-2])[:, None] * 100.0 ** -torch.tensor([0.0, 0.5])
-            pairs = torch.view_as_complex(x.unflatten(-1, (2, 2)).contiguous())
-            return torch.view_as_real(pairs * torch.exp(1j * angles)).flatten(-2)
-
-        mixed = functional.scaled_dot_product_attention(
-            rotated(heads("query")), rotated(heads("key")), heads("value"), is_causal=True
-        )
-        return linear("attention.output", mixed.transpose(1, 2).flatten(-2))
 
     def feed_forward(x: Tensor) -> Tensor:
         inner = FUNCTIONS[kind](linear(f"feed_forward.{'gate' if kind == 'swiglu' else 'up'}", x))

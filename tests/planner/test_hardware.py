@@ -12,7 +12,6 @@ from groundup.planner import (
 from groundup.planner.hardware import (
     ACCELERATORS,
     PRICES,
-    Precision,
     device_kind,
     fastest_precision,
     find_price,
@@ -77,34 +76,6 @@ def test_a_slower_relative_or_a_stranger_finds_none(device_name: str) -> None:
     assert peak_flops_per_second(device_name, "bfloat16") is None
 
 
-@pytest.mark.parametrize(
-    ("device_name", "bfloat16", "tf32", "float32", "memory_gib"),
-    [
-        ("NVIDIA A100-SXM4-80GB", 312, 156, 19.5, 80),
-        # NVIDIA counts these with sparsity.
-        ("NVIDIA H200", 1_978.8 / 2, 989.4 / 2, 66.9, 141),
-        ("NVIDIA B200", 36_000 / 8 / 2, 18_000 / 8 / 2, 600 / 8, 180),
-        # Sums in float32 halve the tensor cores of a GeForce card.
-        ("NVIDIA GeForce RTX 4090", 330.4 / 2, 165.2 / 2, 82.6, 24),
-        ("Tesla V100-SXM2-16GB", None, None, 15.7, 16),
-        # Cores with 128 lanes that multiply and add, and their clock in GHz.
-        ("Apple M4 Max", None, None, round(40 * 128 * 2 * 1.578 / 1e3, 1), 128),
-    ],
-)
-def test_rates_are_dense(
-    device_name: str,
-    bfloat16: float | None,
-    tf32: float | None,
-    float32: float,
-    memory_gib: int,
-) -> None:
-    rates: dict[Precision, float | None] = {"bfloat16": bfloat16, "tf32": tf32, "float32": float32}
-    for precision, rate in rates.items():
-        expected = None if rate is None else pytest.approx(rate * 1e12)
-        assert peak_flops_per_second(device_name, precision) == expected
-    assert get_accelerator(device_name).memory_bytes == memory_gib * 2**30
-
-
 def test_rows_are_sound() -> None:
     assert len({row.name for row in ACCELERATORS}) == len(ACCELERATORS)
     for row in ACCELERATORS:
@@ -126,13 +97,6 @@ def test_the_kind_of_a_device_is_torchs() -> None:
     }
     assert kinds == {"H200": "cuda", "M1": "mps", "M4 Max": "mps", "MI300X": "cuda"}
     assert device_kind(describe_cpu(2, 10**9)) == "cpu"
-
-
-def test_a_core_of_a_cpu_counts_as_two_avx2_multiply_adds_a_cycle_at_3_ghz() -> None:
-    one, two = describe_cpu(1, 10**9), describe_cpu(2, 10**9)
-    assert two.float32_flops_per_second == 2 * one.float32_flops_per_second == 2 * 32 * 3e9
-    assert (one.name, two.name) == ("CPU of 1 core", "CPU of 2 cores")
-    assert one.bfloat16_flops_per_second is None and one.memory_bytes == 10**9 and one.source
 
 
 def test_bfloat16_is_taken_where_the_hardware_has_it() -> None:

@@ -29,8 +29,8 @@ WIDE: dict[str, Any] = {
     "num_heads": 2,
 }
 CASES: dict[str, dict[str, Any]] = {
-    "micro-batches": {"model": NARROW, "batch_size": 8, "micro_batch_size": 2},
-    "a wide vocabulary": {"model": WIDE, "batch_size": 8},
+    "micro-batches": {"model": NARROW, "batch_size": 4, "micro_batch_size": 2},
+    "a wide vocabulary": {"model": WIDE, "batch_size": 4},
     "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
     "sgd": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "sgd"}},
 }
@@ -51,7 +51,7 @@ VARIANTS: list[dict[str, Any]] = [
 for precision in ("float32", "bfloat16"):
     for variant in [{}, *VARIANTS]:
         # Scores by the formula grow with the square of the context.
-        batch_size = 2 if "context_length" in variant else 8
+        batch_size = 1 if "context_length" in variant else 4
         model = {**NARROW, **variant}
         settings = {"model": model, "batch_size": batch_size, "precision": precision}
         CASES[f"{precision} {variant}"] = settings

@@ -13,7 +13,7 @@ from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.native import as_array
-from groundup.tokenizer.patterns import CL100K, DEEPSEEK, GPT2, O200K, Pattern, find_pattern
+from groundup.tokenizer.patterns import CL100K, GPT2, O200K, Pattern, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.training import train_tokenizer
 
@@ -39,12 +39,8 @@ def make_tokenizer(pattern: Pattern) -> Tokenizer:
     )
 
 
-TOKENIZERS = {pattern.name: make_tokenizer(pattern) for pattern in (GPT2, CL100K, O200K, DEEPSEEK)}
+TOKENIZERS = {pattern.name: make_tokenizer(pattern) for pattern in (GPT2, CL100K, O200K)}
 TOKENIZER = TOKENIZERS["gpt2"]
-DOCUMENTS = st.lists(
-    st.lists(st.sampled_from([*CORPUS.split(" "), " ", "\n", END, ""]), max_size=8).map("".join),
-    max_size=12,
-)
 
 
 def assert_each_as_alone(
@@ -58,25 +54,6 @@ def assert_each_as_alone(
     assert len(offsets) == len(texts) + 1
     for place, text in enumerate(texts):
         assert ids[offsets[place] : offsets[place + 1]].tolist() == tokenizer.encode(text)
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@hypothesis.given(texts=DOCUMENTS, num_threads=st.integers(1, 4))
-def test_a_batch_is_its_documents(name: str, texts: list[str], num_threads: int) -> None:
-    tokenizer = TOKENIZERS[name]
-    assert_each_as_alone(tokenizer, texts, tokenizer.encode_batch(texts, num_threads))
-    assert_each_as_alone(tokenizer, texts, tokenizer.encode_batch(tuple(texts)))
-    assert_each_as_alone(tokenizer, texts, tokenizer.encode_batch(iter(texts)))  # type: ignore[arg-type]
-
-
-@hypothesis.given(texts=DOCUMENTS, num_threads=st.integers(1, 4), end=st.booleans())
-def test_the_native_batch_uses_as_many_threads_as_told(
-    texts: list[str], num_threads: int, end: bool
-) -> None:
-    end_id = TOKENIZER.special_tokens[END] if end else -1
-    ids, offsets = TOKENIZER._encoder.encode_batch(texts, num_threads, end_id)
-    texts = [text + END for text in texts] if end else texts
-    assert_each_as_alone(TOKENIZER, texts, (as_array(ids, np.uint16), as_array(offsets, np.int64)))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 8])
@@ -135,25 +112,6 @@ def test_what_is_no_text_is_refused_and_nothing_hangs(bad: object, num_threads: 
 def test_a_batch_needs_a_thread() -> None:
     with pytest.raises(TokenizerError, match="num_threads is 0"):
         TOKENIZER.encode_batch(["text"], num_threads=0)
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
-@pytest.mark.parametrize("end", [False, True])
-@hypothesis.given(texts=DOCUMENTS, num_threads=st.integers(1, 3))
-def test_documents_in_one_buffer_are_as_in_a_batch(
-    name: str, end: bool, texts: list[str], num_threads: int
-) -> None:
-    tokenizer = TOKENIZERS[name]
-    data = "".join(texts).encode()
-    ends = np.cumsum([len(text.encode()) for text in texts], dtype=np.int64)
-    bounds = np.stack([np.concatenate([[0], ends])[:-1], ends], axis=1)
-    end_id = tokenizer.special_tokens[END] if end else None
-    result = tokenizer.encode_documents(data, bounds, num_threads, end_id)
-    assert_each_as_alone(tokenizer, [text + END * end for text in texts], result)
-    # Any order, and the same document twice.
-    order = [*reversed(range(len(texts))), *range(len(texts))]
-    result = tokenizer.encode_documents(memoryview(data), bounds[order], num_threads, end_id)
-    assert_each_as_alone(tokenizer, [texts[place] + END * end for place in order], result)
 
 
 def test_the_end_follows_a_huge_document_once() -> None:

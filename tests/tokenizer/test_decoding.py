@@ -17,13 +17,6 @@ TEXT = "the theme of thé thesis — 字字😀😀 don't, 12345\n\n  and then t
 TOKENIZER = Tokenizer(*train_bpe_reference(TEXT * 2, 296))
 
 
-@hypothesis.given(text=st.text(max_size=200))
-def test_decoding_gives_the_text_back(text: str) -> None:
-    ids = TOKENIZER.encode(text)
-    assert TOKENIZER.decode(ids) == text
-    assert TOKENIZER.decode_bytes(ids) == text.encode()
-
-
 @pytest.mark.parametrize(
     "dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">u2", ">i4", "<u8"]
 )

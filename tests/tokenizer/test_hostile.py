@@ -43,8 +43,8 @@ TEXTS = {
     "slashes": "/" * MEGABYTE + "\n",
     "all control characters": "".join(map(chr, range(32))) * (MEGABYTE // 32),
     "zeros": "\x00" * MEGABYTE,
-    "one line of ten megabytes": "the quick brown fox, it's 123! " * (10 * MEGABYTE // 31),
-    "one word of ten megabytes": "abracadabra" * (10 * MEGABYTE // 11),
+    "one line of four megabytes": "the quick brown fox, it's 123! " * (4 * MEGABYTE // 31),
+    "one word of four megabytes": "abracadabra" * (4 * MEGABYTE // 11),
 }
 
 

@@ -111,12 +111,6 @@ def test_stages_cut_as_tokenizers_does(text: str) -> None:
     assert DEEPSEEK.split(text) == [piece for piece, _ in oracle.pre_tokenize_str(text)]
 
 
-@hypothesis.given(TEXTS)
-def test_cl100k_differs_from_its_older_form_only_in_space_at_the_end(text: str) -> None:
-    trimmed = text.rstrip() + "."
-    assert CL100K.split(trimmed) == LLAMA3.split(trimmed)
-
-
 @pytest.mark.parametrize(
     ("spelling", "pattern"),
     [

@@ -91,11 +91,6 @@ def test_every_place_near_a_border_is_cut_right(pattern: Pattern) -> None:
 
 
 @for_every_pattern
-def test_empty_text_has_no_pre_tokens(pattern: Pattern) -> None:
-    assert native_split(pattern, "") == native_split(pattern, b"") == []
-
-
-@for_every_pattern
 @hypothesis.given(
     parts=st.lists(
         st.one_of(

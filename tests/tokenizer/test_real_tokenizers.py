@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groundup._native import find_documents
 from groundup.tokenizer import Tokenizer
-from groundup.tokenizer.native import as_array
 
 CORPORA = ("stories", "web", "multilingual", "code")
 RANKS = {
@@ -29,7 +27,7 @@ CL100K_IN_TIKTOKEN = (
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 )
 END = "<|endoftext|>"
-SLICE_BYTES = 700_000
+SLICE_BYTES = 300_000
 
 
 @cache
@@ -94,31 +92,8 @@ def test_ids_on_real_text_are_those_of_tiktoken(
         assert ids[offsets[place] : offsets[place + 1]].tolist() == ids_of_text
 
 
-@pytest.mark.parametrize("name", RANKS)
-def test_all_ways_to_encode_real_text_agree(
-    name: str, corpus: Callable[[int], str], unpack: Callable[[str], Path]
-) -> None:
-    tokenizer = load_tokenizer(unpack(f"tokenizers/{name}"))
-    text = corpus(SLICE_BYTES)
-    expected = tokenizer.encode_to_numpy(text)
-    lines = text.splitlines(keepends=True)
-    assert np.array_equal(np.fromiter(tokenizer.encode_iterable(lines), np.uint32), expected)
-    pieces = (text[place : place + 997] for place in range(0, len(text), 997))
-    assert np.array_equal(np.fromiter(tokenizer.encode_iterable(pieces), np.uint32), expected)
-    assert np.array_equal(tokenizer.encode_batch([text], 2)[0], expected)
-    data = text.encode()
-    bounds = as_array(find_documents(data, [END.encode()]), np.int64).reshape(-1, 2)
-    ids, offsets = tokenizer.encode_documents(data, bounds, 2)
-    documents = [document for document in text.split(END) if document]
-    assert len(offsets) == len(documents) + 1
-    for place in range(0, len(documents), 50):
-        assert ids[offsets[place] : offsets[place + 1]].tolist() == tokenizer.encode(
-            documents[place]
-        )
-
-
 @pytest.mark.parametrize(
-    ("name", "size"), [("gpt2_hf_tokenizer.json", 500_000), ("deepseek_tokenizer.json", 200_000)]
+    ("name", "size"), [("gpt2_hf_tokenizer.json", 300_000), ("deepseek_tokenizer.json", 100_000)]
 )
 def test_ids_on_real_text_are_those_of_tokenizers(
     name: str, size: int, corpus: Callable[[int], str], unpack: Callable[[str], Path]

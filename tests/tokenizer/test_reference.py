@@ -65,21 +65,6 @@ def test_overlapping_occurrences_merge_from_the_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "special_tokens", "message"),
-    [
-        (256, ["<|x|>"], "vocab_size 256 is too small: .* alone take 257"),
-        (500, [""], "special token 1 of 1 is empty"),
-        (500, ["a", "a"], "given twice"),
-    ],
-)
-def test_impossible_training_is_refused(
-    vocab_size: int, special_tokens: list[str], message: str
-) -> None:
-    with pytest.raises(TokenizerError, match=message):
-        train_bpe_reference("text", vocab_size, special_tokens)
-
-
-@pytest.mark.parametrize(
     ("text", "special_tokens", "pieces"),
     [
         ("", ["<a>"], []),

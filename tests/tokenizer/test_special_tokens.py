@@ -38,22 +38,6 @@ def with_special(special_tokens: list[str], pattern_number: int = 0) -> Tokenize
     )
 
 
-@hypothesis.given(
-    text=TEXTS,
-    special_tokens=st.lists(st.sampled_from(NASTY), unique=True, max_size=8),
-    pattern_number=st.integers(0, len(PATTERNS) - 1),
-)
-@hypothesis.settings(max_examples=400)
-def test_special_tokens_are_those_of_the_reference(
-    text: str, special_tokens: list[str], pattern_number: int
-) -> None:
-    tokenizer = with_special(special_tokens, pattern_number)
-    ids = encode_reference(tokenizer.definition, text)
-    assert tokenizer.encode(text) == ids
-    assert list(tokenizer.encode_iterable([text])) == ids
-    assert tokenizer.decode(ids) == text
-
-
 @hypothesis.given(text=TEXTS, special_tokens=st.lists(st.sampled_from(NASTY), unique=True))
 def test_special_tokens_are_those_of_tiktoken(text: str, special_tokens: list[str]) -> None:
     tiktoken = pytest.importorskip("tiktoken")

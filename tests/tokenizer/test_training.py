@@ -183,12 +183,6 @@ def test_impossible_training_is_refused(
         train_tokenizer([b"text"], vocab_size, special_tokens, **options)
 
 
-def test_the_smallest_vocabulary_has_no_merges() -> None:
-    vocab, merges = train(["aaaa"], 0)
-    assert merges == []
-    assert vocab[256] == END.encode()
-
-
 def test_a_vocabulary_far_too_large_costs_nothing() -> None:
     vocab, merges = train(["abab"], 10**15)
     assert merges == [(b"a", b"b"), (b"ab", b"ab")]

@@ -61,10 +61,9 @@ def assert_same_cuts(pattern: Pattern, text: str) -> None:
 
 
 def one_of_each_kind() -> list[str]:
-    """Where the class changes, both sides; and some of each block in between."""
-    classes = expected_classes()
-    edges = np.flatnonzero(np.diff(classes)) + 1
-    chosen = set(edges.tolist()) | set((edges - 1).tolist()) | set(range(0, 0x110000, 193))
+    """Where the class changes, both sides; and a few of each block in between."""
+    edges = np.flatnonzero(np.diff(expected_classes())) + 1
+    chosen = {*edges.tolist(), *(edges - 1).tolist(), *range(0, 0x110000, 997)}
     return [chr(code_point) for code_point in sorted(chosen - set(SURROGATES))]
 
 
@@ -86,7 +85,8 @@ def test_a_character_of_each_kind_is_cut_right_in_every_context(pattern: Pattern
 
 
 def test_every_character_is_cut_right_between_a_letter_and_a_digit() -> None:
-    for first in range(0, 0x110000, 0x8000):
+    # Beyond the second plane nearly nothing is assigned.
+    for first in range(0, 0x30000, 0x8000):
         code_points = (c for c in range(first, first + 0x8000) if c not in SURROGATES)
         assert_same_cuts(O200K, "".join(f"a{chr(code_point)}1" for code_point in code_points))
 
@@ -111,7 +111,7 @@ def first_invalid(data: bytes) -> int:
         max_size=20,
     ).map(b"".join)
 )
-@hypothesis.settings(max_examples=500)
+@hypothesis.settings(max_examples=200)
 def test_invalid_utf8_is_found_where_python_finds_it(data: bytes) -> None:
     assert _native.find_invalid_utf8(data) == first_invalid(data)
 

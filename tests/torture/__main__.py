@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import functools
 import importlib
 import logging
 import os
@@ -19,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from harness import IS_SANITIZED, Case, Kind, Results, run_case, run_kind
+from harness import IS_SANITIZED, Case, Kind, Results, Row, run_case, run_kind
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GUIDE = REPOSITORY / "docs" / "guides" / "reliability.md"
@@ -50,23 +49,21 @@ def find_kinds(only: set[str]) -> list[Kind]:
         for module in PRELOADED:
             importlib.import_module(module)
         import clients
-        import damage
-        import disks
-        import fuzz
-        import kills
+        import files
+        import writers
 
         kinds += [
-            Kind("kill", kills.kill, 0.32, 9),
-            Kind("full", disks.fill, 0.16, 6),
-            Kind("read-only", disks.freeze, 0.08, 3),
-            Kind("damage", damage.damage, 0.14, 36),
-            Kind("fuzz", fuzz.fuzz, 0.14, 440, patience_seconds=60),
+            Kind("kill", writers.kill, 0.32, 6),
+            Kind("full", writers.fill, 0.16, 4),
+            Kind("read-only", writers.freeze, 0.08, 2),
+            Kind("damage", files.damage, 0.14, 18),
+            Kind("fuzz", files.fuzz, 0.14, 200),
             Kind("clients", clients.attack, 0.10, 1, in_parallel=False),
         ]
     if not only or "native" in only:
         import native
 
-        kinds.append(Kind("native", native.fuzz, 0.06, 200, patience_seconds=60))
+        kinds.append(Kind("native", native.fuzz, 0.06, 120))
     return [kind for kind in kinds if not only or kind.name in only]
 
 
@@ -85,44 +82,39 @@ def main() -> int:
     only = {given.case.split("/")[0]} if given.case else set(given.only)
     kinds = find_kinds(only)
     work = given.work or Path(tempfile.mkdtemp(prefix="groundup-torture-"))
+    results = Results()
+    begin = time.monotonic()
     try:
-        results = Results()
-        begin = time.monotonic()
         if only != {"native"}:
-            from artefacts import Artefacts
+            from writers import make_artefacts
 
-            Artefacts(work).make()
+            make_artefacts(work / "made")
+        seconds = 60 * given.minutes - (time.monotonic() - begin)
+        whole = sum(kind.fraction for kind in kinds)
+        for kind in kinds:
 
-        def make_case(kind: Kind, number: int) -> Case:
-            return Case(kind.name, given.seed, number, work, given.quick)
+            def make_case(number: int, kind: Kind = kind) -> Case:
+                return Case(kind.name, given.seed, number, work, given.quick)
 
-        if given.case:
-            case = make_case(kinds[0], int(given.case.split("/")[1]))
-            results.add(case, run_case(kinds[0], case))
-        else:
-            seconds = 60 * given.minutes - (time.monotonic() - begin)
-            whole = sum(kind.fraction for kind in kinds)
-            for kind in kinds:
-                lanes = given.jobs if kind.in_parallel else 1
-                run_kind(
-                    kind,
-                    functools.partial(make_case, kind),
-                    results,
-                    lanes,
-                    kind.num_quick if given.quick else None,
-                    600.0 if given.quick else seconds * kind.fraction / whole,
-                )
-        table = render(results, given.seed, time.monotonic() - begin)
-        print(table)
-        for loss, again in results.losses.items():
-            print(f"LOST {loss}\n    {len(again)} times; to see it again: {again[0]}")
-        if given.guide:
-            before, _, rest = GUIDE.read_text("utf-8").partition(BEGIN)
-            GUIDE.write_text(f"{before}{BEGIN}\n{table}{END}{rest.partition(END)[2]}", "utf-8")
-        return 1 if results.losses else 0
+            if given.case:
+                case = make_case(int(given.case.split("/")[1]))
+                results.add(case, run_case(kind, case))
+                continue
+            lanes = given.jobs if kind.in_parallel else 1
+            num_cases = kind.num_quick if given.quick else sys.maxsize
+            time_for_it = 600.0 if given.quick else seconds * kind.fraction / whole
+            run_kind(kind, make_case, results, lanes, num_cases, time_for_it)
     finally:
         if work != given.work:
             shutil.rmtree(work, ignore_errors=True)
+    table = render(results, given.seed, time.monotonic() - begin)
+    print(table)
+    for loss, again in results.losses.items():
+        print(f"LOST {loss}\n    {len(again)} times; to see it again: {again[0]}")
+    if given.guide:
+        before, _, rest = GUIDE.read_text("utf-8").partition(BEGIN)
+        GUIDE.write_text(f"{before}{BEGIN}\n{table}{END}{rest.partition(END)[2]}", "utf-8")
+    return 1 if results.losses else 0
 
 
 def render(results: Results, seed: int, seconds: float) -> str:
@@ -131,15 +123,13 @@ def render(results: Results, seed: int, seconds: float) -> str:
         "| fault | injected | survived | lost | at most |",
         "| --- | ---: | ---: | ---: | --- |",
     ]
-    total = [0, 0]
-    for name, row in results.rows.items():
+    rows = results.rows.values()
+    total = Row(sum(row.faults for row in rows), sum(row.lost for row in rows))
+    for name, row in [*results.rows.items(), ("**all**", total)]:
         notes = ", ".join(f"{value:,.2f} {unit}" for unit, value in row.notes.items())
         lines.append(
             f"| {name} | {row.faults:,} | {row.faults - row.lost:,} | {row.lost} | {notes} |"
         )
-        total[0] += row.faults
-        total[1] += row.lost
-    lines.append(f"| **all** | {total[0]:,} | {total[0] - total[1]:,} | {total[1]} | |")
     for name, reason in results.impossible.items():
         lines.append(f"\n{name}: not tried, {reason}")
     today = datetime.date.today().isoformat()

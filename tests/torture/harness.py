@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
-import json
+import multiprocessing
 import os
 import random
 import resource
-import select
 import shutil
 import signal
 import sys
@@ -22,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +30,9 @@ ADDRESS_SPACE_BYTES = 3 * 2**30
 # Above what the parent has when it forks, which is mostly torch.
 MAX_CHILD_GROWTH_BYTES = 600 * 2**20
 CHILD_SECONDS = 150.0
+# A case that takes longer hangs.
+CASE_SECONDS = 300
+FORK = multiprocessing.get_context("fork")
 
 
 class Lost(Exception):
@@ -49,7 +51,7 @@ class Case:
     seed: int
     number: int
     work: Path
-    """The folder of the whole run, in which the artefacts lie that faults are injected into."""
+    """The folder of the whole run."""
     quick: bool
     """Leave out what takes several seconds."""
 
@@ -62,6 +64,8 @@ class Case:
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.seed}/{self.kind}/{self.number}")
         self.place = self.work / "cases" / f"{self.kind}-{self.number}"
+        self.made = self.work / "made"
+        """The artefacts that faults are injected into."""
 
     def note(self, name: str, value: float) -> None:
         self.notes[name] = max(value, self.notes.get(name, 0.0))
@@ -80,10 +84,8 @@ class Kind:
     inject: Callable[[Case], None]
     fraction: float
     num_quick: int
-    """Cases in the run of a minute."""
+    """Cases in a quick run."""
     in_parallel: bool = True
-    patience_seconds: float = 2 * CHILD_SECONDS
-    """A case that takes longer hangs."""
 
 
 @dataclass
@@ -124,95 +126,66 @@ def run_kind(
     make_case: Callable[[int], Case],
     results: Results,
     num_lanes: int,
-    num_cases: int | None,
+    num_cases: int,
     seconds: float,
 ) -> None:
-    """Run cases until their number or the time is used up, several at a time."""
+    """Run cases until their number or the time is used up, several at a time.
+
+    Each lane runs every n-th case, and is begun anew behind one that ended it.
+    """
     deadline = time.monotonic() + seconds
-    lanes = [
-        _Lane(kind, make_case, first, num_lanes, num_cases, deadline) for first in range(num_lanes)
-    ]
-    running = list(lanes)
-    while running:
-        ready, _, _ = select.select([lane.pipe for lane in running], [], [], 1.0)
-        for lane in running[:]:
-            if lane.pipe in ready:
-                for number, outcome in lane.read():
-                    results.add(make_case(number), outcome)
-            lane.end_if_stuck()
-            if lane.has_ended:
-                running.remove(lane)
+    lanes: dict[Connection, tuple[Any, int | None]] = {}
+    first_cases = list(range(num_lanes))
+    while first_cases or lanes:
+        for first in first_cases:
+            reader, writer = FORK.Pipe(duplex=False)
+            numbers = range(first, num_cases, num_lanes)
+            process = FORK.Process(
+                target=_run_lane, args=(kind, make_case, numbers, deadline, writer)
+            )
+            process.start()
+            writer.close()
+            lanes[reader] = process, None
+        first_cases = []
+        wait(lanes, timeout=1.0)
+        for reader, (process, current) in list(lanes.items()):
+            # Asked first: of a process that has ended, everything it told has arrived.
+            has_ended = not process.is_alive()
+            with contextlib.suppress(EOFError):
+                while reader.poll():
+                    current, outcome = reader.recv()
+                    if outcome is not None:
+                        results.add(make_case(current), outcome)
+                        current = None
+            lanes[reader] = process, current
+            if has_ended:
+                del lanes[reader]
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if current is not None:
+                    reason = f"the process ended with status {process.exitcode}"
+                    if process.exitcode == -signal.SIGALRM:
+                        reason = "it never ended"
+                    results.add(make_case(current), {"lost": reason})
+                    first_cases.append(current + num_lanes)
 
 
-class _Lane:
-    """A process that runs every n-th case, and is begun anew behind one that ended it."""
-
-    def __init__(
-        self,
-        kind: Kind,
-        make_case: Callable[[int], Case],
-        first: int,
-        step: int,
-        num_cases: int | None,
-        deadline: float,
-    ) -> None:
-        self._kind, self._make_case, self._step = kind, make_case, step
-        self._num_cases, self._deadline = num_cases, deadline
-        self.has_ended = False
-        self._begin(first)
-
-    def _begin(self, first: int) -> None:
-        reader, writer = os.pipe()
-        sys.stdout.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            os.close(reader)
-            os.setsid()
-            self._run(first, writer)
-        os.close(writer)
-        self.pipe, self._rest = reader, b""
-        self._current: int | None = None
-        self._changed = time.monotonic()
-        self._is_stuck = False
-
-    def _run(self, first: int, writer: int) -> NoReturn:
-        limit_address_space(ADDRESS_SPACE_BYTES)
-        for number in itertools.count(first, self._step):
-            is_over = time.monotonic() > self._deadline
-            if is_over or (self._num_cases is not None and number >= self._num_cases):
-                break
-            os.write(writer, json.dumps([number, None]).encode() + b"\n")
-            outcome = run_case(self._kind, self._make_case(number))
-            os.write(writer, json.dumps([number, outcome]).encode() + b"\n")
-        os._exit(0)
-
-    def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        data = os.read(self.pipe, 1 << 16)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        self._changed = time.monotonic()
-        for line in lines:
-            number, outcome = json.loads(line)
-            self._current = None if outcome else number
-            if outcome:
-                yield number, outcome
-        if data:
-            return
-        os.close(self.pipe)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        _, status = os.waitpid(self._pid, 0)
-        if self._current is None:
-            self.has_ended = True
-            return
-        died = f"the process ended with status {os.waitstatus_to_exitcode(status)}"
-        number = self._current
-        yield number, {"lost": "it never ended" if self._is_stuck else died}
-        self._begin(number + self._step)
-
-    def end_if_stuck(self) -> None:
-        if time.monotonic() - self._changed > self._kind.patience_seconds and not self._is_stuck:
-            self._is_stuck = True
-            os.killpg(self._pid, signal.SIGKILL)
+def _run_lane(
+    kind: Kind,
+    make_case: Callable[[int], Case],
+    numbers: range,
+    deadline: float,
+    told: Connection,
+) -> None:
+    os.setsid()
+    limit_address_space(ADDRESS_SPACE_BYTES)
+    for number in numbers:
+        if time.monotonic() > deadline:
+            break
+        signal.alarm(CASE_SECONDS)
+        told.send((number, None))
+        told.send((number, run_case(kind, make_case(number))))
+    os._exit(0)
 
 
 def run_case(kind: Kind, case: Case) -> dict[str, Any]:
@@ -226,28 +199,24 @@ def run_case(kind: Kind, case: Case) -> dict[str, Any]:
     except Impossible as impossible:
         outcome["impossible"] = str(impossible)
     except BaseException as error:
-        outcome["lost"] = explain(error)
+        # Nobody expected it: where in the package it was raised, and what it says.
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
+        ours = [frame for frame in frames if "/groundup/" in frame.filename] or frames
+        place = f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}"
+        outcome["lost"] = f"{type(error).__name__} in {place}: {str(error)[:200]}"
     finally:
         shutil.rmtree(case.place, ignore_errors=True)
     return {**outcome, "row": case.row, "num_faults": case.num_faults, "notes": case.notes}
 
 
-def explain(error: BaseException) -> str:
-    """An exception that nobody expected: where in the package it was raised, and what it says."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.line]
-    ours = [frame for frame in frames if "/groundup/" in frame.filename] or frames
-    place = f"{Path(ours[-1].filename).name}, line {ours[-1].lineno}" if ours else "no place"
-    return f"{type(error).__name__} in {place}: {str(error)[:200]}"
-
-
 def limit_address_space(num_bytes: int | None) -> None:
     """Nothing here may take the machine with it; None lifts the limit again."""
     if not IS_SANITIZED:
-        limit = own_memory("VmSize") + num_bytes if num_bytes else resource.RLIM_INFINITY
+        limit = memory_of("self", "VmSize") + num_bytes if num_bytes else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def own_memory(name: str, pid: int | str = "self") -> int:
+def memory_of(pid: int | str, name: str) -> int:
     """A line of /proc/PID/status in bytes; 0 where there is none."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -258,10 +227,10 @@ def own_memory(name: str, pid: int | str = "self") -> int:
 
 @contextlib.contextmanager
 def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[None]:
-    """Work in this process that must stay within memory and time."""
+    """Work in this process that must stay within memory and time, refused or not."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    before, begin = own_memory("VmRSS"), time.process_time()
+    before, begin = memory_of("self", "VmRSS"), time.process_time()
     refused: Exception | None = None
     try:
         yield
@@ -272,10 +241,9 @@ def bounded(case: Case, max_growth_bytes: int, max_seconds: float) -> Iterator[N
         limit_address_space(ADDRESS_SPACE_BYTES)
         raise Lost("it asked for more memory than there is") from None
     except Exception as error:
-        # The limits hold for what is refused as well.
         refused = error
     seconds = time.process_time() - begin
-    growth = own_memory("VmHWM") - before
+    growth = memory_of("self", "VmHWM") - before
     case.note("seconds", seconds)
     case.note("MB", growth / 2**20)
     if seconds > max_seconds:
@@ -292,17 +260,16 @@ class Ended:
 
     status: int
     """Its exit status; below 0 the signal that ended it."""
-    out: str
     error: str
     seconds: float
     growth_bytes: int
 
-    def check(self, *, expect: Sequence[int] = (0, 1, 2), signals: Sequence[int] = ()) -> None:
+    def check(self, expected: Sequence[int] = (0, 1, 2)) -> None:
         """Raise `Lost` unless it ended well, or in one line that says why not."""
         last = self.error.strip().splitlines()[-1:] or [""]
         if "Traceback (most recent call last)" in self.error:
             raise Lost(f"a traceback: {last[0]}")
-        if self.status not in (*expect, *(-number for number in signals)):
+        if self.status not in expected:
             raise Lost(f"it ended with status {self.status}: {self.error[-500:]}")
         if self.status > 0 and not last[0].startswith("error: "):
             raise Lost(f"status {self.status} without an error line: {last[0]}")
@@ -311,72 +278,77 @@ class Ended:
 
 
 class Child:
-    """A command line in a process of its own, forked so that nothing is imported again."""
+    """A command line in a process of its own, forked so that nothing is imported again.
+
+    What it says goes through pipes: limits on the sizes of files do not concern them.
+    """
 
     def __init__(
         self, place: Path, argv: Sequence[str], before: Callable[[], None] | None = None
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
-        logs = Path(f"{place}.logs")
-        logs.mkdir(exist_ok=True)
-        self._logs = {name: logs / name for name in ("out", "error")}
         self._begin = time.monotonic()
-        self._base = own_memory("VmRSS")
+        self._base = memory_of("self", "VmRSS")
+        self.said = [b"", b""]
+        pipes = [os.pipe() for _ in self.said]
+        self._readers = [reader for reader, _ in pipes]
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(place, argv, before)
+            for number, (_, writer) in enumerate(pipes, start=1):
+                os.dup2(writer, number)
+            _run_command(place, argv, before)
+        for reader, writer in pipes:
+            os.set_blocking(reader, False)
+            os.close(writer)
 
-    def _run(self, place: Path, argv: Sequence[str], before: Callable[[], None] | None) -> NoReturn:
-        status = 1
-        try:
-            os.chdir(place)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for number, path in enumerate(self._logs.values(), start=1):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), number)
-            if before is not None:
-                before()
-            # The parent's streams remember what kind of file they were opened on.
-            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
-            from groundup.cli.main import main
-
-            status = main(argv)
-            sys.stdout.flush()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
+    def listen(self) -> None:
+        """Take what it has said so far; it must be done now and then."""
+        for number, reader in enumerate(self._readers):
+            with contextlib.suppress(BlockingIOError):
+                while data := os.read(reader, 1 << 16):
+                    self.said[number] += data
 
     def wait(self, seconds: float = CHILD_SECONDS, kill: bool = False) -> Ended:
         """Wait so long for the end; then it is killed, which is the fault or a failure."""
         end = time.monotonic() + seconds
-        status, usage = None, None
-        while status is None:
-            pid, found, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                status = os.waitstatus_to_exitcode(found)
-            elif time.monotonic() >= end:
+        pid = 0
+        while not pid:
+            self.listen()
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if not pid and time.monotonic() >= end:
                 os.kill(self.pid, signal.SIGKILL)
-                _, found, usage = os.wait4(self.pid, 0)
-                status = os.waitstatus_to_exitcode(found)
+                pid, status, usage = os.wait4(self.pid, 0)
                 if not kill:
                     raise Lost(f"it had not ended after {seconds:.0f} s")
-            else:
+            elif not pid:
                 time.sleep(min(0.002, max(0.0, end - time.monotonic())))
-        assert usage is not None
-        out, error = (
-            path.read_text("utf-8", "replace") if path.is_file() else ""
-            for path in self._logs.values()
-        )
+        self.listen()
+        for reader in self._readers:
+            os.close(reader)
         growth = max(0, usage.ru_maxrss * 1024 - self._base)
-        return Ended(status, out, error, time.monotonic() - self._begin, growth)
+        error = self.said[1].decode("utf-8", "replace")
+        return Ended(
+            os.waitstatus_to_exitcode(status), error, time.monotonic() - self._begin, growth
+        )
 
 
-def groundup(place: Path, *argv: str) -> Ended:
-    """Run a command line that must succeed."""
-    ended = Child(place, argv).wait()
-    if ended.status:
-        raise Lost(f"groundup {' '.join(argv)} ended with {ended.status}: {ended.error[-800:]}")
-    return ended
+def _run_command(place: Path, argv: Sequence[str], before: Callable[[], None] | None) -> NoReturn:
+    status = 1
+    try:
+        os.chdir(place)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if before is not None:
+            before()
+        # The parent's streams remember what kind of file they were opened on.
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
+        from groundup.cli.main import main
+
+        status = main(argv)
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,7 +1,9 @@
 """A tiny corpus, its shards, and settings of runs that train in a moment."""
 
 import random
-from collections.abc import Callable, Iterator
+import sys
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,8 @@ MakeConfig = Callable[..., RunConfig]
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny matmuls gain nothing from threads, and machines that test are busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def always_on_one_thread(one_thread: None) -> None:
+    pass
 
 
 def write_stories(count: int, seed: int) -> str:
@@ -99,6 +97,39 @@ def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> R
     torch.set_num_threads(1)
     train(config)
     return config
+
+
+class FakeRun:
+    """What wandb and trackio give back, as far as it is used."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.is_finished = False
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        if self.options["name"] == "broken":
+            raise ConnectionError("no network")
+        self.logged.append((step, values))
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+@pytest.fixture
+def tracked(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
+    """What was opened at wandb and trackio, which are there and do nothing."""
+    opened: list[FakeRun] = []
+
+    def init(**options: Any) -> FakeRun:
+        opened.append(FakeRun(**options))
+        return opened[-1]
+
+    for name in ("wandb", "trackio"):
+        module = types.ModuleType(name)
+        monkeypatch.setattr(module, "init", init, raising=False)
+        monkeypatch.setitem(sys.modules, name, module)
+    return opened
 
 
 @pytest.fixture(scope="session")

@@ -257,21 +257,6 @@ def test_the_peak_is_measured_on_a_cpu_and_known_or_none_on_gpus(
     assert find_peak(config.model_copy(update={"device": "mps"})) is None
 
 
-@pytest.mark.usefixtures("fresh")
-def test_one_core_is_timed_and_threads_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = set()
-    multiply = torch.mm
-
-    def watch(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        seen.add(torch.get_num_threads())
-        return multiply(left, right)
-
-    monkeypatch.setattr(torch, "mm", watch)
-    torch.set_num_threads(2)
-    assert core_peak(torch.float32) > 1e6
-    assert seen == {1} and torch.get_num_threads() == 2
-
-
 def test_threads_add_up_and_each_precision_is_measured_once(
     make_config: MakeConfig, matmuls: list[torch.dtype]
 ) -> None:
