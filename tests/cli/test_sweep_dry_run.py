@@ -154,22 +154,6 @@ def test_what_a_search_leaves_out_is_not_left(
         assert capsys.readouterr().out.splitlines()[1:] == [f"trials: {counts}"]
 
 
-def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], metrics_only: Command
-) -> None:
-    pytest.importorskip("optuna")
-    search: dict[str, Any] = {"sampler": "tpe", "num_trials": 1}
-    spec = write_sweep(**search, grid={"model.num_heads": [1, 2]})
-    run_sweep(load_sweep(spec), Path("sweeps/small"), command=metrics_only)
-    capsys.readouterr()
-    before = files()
-    changed = write_sweep(**search, grid={"model.num_heads": [2, 4]})
-    error = error_of(capsys, "sweep", changed, "--dry-run")
-    assert "the search in sweeps/small/optuna.jsonl has tried model.num_heads" in error
-    assert error_of(capsys, "sweep", changed) == error
-    assert files() == before
-
-
 @pytest.mark.parametrize("words", [["--dry-run"], []])
 @pytest.mark.parametrize(
     ("values", "complaint"),

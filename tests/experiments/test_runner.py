@@ -109,7 +109,7 @@ def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path
     watcher.remember(folder)
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.25}\n')
     verdict = watcher.look(trial)
-    assert verdict is not None and verdict.status == "pruned"
+    assert verdict is not None and verdict[0] == "pruned"
 
 
 def test_trials_of_equal_time_have_the_steps_of_their_runs(
@@ -271,7 +271,7 @@ def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
     assert find_divergence(metrics_of(5, 9, 9), rules) is None
     assert find_divergence(metrics_of(5, 5.4, 5.4, 5.4), rules) is None
     verdict = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
-    assert verdict is not None and verdict.status == "diverged"
+    assert verdict is not None and verdict[0] == "diverged"
     assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
 
 

@@ -1,23 +1,14 @@
-"""Sweeps as a whole: ranking, and Optuna's proposals that a stop does not lose."""
+"""What trials came to: points ranked, and a line about each end."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from groundup.experiments.results.run_result import describe_divergence
-from groundup.experiments.runner import Command, describe_end
-from groundup.experiments.samplers import make_sampler
-from groundup.experiments.sweep import plan_trials, run_sweep, summarize
+from groundup.experiments.runner import describe_end
+from groundup.experiments.sweep import summarize
 from groundup.experiments.trials import TrialRecord
 from groundup.runs.metrics import Metrics
-
-RATE = "optimizer.learning_rate"
-SEARCH: dict[str, Any] = {
-    "sampler": "tpe",
-    "num_trials": 3,
-    "ranges": {RATE: {"low": 1e-4, "high": 0.4, "scale": "log"}},
-}
 
 
 def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecord:
@@ -90,41 +81,3 @@ def test_a_trial_that_diverged_is_said_to_have_once(
     ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
     assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
     assert describe_end(ended).count("diverged") == 1
-
-
-def test_optuna_proposes_from_what_it_was_told_and_forgets_nothing(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    pytest.importorskip("optuna")
-    path = tmp_path / "small"
-    spec = make_spec(**SEARCH, seeds=[0, 1])
-    assert plan_trials(spec, path) == []
-    outcome = run_sweep(spec, path, command=metrics_only)
-    assert len(outcome.results) == 3 and len(outcome.records) == 6
-    assert (path / "optuna.jsonl").stat().st_size > 0
-    assert [found.name for found in tmp_path.iterdir()] == ["small"]
-    # Nothing is left to do, and a longer search goes on from the three points it knows.
-    assert run_sweep(spec, path, command=metrics_only).records == outcome.records
-    longer = make_spec(**{**SEARCH, "num_trials": 4}, seeds=[0, 1])
-    grown = run_sweep(longer, path, command=metrics_only)
-    assert len(grown.results) == 4
-    assert {result.point for result in outcome.results} < {result.point for result in grown.results}
-
-
-def test_a_proposal_that_was_interrupted_is_the_next_one(make_spec: Any, tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    spec = make_spec(**SEARCH)
-    first = next(make_sampler(spec, tmp_path).points())
-    # As after a kill: another process opens the journal and finds the proposal open.
-    points = make_sampler(spec, tmp_path).points()
-    assert next(points) == first
-    assert next(points) != first
-
-
-def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
-    make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("optuna")
-    search = {"sampler": "tpe", "num_trials": 2, "grid": {"model.num_heads": [3]}}
-    outcome = run_sweep(make_spec(**search), tmp_path / "small", command=metrics_only)
-    assert outcome.results == [] and "trial num_heads=3" in caplog.text

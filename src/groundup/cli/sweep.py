@@ -161,7 +161,7 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None
     from groundup.experiments.sweep_folder import SweepFolder
 
     length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
-    print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
+    print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs{length}")
     left = {trial.name for trial in outlook.left}
     states = SweepFolder(folder).states(outlook.trials)
     ended = Counter(state for name, state in states.items() if name not in left)

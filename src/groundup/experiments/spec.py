@@ -97,8 +97,8 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with a range of numbers."""
 
     sampler: Literal["grid", "random", "tpe", "gp", "cmaes", "qmc"] = "grid"
-    """Try every combination, sample them, or let Optuna propose them: tpe, gp and cmaes learn from
-    the finished ones, qmc spreads them evenly."""
+    """Try every combination, sample them, or propose them while the sweep runs: tpe, gp and cmaes
+    learn from the finished ones, qmc spreads them evenly."""
 
     num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
     """Points to sample; a grid takes all it has."""
@@ -124,7 +124,7 @@ class SweepConfig(Settings):
 
     @property
     def is_search(self) -> bool:
-        """Does Optuna propose the points while the sweep runs?"""
+        """Are points proposed while the sweep runs?"""
         return self.sampler not in ("grid", "random")
 
     @property

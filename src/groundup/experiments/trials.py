@@ -95,8 +95,10 @@ class TrialRecord:
 
 def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:
     """Build and check the settings of one trial; a ConfigError names the trial and the setting."""
-    bundle = {} if point.variant is None else spec.variants[point.variant]
     where = f"trial {_name(point.variant, point.settings) or 'base'}"
+    if point.variant is not None and point.variant not in spec.variants:
+        raise ConfigError(f"{where}: there is no variant {point.variant} any more")
+    bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
     # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
     settings = {name: setting_of(config, name) for name in (*bundle, *point.settings)}
