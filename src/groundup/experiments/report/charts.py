@@ -21,6 +21,9 @@ COLORS = (
     "#8a4b2d",
     "#5a4fa3",
 )
+NUM_STYLES = len(COLORS)
+"""Lines beyond so many are grey."""
+
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond")
 _DASHES = ("solid", "solid", "dash", "dot")
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from groundup.experiments.report.charts import Chart, Line, Point, y_range_of
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line, Point, y_range_of
 from groundup.experiments.report.text import show_loss
 from groundup.experiments.results.groups import Group
 from groundup.experiments.results.run_result import RunResult
@@ -18,7 +18,6 @@ from groundup.experiments.results.statistics import confidence_interval
 
 Axis = Literal["step", "tokens", "wall_seconds"]
 AXES: dict[Axis, str] = {"step": "Steps", "tokens": "Tokens", "wall_seconds": "Wall clock"}
-NUM_STYLES = 8
 
 _NUM_POINTS = 4_000
 _MOST_POINTS, _FEWEST_POINTS = 240, 40

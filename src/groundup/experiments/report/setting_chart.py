@@ -9,8 +9,7 @@ from itertools import pairwise
 from math import isfinite, log
 from typing import Any
 
-from groundup.experiments.report.charts import Chart, Line
-from groundup.experiments.report.curves import NUM_STYLES
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line
 from groundup.experiments.results.groups import Group, short_name, show_setting
 
 _MOST_LINES = 12
