@@ -11,7 +11,6 @@ import pytest
 from groundup.errors import MissingExtraError
 from groundup.experiments.report.charts import (
     Chart,
-    HeatMap,
     Line,
     crosses_of,
     plotly_figure,
@@ -119,16 +118,6 @@ def test_any_losses_make_a_well_formed_picture(
     texts_of(svg)
     assert "nan" not in svg
     json.dumps(plotly_figure(chart), allow_nan=False)
-
-
-def test_a_heat_map_outlines_cells_and_has_a_bar_for_each_row() -> None:
-    pytest.importorskip("matplotlib")
-    values = ((1.0, 2.0), (3.0, 4.0))
-    chart = HeatMap("Map", ("a", HOSTILE), ("x", "y"), values, frozenset([(1, 0)]), (5.0, 7.0), "s")
-    told = texts_of(draw_picture([chart]))
-    assert {"1.00", "2.00", "3.00", "4.00", "5", "7", "a", "x", "s"} <= set(told)
-    figure = plotly_figure(chart)
-    assert figure["data"][0]["z"] == values and len(figure["layout"]["shapes"]) == 1
 
 
 def test_flop_fractions_have_a_bar_for_each_size_and_context(repository: Path) -> None:

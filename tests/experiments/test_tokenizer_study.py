@@ -11,7 +11,7 @@ import pytest
 
 from groundup.cli.tokenizer_study import Arguments, run
 from groundup.errors import ConfigError, DataError, GroundupError
-from groundup.experiments.report.charts import HeatMap
+from groundup.experiments.report.charts import Chart
 from groundup.experiments.report.document import Figure
 from groundup.experiments.report.html_page import render_html
 from groundup.experiments.report.markdown_page import render_markdown
@@ -135,17 +135,21 @@ def test_markdown_holds_every_figure_and_a_drawing(study: TokenizerStudy) -> Non
             assert len(re.findall(r"(?<!\\)\|", line)) == 5, line
 
 
-def heat_map(study: TokenizerStudy) -> HeatMap:
+def charts_of(study: TokenizerStudy) -> tuple[Chart, ...]:
     figure = tokenizer_document(study, "x").sections[0].blocks[0]
-    assert isinstance(figure, Figure) and isinstance(figure.charts[0], HeatMap)
-    return figure.charts[0]
+    assert isinstance(figure, Figure)
+    return figure.charts
 
 
-def test_the_heat_map_shows_every_cell_and_marks_the_homes(study: TokenizerStudy) -> None:
-    chart = heat_map(study)
-    shown = sorted(value for row in chart.values for value in row)
-    assert shown == sorted(cell.bytes_per_token for cell in study.cells) and len(shown) == 10
-    assert chart.outlined == {(0, 0), (1, 1), (2, 0), (3, 1)} and len(chart.bars) == 5
+def test_the_charts_show_every_cell(study: TokenizerStudy) -> None:
+    charts = charts_of(study)
+    assert [chart.title.rpartition(" of ")[2] for chart in charts] == study.corpora
+    for chart, corpus in zip(charts, study.corpora, strict=True):
+        labels = [line.label for line in chart.lines]
+        assert labels == ["bytes", *(f"from {name}" for name in study.corpora)]
+        shown = {point for line in chart.lines for point in line.points}
+        cells = [cell for cell in study.cells if cell.corpus == corpus]
+        assert shown == {(cell.vocab_size, cell.bytes_per_token) for cell in cells}
 
 
 def test_the_page_stands_alone_and_shows_names_as_they_are(study: TokenizerStudy) -> None:
@@ -180,7 +184,7 @@ def test_a_corpus_too_small_for_its_vocabulary_stays_in_its_group() -> None:
     corpora = {"stories": CORPORA["stories"], "tiny": "ab ab\n" * 20}
     study = study_tokenizers(corpora, {}, vocab_sizes=[280], num_passes=1)
     assert study.cell("tiny-280", "tiny").vocab_size < 280
-    assert heat_map(study).rows[1].startswith("tiny 280 (only 25")
+    assert charts_of(study)[1].lines[1].points[0][0] < 280
     assert len(find_verdicts(study)) == 1
 
 

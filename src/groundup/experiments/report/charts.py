@@ -93,21 +93,6 @@ class Chart:
         return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """A value for each row and column, and a bar beside each row."""
-
-    title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    outlined: frozenset[tuple[int, int]]
-    """Cells, by row and column, that stand out."""
-    bars: tuple[float, ...]
-    bar_name: str
-    description: str = ""
-
-
 def y_range_of(lines: Sequence[Line]) -> tuple[float, float] | None:
     """The range that shows what matters: without early peaks, and without lines that diverged."""
     sound = [line for line in lines if line.points and not line.is_diverged]
@@ -125,10 +110,8 @@ def y_range_of(lines: Sequence[Line]) -> tuple[float, float] | None:
     return low - room, high + room
 
 
-def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
+def plotly_figure(chart: Chart) -> dict[str, Any]:
     """The chart as plotly.js takes it; `var(--…)` stands for a color of the page's style sheet."""
-    if isinstance(chart, HeatMap):
-        return _plotly_heat_map(chart)
     data: list[dict[str, Any]] = []
     for line in sorted(
         chart.lines, key=lambda line: -(line.style if line.style is not None else 99)
@@ -136,7 +119,13 @@ def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
         data += _plotly_line(line, chart)
     axis = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
     layout: dict[str, Any] = {
-        **_layout(),
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "var(--text-muted)", "size": 12},
+        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
+        "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
+        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
         "xaxis": {**axis, "title": {"text": markup(chart.x_name)}, "showgrid": False},
         "yaxis": {**axis, "title": {"text": markup(chart.y_name)}},
         "showlegend": len(chart.lines) > 1,
@@ -162,18 +151,6 @@ def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
     if chart.y_range:
         layout["yaxis"]["range"] = list(chart.y_range)
     return {"data": data, "layout": layout}
-
-
-def _layout() -> dict[str, Any]:
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "var(--text-muted)", "size": 12},
-        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
-        "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
-        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
-    }
 
 
 def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
@@ -237,49 +214,3 @@ def crosses_of(line: Line, chart: Chart) -> list[Point]:
             return [(x + fraction * (end[0] - x), top)]
         end = x, y
     return [(end[0], top)]
-
-
-def _plotly_heat_map(chart: HeatMap) -> dict[str, Any]:
-    rows, columns = [*map(markup, chart.rows)], [*map(markup, chart.columns)]
-    cells = {
-        "type": "heatmap",
-        "x": columns,
-        "y": rows,
-        "z": chart.values,
-        "showscale": False,
-        "colorscale": [[0, "rgba(10,107,77,0.05)"], [1, "rgba(10,107,77,0.55)"]],
-        "texttemplate": "%{z:.2f}",
-        "xgap": 4,
-        "ygap": 4,
-    }
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": rows,
-        "x": chart.bars,
-        "xaxis": "x2",
-        "marker": {"color": "rgba(58,91,199,0.55)"},
-        "texttemplate": "%{x:,.0f}",
-    }
-    outlines = [
-        {
-            "type": "rect",
-            "x0": column - 0.48,
-            "x1": column + 0.48,
-            "y0": row - 0.45,
-            "y1": row + 0.45,
-            "line": {"color": COLORS[0], "width": 2},
-        }
-        for row, column in sorted(chart.outlined)
-    ]
-    layout = {
-        **_layout(),
-        "margin": {"l": 64, "r": 16, "t": 48, "b": 48},
-        "showlegend": False,
-        "shapes": outlines,
-        "height": 90 + 32 * len(rows),
-        "xaxis": {"domain": [0, 0.74], "side": "top", "showgrid": False},
-        "xaxis2": {"domain": [0.78, 1], "title": {"text": chart.bar_name}, "showgrid": False},
-        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False},
-    }
-    return {"data": [cells, bars], "layout": layout}

@@ -6,7 +6,7 @@ Every report fills one; `html_page` and `markdown_page` show it. All texts here 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groundup.experiments.report.charts import Chart, HeatMap
+from groundup.experiments.report.charts import Chart
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Figure:
 
     name: str
     """Of the picture's file, without its ending."""
-    charts: tuple[Chart | HeatMap, ...]
+    charts: tuple[Chart, ...]
     title: str = ""
     axis: str = ""
     """Which choice of the x axis shows it; always shown if empty."""
