@@ -1,6 +1,7 @@
 """Charts by plotly and by matplotlib: well formed and harmless, whatever they hold."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,12 @@ from groundup.errors import MissingExtraError
 from groundup.experiments.report.charts import (
     Chart,
     Line,
+    chart_over,
     crosses_of,
     plotly_figure,
     y_range_of,
 )
 from groundup.experiments.report.pictures import draw_flop_fractions, draw_picture
-from groundup.experiments.report.setting_chart import chart_over
 from groundup.model.config import PRESETS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -74,13 +75,15 @@ def test_a_line_that_leaves_the_chart_is_marked_where_it_does() -> None:
     assert (x, y) == (4.0, 2.5)
 
 
-def test_the_beginning_is_shown_where_it_is_not_far_above_the_rest() -> None:
-    assert y_range_of([]) is None
-    near = y_range_of([Line("near", ((1, 5.9), (2, 5.8), (3, 5.7)), 0)])
-    assert near is not None and near[1] > 5.9
+def test_values_far_above_nearly_all_others_lie_above_the_chart() -> None:
+    assert y_range_of([], 2.5) is None
+    near = y_range_of([Line("near", ((1, 9.0), (2, 2.1), (3, 2.0)), 0)], 2.5)
+    assert near is not None and near[1] > 9.0
     falling = tuple((float(x), 2.0 + (90.0 if x < 2 else 0.0) + x / 100) for x in range(50))
-    far = y_range_of([Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)])
+    lines = [Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)]
+    far, whole = y_range_of(lines, 2.5), y_range_of(lines, math.inf)
     assert far is not None and far[1] < 4.0
+    assert whole is not None and 92.0 < whole[1] < 200.0
 
 
 def test_a_picture_holds_everything_and_is_the_same_again(full_chart: Chart) -> None:

@@ -138,3 +138,13 @@ def test_a_spike_of_one_line_in_many_is_still_drawn(tmp_path: Path) -> None:
     curve = line_of(run_of(tmp_path, losses))
     assert (12_346.0, 9.0) in curve.threads[0]
     assert len(curve.points) < 1_000 and len(curve.threads[0]) < 1_000
+
+
+def test_the_first_of_few_evaluations_are_on_the_chart(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, [10.8, 3.6, 3.5 + n / 9], f"run{n}") for n in range(9)]
+    groups = [Group(f"group{n}", (run,), {}, "loss") for n, run in enumerate(runs)]
+    chart = learning_curves(groups, "loss", "Loss")["step"]
+    assert chart.y_range is not None and chart.y_range[1] > 10.8
+    long = run_of(tmp_path, [10.8, 9.0, *(3.5 + 1 / (n + 2) for n in range(40))], "long")
+    chart = learning_curves([Group("long", (long,), {}, "loss")], "loss", "Loss")["step"]
+    assert chart.y_range is not None and chart.y_range[1] < 9.0

@@ -4,7 +4,10 @@ Lines are told apart by color, marker and dash. A static picture of the same cha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log
+from statistics import mean, pstdev
 from typing import Any
 
 from groundup.experiments.report.text import markup
@@ -27,10 +30,9 @@ NUM_STYLES = len(COLORS)
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond")
 _DASHES = ("solid", "solid", "dash", "dot")
 
-# The highest losses, early ones mostly, may lie above the chart: where they are this many times as
-# far above the lowest one as nearly all others. Of few points none is lightly left out.
-_FRACTION_SHOWN = 0.88
-_FARTHEST, _FARTHEST_OF_FEW, _FEW = 2.5, 6.0, 20
+# Losses this many times as far from the best as nearly all others would press down the rest.
+_FARTHEST, _FRACTION_SHOWN = 5.0, 0.88
+_LEAST_RATIO_OF_LOG = 4.0
 _MOST_TICKS = 12
 
 
@@ -93,21 +95,63 @@ class Chart:
         return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
 
 
-def y_range_of(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """The range that shows what matters: without early peaks, and without lines that diverged."""
+def y_range_of(lines: Sequence[Line], farthest: float) -> tuple[float, float] | None:
+    """The range that shows what matters: without far values, and without lines that diverged.
+
+    farthest: values lie above the chart where they are more than this many times as far above the
+        lowest one as nearly all others are. Up to three values are all shown.
+    """
     sound = [line for line in lines if line.points and not line.is_diverged]
     counted = [line for line in sound if line.style is not None] or sound
     counted = counted or [line for line in lines if line.points]
     values = sorted(y for line in counted for _, y in line.points)
     if not values:
         return None
-    ends = (line.points[-1][1] for line in counted)
-    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends)
-    farthest = _FARTHEST_OF_FEW if len(values) <= _FEW else _FARTHEST
-    if values[-1] - low <= farthest * (high - low):
+    ends = (line.points[-1][1] for line in counted if not line.has_markers)
+    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends, values[0])
+    if len(values) <= 3 or values[-1] - low <= farthest * (high - low):
         high = values[-1]
-    room = max((high - low) * 0.06, abs(high) * 1e-4, 1e-9)
-    return low - room, high + room
+    room = max((high - low) * 0.06, abs(high) * 1e-3, 1e-9)
+    widths = [
+        min(width, 0.6 * (high - low) + room)
+        for line in lines
+        for (_, y), width in zip(line.points, line.half_widths, strict=False)
+        if width is not None and y <= high
+    ]
+    room = max([room, *widths])
+    # The top is kept for crosses.
+    return low - room, high + (1.5 if any(line.crosses for line in lines) else 1.0) * room
+
+
+def chart_over(x_name: str, y_name: str, lines: Sequence[Line]) -> Chart:
+    """A chart of lines over one setting, with its range, its scale and its description."""
+    title = f"{y_name} by {x_name}"
+    told = "; ".join(_describe(line, x_name) for line in lines)
+    chart = Chart(title, x_name, y_name, tuple(lines), f"{title}: {told}.")
+    is_log, y_range = are_geometric(chart.x_values), y_range_of(lines, _FARTHEST)
+    return replace(chart, is_log=is_log, y_range=y_range)
+
+
+def are_geometric(values: Sequence[float]) -> bool:
+    """Are the values, in order, spaced by ratio rather than by difference?"""
+    if len(values) < 2 or values[0] <= 0 or values[-1] < _LEAST_RATIO_OF_LOG * values[0]:
+        return False
+    steps = [after - before for before, after in pairwise(values)]
+    ratios = [log(after / before) for before, after in pairwise(values)]
+    return pstdev(ratios) / mean(ratios) <= pstdev(steps) / mean(steps)
+
+
+def _describe(line: Line, x_name: str) -> str:
+    told = [f"{line.label}:"] if line.label else []
+    ended = [point for point in line.points if point[0] not in line.hollow]
+    best = min(ended or line.points, key=lambda point: point[1], default=None)
+    if best is not None:
+        told.append(f"lowest at {x_name} {best[0]:g} with {best[1]:.4f}")
+        told += ["so far"] if best[0] in line.hollow else []
+    if line.crosses:
+        values = ", ".join(f"{x:g}" for x in line.crosses)
+        told.append(f"{'and ' if best else ''}divergence at {values}")
+    return " ".join(told)
 
 
 def plotly_figure(chart: Chart) -> dict[str, Any]:

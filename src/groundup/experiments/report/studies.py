@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundup.experiments.report.charts import NUM_STYLES, Chart, Line
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line, chart_over
 from groundup.experiments.report.document import Cell, Figure, Mark, Section, Table, Text
-from groundup.experiments.report.setting_chart import chart_over
 from groundup.experiments.report.text import (
     UNKNOWN,
     show_count,
