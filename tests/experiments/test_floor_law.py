@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.experiments.fits import (
-    FloorLaw,
-    Parabola,
     PowerLaw,
     fit_floor_law,
     fit_power_law,
@@ -16,18 +14,18 @@ from groundup.experiments.scaling import BudgetFit, fit_floor, predict_next
 from groundup.runs.config import RunConfig
 
 BUDGETS = [1e15, 3e15, 1e16, 3e16, 1e17]
-TRUTH = FloorLaw(1.7, 2.8 * 1e15**0.15, -0.15)
+TRUTH = PowerLaw(2.8 * 1e15**0.15, -0.15, floor=1.7)
 # What a seed does to a loss.
 NOISE = [0.002, -0.001, 0.0015, -0.002, 0.001]
 
 
-def losses_of(law: FloorLaw | PowerLaw, noise: float = 0.0) -> list[float]:
+def losses_of(law: PowerLaw, noise: float = 0.0) -> list[float]:
     return [law.at(x) + noise * shift for x, shift in zip(BUDGETS, NOISE, strict=True)]
 
 
 @given(st.floats(0.3, 3), st.floats(0.1, 3), st.floats(0.05, 0.8))
 def test_a_floor_is_found_again(floor: float, fall: float, power: float) -> None:
-    law = FloorLaw(floor, fall * 1e15**power, -power)
+    law = PowerLaw(fall * 1e15**power, -power, floor)
     fit = fit_floor_law(BUDGETS, losses_of(law))
     assert fit is not None
     assert fit.floor == pytest.approx(floor, rel=1e-3)
@@ -92,10 +90,9 @@ def test_a_floor_that_hangs_on_one_budget_is_not_offered() -> None:
     assert judge_floor_law(BUDGETS, losses) is None
 
 
-def fits_of(law: FloorLaw, num_inside: int) -> list[BudgetFit]:
+def fits_of(law: PowerLaw, num_inside: int) -> list[BudgetFit]:
     return [
-        BudgetFit(x, Parabola(0.1, 10.0, law.at(x)), 0.1 * x**0.5, law.at(x), place < num_inside)
-        for place, x in enumerate(BUDGETS)
+        BudgetFit(x, 0.1 * x**0.5, law.at(x), place < num_inside) for place, x in enumerate(BUDGETS)
     ]
 
 

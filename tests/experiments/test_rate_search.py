@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.experiments.rate_search import LEARNING_RATE, TriedRates, next_rate, read_tried
-from groundup.experiments.trials import TrialRecord
+from groundup.experiments.ablation import TriedRates, next_rate, read_tried
+from groundup.experiments.trials import LEARNING_RATE, TrialRecord
 
 LIST = [0.001, 0.003, 0.006]
 
@@ -86,7 +86,7 @@ def record(rate: float, status: str, loss: float | None, seed: int = 0) -> Trial
     return TrialRecord(name, name, status, seed, settings, "a", best_validation_loss=loss)  # type: ignore[arg-type]
 
 
-def test_what_was_tried_is_read_from_one_seed_and_failures_are_left_out() -> None:
+def test_what_was_tried_is_read_from_one_seed_and_failures_are_left_out(make_spec: Any) -> None:
     records = [
         record(0.1, "finished", 2.0),
         record(0.2, "finished", 1.0),
@@ -94,7 +94,7 @@ def test_what_was_tried_is_read_from_one_seed_and_failures_are_left_out() -> Non
         record(0.4, "failed", None),
         record(0.5, "finished", 0.1, seed=1),
     ]
-    tried = read_tried(records, 0)["a"]
+    tried = read_tried(make_spec(variants={"a": {}}), records)["a"]
     assert tried.rates == [0.1, 0.2, 0.3] and tried.best == 0.2 and not tried.is_at_edge
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.fits import PowerLaw, fit_parabola, fit_power_law
-from groundup.experiments.ladder import scaling_spec, shape
 from groundup.experiments.runner import Command
 from groundup.experiments.scaling import (
     Rung,
@@ -20,6 +19,8 @@ from groundup.experiments.scaling import (
     make_rungs,
     predict_next,
     run_scaling,
+    scaling_spec,
+    shape,
 )
 from groundup.experiments.spec import base_config
 from groundup.experiments.sweep import plan_trials, summarize
@@ -33,11 +34,11 @@ from groundup.runs.config import RunConfig
 def test_a_parabola_is_found_again(curvature: float, center: float, bottom: float) -> None:
     sizes = [math.exp(center + offset) for offset in (-1.5, -0.3, 0.4, 1.1)]
     losses = [curvature * (math.log(size) - center) ** 2 + bottom for size in sizes]
-    fit = fit_parabola(sizes, losses)
-    assert fit.has_minimum
-    assert fit.center == pytest.approx(center, rel=1e-6)
-    assert fit.bottom == pytest.approx(bottom, rel=1e-6)
-    assert fit.curvature == pytest.approx(curvature, rel=1e-6)
+    best = fit_parabola(sizes, losses)
+    assert best is not None
+    assert math.log(best[0]) == pytest.approx(center, rel=1e-6)
+    assert best[1] == pytest.approx(bottom, rel=1e-6)
+    assert fit_parabola(sizes, [-loss for loss in losses]) is None
 
 
 @given(st.floats(0.1, 10), st.floats(-0.5, 1))

@@ -96,7 +96,7 @@ def run(arguments: Arguments) -> int:
 
 def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
     """The trials that depend on how the first ones end."""
-    from groundup.experiments.rate_search import LEARNING_RATE
+    from groundup.experiments.trials import LEARNING_RATE
 
     if extra_rates and len(set(spec.grid[LEARNING_RATE])) > 1:
         print(

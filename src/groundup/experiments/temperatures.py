@@ -311,7 +311,9 @@ def _read(
     all_ids = [tokenizer.encode(document) for document in reference.documents]
     texts = [tokenizer.decode(ids[:most_tokens]) for ids in all_ids]
     measured = []
-    for text, ids, varied in zip(texts, all_ids, measure_words([*map(words_of, texts)]), strict=True):
+    for text, ids, varied in zip(
+        texts, all_ids, measure_words([*map(words_of, texts)]), strict=True
+    ):
         metrics: Measured = {
             "bits_per_token": language_model.score(text).loss / math.log(2),
             "num_tokens": float(min(len(ids), most_tokens)),

@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
+from groundup.model.config import ModelConfig
 from groundup.runs.config import COUNTED_IN_STEPS, RunConfig, scaled_steps
 from groundup.runs.folder import RunFolder
+
+LEARNING_RATE = "optimizer.learning_rate"
 
 Status = Literal["finished", "diverged", "pruned", "failed"]
 
@@ -122,6 +125,12 @@ def setting_of(config: RunConfig, name: str) -> Any:
     for part in name.split("."):
         value = value[part]
     return value
+
+
+def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:
+    """The model with those of some settings, by dotted name, that are its own."""
+    own = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
+    return model.model_copy(update=own)
 
 
 def _name(variant: str | None, settings: Mapping[str, Any]) -> str:

@@ -54,9 +54,7 @@ def learning_curves(groups: Sequence[Group], metric: str, name: str) -> dict[Axi
                 if end >= 2 * seconds:
                     x_name, unit = told, seconds
                     break
-        lines = [
-            _line(group, styles[group.label], rows, jitter, column, unit) for group in shown
-        ]
+        lines = [_line(group, styles[group.label], rows, jitter, column, unit) for group in shown]
         lines = [line for line in lines if line.points]
         if lines:
             charts[axis] = _chart(lines, f"{name} by {AXES[axis].lower()}", x_name, name)

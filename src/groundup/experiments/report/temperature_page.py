@@ -70,9 +70,7 @@ METRICS = {
 _CHARTED = ("bits_per_token", "own_3_grams", "repeated_4_grams", "known_words", "distinct_1_grams")
 
 
-def temperature_document(
-    study: Study, title: str, *, why: str = "", finding: str = ""
-) -> Document:
+def temperature_document(study: Study, title: str, *, why: str = "", finding: str = "") -> Document:
     """The whole page."""
     conditions, runs = study["conditions"], study["runs"]
     measured = runs[0]["results"][0]["figures"]
