@@ -11,8 +11,8 @@ import yaml
 from groundup.cli.main import main
 from groundup.config import load_settings
 from groundup.experiments.ablation import ablation_spec
-from groundup.experiments.scaling import scaling_spec
 from groundup.experiments.runner import Command
+from groundup.experiments.scaling import scaling_spec
 from groundup.experiments.spec import SweepConfig, load_sweep
 from groundup.experiments.sweep import run_sweep
 from groundup.experiments.sweep_folder import SweepFolder

@@ -212,22 +212,6 @@ def test_repetitions_of_a_point_are_one_group_however_many_steps_each_had(
     assert [len(group.runs) for group in groups_of(*runs)] == [2, 1]
 
 
-def test_drawn_numbers_are_short_in_labels_while_that_tells_them_apart(
-    tmp_path: Path, write_run: WriteRun
-) -> None:
-    def labels(*rates: str) -> list[str]:
-        runs = []
-        for number, rate in enumerate(rates):
-            folder = tmp_path / f"{len(rates)}" / f"rate={rate}"
-            path = write_run(folder, [3.0 + number], batch_size=number + 1)
-            runs.append(read_run(path, trial={"point": f"rate={rate}", "status": "finished"}))
-        return [group.label for group in groups_of(*runs)]
-
-    assert labels("0.044303752452182654", "7.25e-05") == ["rate 0.0443", "rate 7.25e-05"]
-    alike = ("0.0443037524", "0.0443037999", "0.5")
-    assert labels(*alike) == [f"rate={alike[0]}", f"rate={alike[1]}", "rate 0.5"]
-
-
 def test_a_copy_of_a_run_makes_nothing_more_certain(tmp_path: Path, write_run: WriteRun) -> None:
     runs = [read_run(write_run(tmp_path / name, [3.0], seed=4)) for name in ("one", "copy")]
     (group,) = groups_of(*runs)

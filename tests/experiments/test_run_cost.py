@@ -9,13 +9,13 @@ import pytest
 
 from groundup.config import load_settings, save_yaml
 from groundup.experiments.report.comparison import make_report
-from groundup.experiments.report.text import show_duration
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, training_memory
 from groundup.runs.config import RunConfig
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
+from groundup.runtime import format_duration
 
 MODEL = {f"model.{name}": value for name, value in PRESETS["quickstart"].model_dump().items()}
 
@@ -125,8 +125,8 @@ def test_a_report_sets_a_diverged_run_against_the_steps_it_took(
     write_figures(folder, [9.0, 8.0, 9.5, None])
     report = make_report([folder], title="one")
     assert report.runs[0].outcome.state == "diverged"
-    planned = show_duration(0.4 * WORK / 2.5e9)
-    assert f"| {show_duration(12.0)} (planned {planned}) |" in markdown_of(report)["one.md"]
+    planned = format_duration(0.4 * WORK / 2.5e9)
+    assert f"| {format_duration(12.0)} (planned {planned}) |" in markdown_of(report)["one.md"]
 
 
 def test_a_run_without_figures_is_planned_whole(tmp_path: Path) -> None:

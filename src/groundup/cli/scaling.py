@@ -56,8 +56,7 @@ def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
     from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
     from groundup.config import load_settings
-    from groundup.experiments.scaling import scaling_spec
-    from groundup.experiments.scaling import run_scaling
+    from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.experiments.sweep import look_ahead
     from groundup.runs.config import RunConfig
 

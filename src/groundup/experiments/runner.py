@@ -21,7 +21,7 @@ from groundup.experiments.results.run_result import describe_divergence, find_st
 from groundup.experiments.slots import Slot, shared_bytecode
 from groundup.experiments.spec import SweepConfig
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Trial, TrialRecord
+from groundup.experiments.trials import Status, Trial, TrialRecord
 from groundup.experiments.watching import Verdict, Watcher
 from groundup.files import locked
 from groundup.runs.folder import RunFolder
@@ -162,7 +162,7 @@ class Runner:
         metrics = read_metrics(folder.metrics_file)
         num_steps = trial.find_num_steps()
         best = metrics.lowest("validation_loss")
-        ending: tuple[str, str | None] = "finished", None
+        ending: tuple[Status, str | None] = "finished", None
         is_late = verdict is not None and verdict[0] == "pruned" and status == 0
         if verdict is not None and not is_late:
             ending = verdict

@@ -216,7 +216,7 @@ def _ask_optuna(sampler: str, axes: list[Axis], history: _History, seed: int) ->
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It advises a package that saves a moment for each proposal.
     logging.getLogger("optuna._gp.batched_lbfgsb").setLevel(logging.ERROR)
-    distributions = {
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {
         str(number): CategoricalDistribution(range(len(axis.choices)))
         if axis.range is None
         else FloatDistribution(0.0, 1.0)

@@ -123,7 +123,7 @@ def _block(block: Block) -> str:
 def _table(table: Table) -> str:
     """A table that scrolls by itself."""
     title = markup(table.title)
-    head = "".join(f'<th scope="col">{_cell(header)}</th>' for header in table.headers)
+    head = "".join(f'<th scope="col">{markup(header)}</th>' for header in table.headers)
     body = "".join(
         f'<tr><th scope="row">{_cell(row[0])}</th>'
         + "".join(f"<td>{_cell(cell)}</td>" for cell in row[1:])

@@ -60,7 +60,7 @@ def _render(block: Block, name: str, files: dict[str, str]) -> Iterator[str]:
 def _table(table: Table) -> str:
     """The first column is left-aligned, the others right; marks have a column of their own."""
     has_marks = any(isinstance(row[0], Cell) and row[0].marks for row in table.rows)
-    headers = [*map(_cell, table.headers), *([""] if has_marks else [])]
+    headers = [*map(plain, table.headers), *([""] if has_marks else [])]
     lines = [headers, ["---", *["---:"] * (len(headers) - 1)]]
     for row in table.rows:
         marks = row[0].marks if isinstance(row[0], Cell) else ()

@@ -2,8 +2,7 @@
 
 import datetime
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from groundup.config import flatten
 from groundup.experiments.report.charts import Chart
@@ -17,6 +16,7 @@ from groundup.experiments.report.document import (
     Folded,
     Mark,
     Pairs,
+    Row,
     Section,
     Specimen,
     Table,
@@ -25,13 +25,12 @@ from groundup.experiments.report.document import (
 )
 from groundup.experiments.report.text import (
     UNKNOWN,
-    show_bytes,
     show_count,
-    show_duration,
     show_flops,
     show_interval,
     show_loss,
     show_percent,
+    shown,
     slug,
 )
 from groundup.experiments.results.groups import (
@@ -44,10 +43,13 @@ from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
 from groundup.experiments.results.statistics import Interval
 from groundup.planner.duration import EXPECTED_MFU
+from groundup.planner.quantities import show_bytes
 from groundup.runs.metrics import Sample
+from groundup.runtime import format_duration
 
-_LOSSES = {"validation_loss": "Validation loss", "loss": "Training loss"}
-_MORE_METRICS = {
+_METRICS = {
+    "validation_loss": "Validation loss",
+    "loss": "Training loss",
     "bits_per_byte": "Bits per byte",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm",
@@ -79,7 +81,7 @@ def comparison_document(report: Report) -> Document:
         "Settings compared": str(len(report.groups)),
         "Tokens": show_count(tokens),
         "Compute": show_flops(flops) if flops else UNKNOWN,
-        "Time, all runs": show_duration(sum(run.cost.seconds or 0 for run in report.runs)),
+        "Time, all runs": format_duration(sum(run.cost.seconds or 0 for run in report.runs)),
         "Device": device or UNKNOWN,
         **({"Begun": report.days} if report.days else {}),
     }
@@ -121,35 +123,23 @@ def _verdicts(report: Report) -> tuple[Verdict, ...]:
 
 def results_table(report: Report) -> Table:
     """The groups from best to worst."""
-    name = report.measure_name
-    styles = assign_styles(report.groups)
-    headers = (
-        "Runs",
-        Cell(f"Best {name}", "mean ± 95% interval"),
-        f"Last {name}",
-        Cell("Bits per byte", "at the best"),
-        "Training loss",
-        "Tokens",
-        "Wall clock",
-    )
-    rows = tuple(
-        (
-            Cell(group.label, _seeds(group), _marks(report, group), style=styles[group.label]),
-            Cell(show_interval(group.best), is_strong=group.is_winner),
-            show_interval(group.last(report.measure)),
-            show_interval(group.at_best("bits_per_byte")),
-            show_interval(group.last("loss")),
-            show_count(_mean(group.last("tokens"))),
-            show_duration(_mean(group.last("wall_seconds"))),
+    name, styles = report.measure_name, assign_styles(report.groups)
+    rows: list[Row] = []
+    for group in report.groups:
+        seeds = ", ".join(map(str, group.seeds))
+        note = f"{len(group.seeds)} seeds: {seeds}" if len(group.seeds) > 1 else ""
+        rows.append(
+            {
+                "Runs": Cell(group.label, note, _marks(report, group), style=styles[group.label]),
+                f"Best {name}": Cell(show_interval(group.best), is_strong=group.is_winner),
+                f"Last {name}": show_interval(group.last(report.measure)),
+                "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
+                "Training loss": show_interval(group.last("loss")),
+                "Tokens": shown(show_count, _mean(group.last("tokens"))),
+                "Wall clock": shown(format_duration, _mean(group.last("wall_seconds"))),
+            }
         )
-        for group in report.groups
-    )
-    return Table(f"Results, best {name} first", headers, rows, "results")
-
-
-def _seeds(group: Group) -> str:
-    seeds = group.seeds
-    return f"{len(seeds)} seeds: {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
+    return Table.of(f"Results, best {name} first (mean ± 95% interval)", rows, "results")
 
 
 def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
@@ -168,15 +158,18 @@ def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
 
 def _curves(report: Report) -> Section:
     blocks: list[Block] = []
-    for metric, name in _LOSSES.items():
-        charts = learning_curves(report.groups, metric, name)
-        blocks += _figures(metric, charts)
-        if "step" in charts:
-            table = _numbers(name, charts["step"])
-            blocks.append(Folded(table.title, (table,), is_page_only=True))
     more: list[Block] = []
-    for metric, name in _MORE_METRICS.items():
-        more += _figures(metric, learning_curves(report.groups, metric, name))
+    for metric, name in _METRICS.items():
+        charts = learning_curves(report.groups, metric, name)
+        figures = [
+            Figure(f"{metric}_by_{axis}", (chart,), chart.title, axis)
+            for axis, chart in charts.items()
+        ]
+        if metric not in ("validation_loss", "loss"):
+            more += figures
+        elif charts:
+            table = _numbers(name, charts["step"])
+            blocks += [*figures, Folded(table.title, (table,), is_page_only=True)]
     if more:
         blocks.append(Folded("More metrics", tuple(more), is_page_only=True))
     if not blocks:
@@ -185,25 +178,19 @@ def _curves(report: Report) -> Section:
     return Section("curves", "Learning curves", tuple(blocks), choices)
 
 
-def _figures(metric: str, charts: Mapping[Any, Chart]) -> list[Block]:
-    return [
-        Figure(f"{metric}_by_{axis}", (chart,), chart.title, axis) for axis, chart in charts.items()
-    ]
-
-
 def _numbers(name: str, chart: Chart) -> Table:
     """The curves as a table: what each says at a few steps, for eyes and ears alike."""
     steps = sorted({x for line in chart.lines for x, _ in line.points})
     steps = [steps[index] for index in thin_evenly(len(steps), _NUM_COLUMNS)]
     rows = []
     for line in chart.lines:
-        values = []
+        row: dict[str, Cell | str] = {"Runs": line.label}
         for step in steps:
             until = [y for x, y in line.points if x <= step]
-            values.append(until[-1] if until and step <= line.points[-1][0] else None)
-        rows.append((line.label, *map(show_loss, values)))
-    headers = ("Runs", *(f"step {step:,.0f}" for step in steps))
-    return Table(f"{name} in numbers", headers, tuple(rows))
+            is_known = until and step <= line.points[-1][0]
+            row[f"step {step:,.0f}"] = show_loss(until[-1]) if is_known else UNKNOWN
+        rows.append(row)
+    return Table.of(f"{name} in numbers", rows)
 
 
 def _settings(report: Report) -> tuple[Block, ...]:
@@ -235,26 +222,21 @@ def _settings(report: Report) -> tuple[Block, ...]:
 
 def _cost(report: Report) -> tuple[Block, ...]:
     """What a run of each group was to cost beside what it did cost on average."""
-    headers = (
-        *("Runs", "Parameters", "Compute", "Tokens", "Tokens per second", "MFU", "Wall clock"),
-        "Memory",
-    )
-    rows = []
+    rows: list[Row] = []
     for group in report.groups:
         cost = mean_cost([run.cost for run in group.counted or group.runs])
+        rate, planned_rate = cost.tokens_per_second, cost.planned_tokens_per_second
         rows.append(
-            (
-                group.label,
-                show_count(cost.num_parameters),
-                show_flops(cost.flops),
-                _against(show_count(cost.tokens), show_count(cost.planned_tokens)),
-                _against(
-                    show_count(cost.tokens_per_second), show_count(cost.planned_tokens_per_second)
-                ),
-                _against(show_percent(cost.mfu), show_percent(cost.planned_mfu)),
-                _against(show_duration(cost.seconds), show_duration(cost.planned_seconds)),
-                _against(show_bytes(cost.memory_bytes), show_bytes(cost.planned_bytes)),
-            )
+            {
+                "Runs": group.label,
+                "Parameters": shown(show_count, cost.num_parameters),
+                "Compute": shown(show_flops, cost.flops),
+                "Tokens": _against(show_count, cost.tokens, cost.planned_tokens),
+                "Tokens per second": _against(show_count, rate, planned_rate),
+                "MFU": _against(show_percent, cost.mfu, cost.planned_mfu),
+                "Wall clock": _against(format_duration, cost.seconds, cost.planned_seconds),
+                "Memory": _against(show_bytes, cost.memory_bytes, cost.planned_bytes),
+            }
         )
     explained = (
         "Means over seeds. Planned values follow from the settings: 6 FLOPs per parameter and "
@@ -263,11 +245,12 @@ def _cost(report: Report) -> tuple[Block, ...]:
         f"{EXPECTED_MFU['cpu']:.0%} of the rate that the run measured. Measured speed and MFU are "
         "medians; memory is the device's, on a CPU that of the whole process."
     )
-    return Text(explained), Table("Cost, measured and planned", headers, tuple(rows), "cost")
+    return Text(explained), Table.of("Cost, measured and planned", rows, "cost")
 
 
-def _against(measured: str, planned: str) -> Cell:
-    return Cell(measured, "" if planned in (UNKNOWN, measured) else f"planned {planned}")
+def _against(show: Callable[[float], str], measured: float | None, planned: float | None) -> Cell:
+    told, expected = shown(show, measured), shown(show, planned)
+    return Cell(told, "" if expected in (UNKNOWN, told) else f"planned {expected}")
 
 
 def _samples(report: Report) -> tuple[Block, ...]:
@@ -300,20 +283,13 @@ def _specimen(
 def _environment(report: Report) -> tuple[Block, ...]:
     """What all runs ran on, what differs between them, and the runs one by one."""
     blocks: list[Block] = []
-    described = [run for run in report.runs if run.environment]
-    if described:
-        shared, differing = _split(described)
-        blocks.append(Pairs({name: show_setting(value) for name, value in shared.items()}))
-        if differing:
-            rows = tuple(
-                (name, value, list_names(runs))
-                for name, by_value in differing.items()
-                for value, runs in by_value.items()
-            )
-            headers = ("What differs", "Value", "Runs")
-            blocks.append(Table("Environments that differ", headers, rows, "differing"))
+    shared, differing = _split([run for run in report.runs if run.environment])
+    if shared or differing:
+        blocks.append(Pairs(shared))
     else:
         blocks.append(Text("No run says what it ran on.", is_muted=False))
+    if differing:
+        blocks.append(Table.of("Environments that differ", differing, "differing"))
     known = [data_id for data_id in report.data_ids if data_id is not None]
     if len(known) > 1:
         blocks.append(Pairs({report.data_name(data_id): data_id for data_id in known}))
@@ -322,40 +298,42 @@ def _environment(report: Report) -> tuple[Block, ...]:
 
 
 def _runs(report: Report) -> Table:
-    headers = ("Run", "Seed", "Steps", "Tokens", "Wall clock", "Began", "Outcome", "Folder")
-    rows = []
+    rows: list[Row] = []
     for run in report.runs:
         sign, word = _STATES[run.outcome.state]
         rows.append(
-            (
-                Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
-                UNKNOWN if run.seed is None else str(run.seed),
-                f"{run.metrics.last_step:,}",
-                show_count(run.cost.tokens),
-                show_duration(run.cost.seconds),
-                str(run.environment.get("started", UNKNOWN)).replace("T", " "),
-                run.outcome.sentence,
-                Cell(str(run.path), _command(run), is_code=True),
-            )
+            {
+                "Run": Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
+                "Seed": UNKNOWN if run.seed is None else str(run.seed),
+                "Steps": f"{run.metrics.last_step:,}",
+                "Tokens": shown(show_count, run.cost.tokens),
+                "Wall clock": shown(format_duration, run.cost.seconds),
+                "Began": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
+                "Outcome": run.outcome.sentence,
+                "Folder": Cell(str(run.path), _command(run), is_code=True),
+            }
         )
-    return Table("Every run", headers, tuple(rows), "runs")
+    return Table.of("Every run", rows, "runs")
 
 
-def _split(runs: Sequence[RunResult]) -> tuple[dict[str, Any], dict[str, dict[str, list[str]]]]:
+def _split(runs: Sequence[RunResult]) -> tuple[dict[str, str], list[Row]]:
     """What all environments say alike; and what they do not, with the runs that say so."""
-    flat = [
-        {name: value for name, value in flatten(run.environment) if name not in _TOLD_ELSEWHERE}
-        for run in runs
-    ]
-    shared: dict[str, Any] = {}
-    differing: dict[str, dict[str, list[str]]] = {}
+    flat = [{name: show_setting(value) for name, value in flatten(run.environment)} for run in runs]
+    shared: dict[str, str] = {}
+    differing: list[Row] = []
     for name in dict.fromkeys(name for one in flat for name in one):
-        values = [one.get(name, UNKNOWN) for one in flat]
-        if all(value == values[0] for value in values):
-            shared[name] = values[0]
-        else:
-            for run, value in zip(runs, values, strict=True):
-                differing.setdefault(name, {}).setdefault(show_setting(value), []).append(run.name)
+        names: dict[str, list[str]] = {}
+        for run, one in zip(runs, flat, strict=True):
+            names.setdefault(one.get(name, UNKNOWN), []).append(run.name)
+        if name in _TOLD_ELSEWHERE:
+            continue
+        if len(names) == 1:
+            shared[name] = next(iter(names))
+            continue
+        differing += [
+            {"What differs": name, "Value": value, "Runs": list_names(these)}
+            for value, these in names.items()
+        ]
     return shared, differing
 
 

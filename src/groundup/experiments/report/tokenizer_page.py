@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from groundup.experiments.report.charts import NUM_STYLES, Chart, Line
 from groundup.experiments.report.document import Document, Figure, Section, Table, Text, Verdict
-from groundup.experiments.report.text import UNKNOWN, show_bytes, slug
+from groundup.experiments.report.text import UNKNOWN, slug
 from groundup.experiments.tokenizer_study import Cell, TokenizerStudy
+from groundup.planner.quantities import show_bytes
 
 # Title, explanation, and what a cell shows; rows without anything are left out.
 _TABLES: tuple[tuple[str, str, Callable[[Cell], str | None]], ...] = (

@@ -4,7 +4,6 @@ Groups are ranked within the data they learned from: losses on different text do
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "d
 _PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
-_LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,11 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
     for batch in members.values():
         differences = {name: batch[0].settings.get(name) for name in names}
         groups.append(Group(_label(batch, differences), tuple(batch), differences, measure))
-    groups = _with_unique_labels(groups)
+    counts = Counter(group.label for group in groups)
+    groups = [
+        group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
+        for group in groups
+    ]
     ranked = sorted(groups, key=_rank)
     order = list(dict.fromkeys(group.data_id for group in ranked))
     return _with_marks(sorted(ranked, key=lambda group: order.index(group.data_id)))
@@ -202,20 +204,11 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
     points = {run.point for run in runs}
     point = points.pop() if len(points) == 1 else None
     if point is not None:
-        told = point.replace("+", ", ").replace("_", " ").replace("=", " ")
-        return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", told)
+        return point.replace("+", ", ").replace("_", " ").replace("=", " ")
     told = ", ".join(
         f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
     )
     return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
-
-
-def _with_unique_labels(groups: list[Group]) -> list[Group]:
-    counts = Counter(group.label for group in groups)
-    return [
-        group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
-        for group in groups
-    ]
 
 
 def _rank(group: Group) -> tuple[bool, bool, float]:
@@ -238,12 +231,7 @@ def _with_marks(groups: list[Group]) -> list[Group]:
             if winner is None:
                 winners[group.data_id] = best
                 marks.add("winner")
-            elif _is_tied(best, winner):
+            elif best.overlaps(winner):
                 marks.add("tied")
         marked.append(replace(group, marks=frozenset(marks)))
     return marked
-
-
-def _is_tied(one: Interval, other: Interval) -> bool:
-    has_width = one.half_width is not None or other.half_width is not None
-    return one.overlaps(other) if has_width else one.mean == other.mean
