@@ -90,6 +90,13 @@ class Specimen:
 
 
 @dataclass(frozen=True)
+class Specimens:
+    """Several of them side by side."""
+
+    specimens: tuple[Specimen, ...]
+
+
+@dataclass(frozen=True)
 class Folded:
     """Blocks that a reader opens when they want them."""
 
@@ -99,7 +106,7 @@ class Folded:
     """Left out of Markdown."""
 
 
-Block = Table | Figure | Text | Pairs | Specimen | Folded
+Block = Table | Figure | Text | Pairs | Specimens | Folded
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from groundup.experiments.report.document import (
     Row,
     Section,
     Specimen,
+    Specimens,
     Table,
     Text,
     Verdict,
@@ -267,9 +268,10 @@ def _samples(report: Report) -> tuple[Block, ...]:
         return (Text("No run generated samples: set samples.every_steps.", is_muted=False),)
     first, others = specimens[:_MOST_GROUPS_OPEN], specimens[_MOST_GROUPS_OPEN:]
     if not others:
-        return tuple(first)
-    more = Folded(f"Samples of {len(others)} more", tuple(others), is_page_only=True)
-    return (*first, more)
+        return (Specimens(tuple(first)),)
+    more = (Specimens(tuple(others)),)
+    title = f"Samples of {len(others)} more"
+    return Specimens(tuple(first)), Folded(title, more, is_page_only=True)
 
 
 def _specimen(

@@ -11,6 +11,7 @@ from groundup.experiments.report.document import (
     Figure,
     Section,
     Specimen,
+    Specimens,
     Table,
     Text,
 )
@@ -79,9 +80,8 @@ def temperature_document(study: Study, title: str, *, why: str = "", finding: st
     results.append(Text("Means over texts ± 95% intervals (Student's t). What the columns say:"))
     results += [Text(f"{metric.title}: {metric.meaning}") for metric in metrics.values()]
     results += map(Text, _reference_sentences(study))
-    specimens: list[Block] = [
-        Text("The first text of each setting, with its prompt; all have the same seed.")
-    ]
+    about = Text("The first text of each setting, with its prompt; all have the same seed.")
+    specimens = []
     for run in runs:
         for result in run["results"]:
             first = result["texts"][0]
@@ -118,7 +118,7 @@ def temperature_document(study: Study, title: str, *, why: str = "", finding: st
             Section(
                 "charts", "Over the temperature", (Figure("over_temperature", _charts(study)),)
             ),
-            Section("specimens", "Specimens", tuple(specimens)),
+            Section("specimens", "Specimens", (about, Specimens(tuple(specimens)))),
         ),
     )
 

@@ -69,11 +69,6 @@ def markup(text: object) -> str:
     return escape(visible(str(text)))
 
 
-def breakable(text: object) -> str:
-    """The same for names of runs and for paths, which may break between their parts."""
-    return markup(text).replace("+", "+<wbr>").replace("/", "/<wbr>")
-
-
 def _is_shapeless(sign: str) -> bool:
     if sign in "\n\t":
         return False
