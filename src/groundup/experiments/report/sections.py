@@ -132,7 +132,7 @@ def results_table(report: Report) -> Table:
         rows.append(
             {
                 "Runs": Cell(group.label, note, _marks(report, group), style=styles[group.label]),
-                f"Best {name}": Cell(show_interval(group.best), is_strong=group.is_winner),
+                f"Best {name} ± 95%": Cell(show_interval(group.best), is_strong=group.is_winner),
                 f"Last {name}": show_interval(group.last(report.measure)),
                 "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
                 "Training loss": show_interval(group.last("loss")),
@@ -140,7 +140,7 @@ def results_table(report: Report) -> Table:
                 "Wall clock": shown(format_duration, _mean(group.last("wall_seconds"))),
             }
         )
-    return Table.of(f"Results, best {name} first (mean ± 95% interval)", rows, "results")
+    return Table.of(f"Results, best {name} first", rows, "results")
 
 
 def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
