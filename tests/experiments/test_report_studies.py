@@ -20,6 +20,7 @@ ROW: dict[str, Any] = {
     "difference": 0.0,
     "is_clear": False,
     "diverged_at": [],
+    "rates_tried": [0.003, 0.01, 0.03],
 }
 FIT = {"budget_flops": 1e15, "best_parameters": 2e6, "best_loss": 3.0, "is_inside": True}
 RUNG = {"budget_flops": 1e15, "num_parameters": 1_000_000, "loss": 3.1}
@@ -130,17 +131,24 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(
         {**ROW, "variant": "better", "difference": -0.5, "is_clear": True},
         {**ROW, "variant": "worse", "difference": 0.5, "is_clear": True, "is_at_edge": True},
         {**ROW, "variant": "alike", "difference": 0.01, "diverged_at": [0.1, 1.0]},
-        {**ROW, "variant": "lost", "loss": None, "difference": None, "learning_rate": None},
+        {
+            **ROW,
+            "variant": "lost",
+            "loss": None,
+            "difference": None,
+            "learning_rate": None,
+            "rates_tried": [],
+        },
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
     html, markdown, _ = pages(sweep)
     assert markdown.index("## What each part is worth") < markdown.index("## Results")
     assert html.index("What each part is worth</h2>") < html.index("Results</h2>")
-    assert "| base | 46,240 | 0.01 | 4.0000 ± 0.1000 | — |  |" in markdown
-    assert "| better | 46,240 | 0.01 | 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
+    assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
+    assert "| 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
     assert "▲ clearly worse, → best rate at the end of those tried" in markdown
     assert "≈ not told apart from the base, ✕ diverged at 0.1, 1" in markdown
-    assert "| lost | 46,240 | — | — | — | ✕ no run came to its end |" in markdown
+    assert "| lost | 46,240 | — | — | — | — | ✕ no run came to its end |" in markdown
     for told in ("clearly better", "clearly worse", "-0.5000", "diverged at 0.1, 1"):
         assert told in html
 
@@ -169,11 +177,11 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
         row("no-norm", None, False),
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
-    assert make_report([sweep]).verdicts == (
+    assert make_report([sweep]).verdicts == [
         "Against the base (4.0000 ± 0.1000), each at its own best learning rate: clearly better: "
         "muon (-0.5000); not told apart from the base: qk-norm (+0.0500); clearly worse: silu "
         "(+0.2500); no run came to its end: no-norm.",
-    )
+    ]
     (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
     assert "alone has finished" in make_report([sweep]).verdicts[0]
 

@@ -236,6 +236,8 @@ def test_an_unfinished_run_never_wins(tmp_path: Path, write_run: WriteRun) -> No
     done = read_run(write_run(tmp_path / "done", [9.0, 3.0]))
     assert [group.label for group in groups_of(ahead, done)] == ["done", "ahead"]
     assert groups_of(ahead, done)[0].is_winner
+    behind = read_run(write_run(tmp_path / "behind", [9.0, 4.0], num_steps=50, batch_size=8))
+    assert not any(group.is_winner for group in groups_of(ahead, behind))
 
 
 def test_a_run_that_is_not_finished_leaves_the_mean_of_the_finished_alone(

@@ -54,10 +54,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_outlook
     from groundup.config import load_settings
     from groundup.experiments.scaling import run_scaling, scaling_spec
-    from groundup.experiments.sweep import look_ahead
     from groundup.runs.config import RunConfig
 
     check_jobs(arguments.jobs)
@@ -71,9 +70,7 @@ def run(arguments: Arguments) -> int:
     )
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        outlook = look_ahead(spec, path)
-        print_trials(f"{spec.name}: trials", outlook, path)
-        print_expected_time(outlook.left, arguments.jobs)
+        print_outlook(spec, path, arguments.jobs)
         if arguments.check:
             print_what_follows(spec)
         return 0

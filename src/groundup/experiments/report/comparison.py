@@ -4,7 +4,7 @@ The sections with its tables and charts are `sections`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from groundup.experiments.report.charts import Chart
@@ -21,25 +21,25 @@ _RISEN = 1.01
 MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """Everything that a page shows."""
 
     title: str
     why: str
-    runs: tuple[RunResult, ...]
-    groups: tuple[Group, ...]
+    runs: list[RunResult]
+    groups: list[Group]
     measure: Measure
-    verdicts: tuple[str, ...]
-    """What came out, a sentence or two for each data set."""
-    warnings: tuple[str, ...]
-    """What keeps results from being compared or complete."""
-    finding: str = ""
+    finding: str
     """What a person makes of it, in their own words."""
-    studies: tuple[Study, ...] = ()
+    studies: list[Study]
     """What ablations and ladders of sizes came to."""
     chart: Chart | None = None
     """The loss over the setting that was varied, where that is a number."""
+    verdicts: list[str] = field(default_factory=list)
+    """What came out, a sentence or two for each data set."""
+    warnings: list[str] = field(default_factory=list)
+    """What keeps results from being compared or complete."""
 
     @property
     def measure_name(self) -> str:
@@ -62,10 +62,8 @@ class Report:
 
     def data_name(self, data_id: str | None) -> str:
         """data 1, data 2, …: content ids are too long to be read."""
-        if data_id is None:
-            return "unknown data"
         known = [one for one in self.data_ids if one is not None]
-        return f"data {known.index(data_id) + 1}"
+        return "unknown data" if data_id is None else f"data {known.index(data_id) + 1}"
 
 
 def make_report(
@@ -81,27 +79,25 @@ def make_report(
     """
     found = find_runs(paths)
     measure = choose_measure(found.runs)
-    groups = tuple(group_runs(found.runs, measure))
+    groups = group_runs(found.runs, measure)
     studies, study_notes = read_studies(found.sweeps)
-    has_ladder = any(study.has_chart for study in studies)
-    varied = found.varied if found.sweeps else None
     report = Report(
         title=title or _title(found.names, found.runs),
         why=why or " ".join(found.reasons),
-        runs=tuple(found.runs),
+        runs=found.runs,
         groups=groups,
         measure=measure,
-        verdicts=(),
-        warnings=(),
         finding="\n\n".join(found.findings) if finding is None else finding.strip(),
-        studies=tuple(studies),
-        chart=None if has_ladder else setting_chart(groups, varied, MEASURE_NAMES[measure]),
+        studies=studies,
     )
-    is_told = len(found.sweeps) == 1 and any(study.is_ranking for study in studies)
-    verdicts = [] if is_told else _verdicts(report)
-    verdicts += [study.verdict for study in studies if study.verdict]
-    warnings = (*_warnings(report), *found.notes, *study_notes)
-    return replace(report, verdicts=tuple(verdicts), warnings=warnings)
+    if not any(study.has_chart for study in studies):
+        varied = found.varied if found.sweeps else None
+        report.chart = setting_chart(groups, varied, report.measure_name)
+    if len(found.sweeps) != 1 or not any(study.is_ranking for study in studies):
+        report.verdicts = _verdicts(report)
+    report.verdicts += [study.verdict for study in studies if study.verdict]
+    report.warnings = [*_warnings(report), *found.notes, *study_notes]
+    return report
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -130,35 +126,24 @@ def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
 
 
 def _verdicts(report: Report) -> list[str]:
-    verdicts = []
-    for winner in report.winners:
-        rivals = [group for group in report.groups if group.data_id == winner.data_id]
-        verdicts.append(_verdict(report, winner, rivals))
-    if not verdicts:
-        leading = report.groups[0] if report.groups else None
-        if leading is None or leading.best is None:
-            verdicts.append("No run has a loss to compare yet.")
-        elif len(report.groups) == 1:
-            num_seeds = leading.best.num_values
-            mean = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
-            verdicts.append(
-                f"{leading.label} reached a {report.measure_name} of "
-                f"{show_interval(leading.best)}{mean}."
-            )
-        elif [group for group in report.groups if group.is_complete] == [leading]:
-            verdicts.append(
-                f"{leading.label} alone has finished, with a {report.measure_name} of "
-                f"{show_interval(leading.best)}."
-            )
-        else:
-            verdicts.append(
-                "No winner is named: no two finished groups learned from the same data."
-            )
-    return verdicts
+    if report.winners:
+        return [_verdict(report, winner) for winner in report.winners]
+    leading = report.groups[0] if report.groups else None
+    if leading is None or leading.best is None:
+        return ["No run has a loss to compare yet."]
+    told = f"a {report.measure_name} of {show_interval(leading.best)}"
+    if len(report.groups) == 1:
+        num_seeds = leading.best.num_values
+        mean = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
+        return [f"{leading.label} reached {told}{mean}."]
+    if [group for group in report.groups if group.is_complete] == [leading]:
+        return [f"{leading.label} alone has finished, with {told}."]
+    return ["No winner is named: no two finished groups learned from the same data."]
 
 
-def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
+def _verdict(report: Report, winner: Group) -> str:
     assert winner.best is not None
+    rivals = [group for group in report.groups if group.data_id == winner.data_id]
     where = f" on {report.data_name(winner.data_id)}" if len(report.data_ids) > 1 else ""
     waiting = {"running", "unfinished", "empty"}
     is_open = any(run.outcome.state in waiting for group in rivals for run in group.runs)
@@ -186,10 +171,10 @@ def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
 def _warnings(report: Report) -> list[str]:
     warnings = []
     if len(report.data_ids) > 1:
-        told = "; ".join(
-            f"{report.data_name(data_id)}: {_names_of(report, data_id)}"
-            for data_id in report.data_ids
-        )
+        labels: dict[str, list[str]] = {}
+        for group in report.groups:
+            labels.setdefault(report.data_name(group.data_id), []).append(group.label)
+        told = "; ".join(f"{data}: {list_names(these)}" for data, these in labels.items())
         warnings.append(
             f"These runs did not all learn from the same data, so their losses do not compare "
             f"across it ({told})."
@@ -219,35 +204,22 @@ def _warnings(report: Report) -> list[str]:
         ("failed", "Failed"),
         ("empty", "Without metrics yet"),
     ):
-        names = _names_in(report, state)
+        names = []
+        for group in report.groups:
+            # A group that is in a state as a whole by its label, other runs by their name.
+            runs = [run.name for run in group.runs if run.outcome.state == state]
+            names += [group.label] if runs and len(runs) == len(group.runs) else runs
         if names:
             warnings.append(f"{told}: {list_names(names)}.")
-    if report.measure == "validation_loss" and (risen := _risen(report)):
+    risen = []
+    for group in report.groups:
+        best, last = group.best, group.last("validation_loss")
+        # It had learned by heart at its end.
+        if best is not None and last is not None and last.mean > _RISEN * best.mean:
+            risen.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
+    if risen and report.measure == "validation_loss":
         warnings.append(
             f"The validation loss rose again after its best, by which groups are ranked, while the "
             f"training loss fell: {list_names(risen)}."
         )
     return warnings
-
-
-def _risen(report: Report) -> list[str]:
-    """Groups that had learned by heart at their end, with their best and their last loss."""
-    told = []
-    for group in report.groups:
-        best, last = group.best, group.last("validation_loss")
-        if best is not None and last is not None and last.mean > _RISEN * best.mean:
-            told.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
-    return told
-
-
-def _names_in(report: Report, state: str) -> list[str]:
-    """Groups that are in a state as a whole by their label, other runs by their name."""
-    names = []
-    for group in report.groups:
-        runs = [run.name for run in group.runs if run.outcome.state == state]
-        names += [group.label] if runs and len(runs) == len(group.runs) else runs
-    return names
-
-
-def _names_of(report: Report, data_id: str | None) -> str:
-    return list_names([group.label for group in report.groups if group.data_id == data_id])

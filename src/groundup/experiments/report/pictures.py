@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CREATOR = "groundup report"
 _MARKERS, _DASHES = ("o", "s", "^", "D"), ("-", "-", "--", ":")
 _MOST_LABELS, _LONGEST_LABEL = 16, 40
 # Lightness falls from one to the next, so that they are told apart without color too.
@@ -58,7 +57,7 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
 def as_svg(figure: "Figure") -> str:
     """The figure as text, which is the same whenever it is made."""
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Creator": CREATOR, "Date": None})
+    figure.savefig(file, format="svg", metadata={"Creator": "groundup report", "Date": None})
     return file.getvalue()
 
 

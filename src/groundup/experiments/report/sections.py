@@ -3,6 +3,7 @@
 import datetime
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from groundup.config import flatten
 from groundup.experiments.report.charts import Chart
@@ -72,23 +73,23 @@ _TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
 
 def comparison_document(report: Report) -> Document:
     """The whole page about some runs."""
-    devices = dict.fromkeys(str(run.environment.get("device", "")) for run in report.runs)
+    runs = report.runs
+    devices = dict.fromkeys(str(run.environment.get("device", "")) for run in runs)
     device = ", ".join(filter(None, devices))
-    num_runs, finished = len(report.runs), _num_in(report.runs, "finished")
-    tokens = sum(run.cost.tokens or 0 for run in report.runs)
-    flops = sum(run.cost.flops or 0 for run in report.runs)
+    num_runs, finished = len(runs), _num_in(runs, "finished")
+    flops = sum(run.cost.flops or 0 for run in runs)
     facts = {
         "Runs": f"{num_runs}" if finished == num_runs else f"{finished} of {num_runs} finished",
         "Settings compared": str(len(report.groups)),
-        "Tokens": show_count(tokens),
+        "Tokens": show_count(sum(run.cost.tokens or 0 for run in runs)),
         "Compute": show_flops(flops) if flops else UNKNOWN,
-        "Time, all runs": format_duration(sum(run.cost.seconds or 0 for run in report.runs)),
+        "Time, all runs": format_duration(sum(run.cost.seconds or 0 for run in runs)),
         "Device": device or UNKNOWN,
         **({"Begun": report.days} if report.days else {}),
     }
     told = "One run" if num_runs == 1 else f"{num_runs} runs of {len(report.groups)} settings"
-    charts = () if report.chart is None else (report.chart,)
-    figures = [Figure(slug(chart.title), (chart,), chart.title) for chart in charts]
+    chart = report.chart
+    figures = () if chart is None else (Figure(slug(chart.title), (chart,), chart.title),)
     days = report.days or f"{datetime.date.today():%Y-%m-%d}"
     return Document(
         kind="report",
@@ -99,7 +100,7 @@ def comparison_document(report: Report) -> Document:
         summary=f"{told}; {device or 'device unknown'}; {days}.",
         verdicts=_verdicts(report),
         finding=report.finding,
-        warnings=report.warnings,
+        warnings=tuple(report.warnings),
         sections=(
             *(study.section for study in report.studies),
             Section("results", "Results", (*figures, results_table(report))),
@@ -196,17 +197,16 @@ def _numbers(name: str, chart: Chart) -> Table:
 
 def _settings(report: Report) -> tuple[Block, ...]:
     """The settings in which groups differ; values off the usual one stand out."""
-    names = list(report.groups[0].differences) if report.groups else []
     usual = {name: show_setting(value) for name, value in usual_values(report.groups).items()}
-    rows = []
+    rows: list[Row] = []
     for group in report.groups:
-        cells: list[Cell | str] = [group.label]
-        for name in names:
-            own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
-            cells.append(Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN)))
-        rows.append(tuple(cells))
-    if names:
-        block: Block = Table("Settings that differ", ("Runs", *names), tuple(rows), "settings")
+        cells: dict[str, Cell | str] = {"Runs": group.label}
+        for name, value in group.differences.items():
+            own = show_setting(value) if group.runs[0].settings else UNKNOWN
+            cells[name] = Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN))
+        rows.append(cells)
+    if rows and len(rows[0]) > 1:
+        block: Block = Table.of("Settings that differ", rows, "settings")
     elif any(run.settings for run in report.runs):
         told = "One run: nothing to compare." if len(report.runs) == 1 else "Only seeds differ."
         block = Text(told, is_muted=False)
@@ -215,10 +215,9 @@ def _settings(report: Report) -> tuple[Block, ...]:
     shared = {name: show_setting(value) for name, value in shared_settings(report.runs).items()}
     if not shared:
         return (block,)
-    told = f"{len(shared)} settings all runs share"
-    if len(report.runs) == 1:
-        told = f"All {len(shared)} settings"
-    return block, Folded(told, (Pairs(shared),))
+    is_alone = len(report.runs) == 1
+    title = f"All {len(shared)} settings" if is_alone else f"{len(shared)} settings all runs share"
+    return block, Folded(title, (Pairs(shared),))
 
 
 def _cost(report: Report) -> tuple[Block, ...]:
@@ -260,26 +259,23 @@ def _samples(report: Report) -> tuple[Block, ...]:
     for group in report.groups:
         run = next((run for run in group.runs if run.metrics.samples), None)
         if run is not None:
-            newest, *earlier = reversed(run.metrics.samples)
-            kept = [earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER)]
-            before = tuple(_specimen(run, sample, "") for sample in kept)
-            specimens.append(_specimen(run, newest, group.label, before))
+            newest, *earlier = (_specimen(run, sample) for sample in reversed(run.metrics.samples))
+            kept = tuple(earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER))
+            specimens.append(replace(newest, title=group.label, earlier=kept))
     if not specimens:
         return (Text("No run generated samples: set samples.every_steps.", is_muted=False),)
-    first, others = specimens[:_MOST_GROUPS_OPEN], specimens[_MOST_GROUPS_OPEN:]
-    if not others:
-        return (Specimens(tuple(first)),)
-    more = (Specimens(tuple(others)),)
-    title = f"Samples of {len(others)} more"
-    return Specimens(tuple(first)), Folded(title, more, is_page_only=True)
+    first = Specimens(tuple(specimens[:_MOST_GROUPS_OPEN]))
+    others = Specimens(tuple(specimens[_MOST_GROUPS_OPEN:]))
+    if not others.specimens:
+        return (first,)
+    title = f"Samples of {len(others.specimens)} more"
+    return first, Folded(title, (others,), is_page_only=True)
 
 
-def _specimen(
-    run: RunResult, sample: Sample, title: str, earlier: tuple[Specimen, ...] = ()
-) -> Specimen:
+def _specimen(run: RunResult, sample: Sample) -> Specimen:
     prompts = [*run.prompts, *[""] * len(sample.texts)]
     texts = tuple(zip(prompts, sample.texts, strict=False))
-    return Specimen(title, f"after step {sample.step:,}", texts, earlier)
+    return Specimen("", f"after step {sample.step:,}", texts)
 
 
 def _environment(report: Report) -> tuple[Block, ...]:

@@ -61,8 +61,6 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
         raise TypeError("an ablation is a list of rows")
     known = [row for row in rows if row["variant"] != "base" and row["difference"] is not None]
     best = min(known, key=lambda row: float(row["difference"]), default=None)
-    # Files of before the search beyond the list do not say what was tried.
-    knows_rates = all("rates_tried" in row for row in rows)
     told = []
     for row in rows:
         is_told = row["difference"] is not None and row["variant"] != "base"
@@ -74,8 +72,6 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
             "Loss": show_interval(_interval(row["loss"])),
             "Difference from the base": f"{row['difference']:+.4f}" if is_told else UNKNOWN,
         }
-        if not knows_rates:
-            del cells["Rates tried"]
         told.append(cells)
     title = "What each part is worth"
     lede = (
