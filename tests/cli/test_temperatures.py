@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from groundup.cli.main import main
 from groundup.cli.parsing import parse_arguments
 from groundup.cli.temperatures import Arguments, run
 from groundup.data.shards import open_shards
@@ -18,11 +17,10 @@ from groundup.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, folder_of_run: Path) -> Path:
     """A folder with the run runs/small in it, and one that has no checkpoint."""
     folder = tmp_path_factory.mktemp("temperatures")
-    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
-    assert main(["train", *words]) == 0
+    shutil.copytree(folder_of_run / "runs", folder / "runs")
     (folder / "runs" / "empty").mkdir()
     for name in ("config.yaml", "tokenizer.json"):
         (folder / "runs" / "empty" / name).write_bytes((folder / "runs/small" / name).read_bytes())

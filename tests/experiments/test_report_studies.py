@@ -131,6 +131,7 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(
         {**ROW, "variant": "better", "difference": -0.5, "is_clear": True},
         {**ROW, "variant": "worse", "difference": 0.5, "is_clear": True, "is_at_edge": True},
         {**ROW, "variant": "alike", "difference": 0.01, "diverged_at": [0.1, 1.0]},
+        {**ROW, "variant": "alone", "difference": 0.1, "is_at_edge": True, "rates_tried": [0.01]},
         {
             **ROW,
             "variant": "lost",
@@ -148,6 +149,7 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(
     assert "| 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
     assert "▲ clearly worse, → best rate at the end of those tried" in markdown
     assert "≈ not told apart from the base, ✕ diverged at 0.1, 1" in markdown
+    assert "≈ not told apart from the base, → the only rate tried" in markdown
     assert "| lost | 46,240 | — | — | — | — | ✕ no run came to its end |" in markdown
     for told in ("clearly better", "clearly worse", "-0.5000", "diverged at 0.1, 1"):
         assert told in html
@@ -184,23 +186,6 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
     ]
     (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
     assert "alone has finished" in make_report([sweep]).verdicts[0]
-
-
-def test_an_ablation_tells_which_learning_rates_each_variant_tried(
-    sweep: Path, pages: Pages
-) -> None:
-    rows = [
-        {**ROW, "rates_tried": [0.003, 0.01, 0.03]},
-        {**ROW, "variant": "alone", "is_at_edge": True, "rates_tried": [0.01]},
-        {**ROW, "variant": "lost", "loss": None, "difference": None, "rates_tried": []},
-    ]
-    (sweep / "ablation.json").write_text(json.dumps(rows))
-    html, markdown, _ = pages(sweep)
-    assert "| Best learning rate | Rates tried | Loss |" in markdown
-    assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
-    assert "≈ not told apart from the base, → the only rate tried" in markdown
-    assert "| lost | 46,240 | 0.01 | — | — | — |" in markdown
-    assert "0.003, 0.01, 0.03" in html and "Rates tried" in html
 
 
 def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(
@@ -240,11 +225,8 @@ def test_a_ladder_with_a_floor_says_which_law_foresaw_the_last_budget(
     floor_fit["missed_by"] = 0.2
     (sweep / "scaling.json").write_text(json.dumps(ladder))
     assert "by -0.0900: the power law is closer." in pages(sweep)[0]
-
-
-def test_a_prediction_that_was_not_trained_says_so(sweep: Path) -> None:
-    untrained = {**LADDER, "prediction": {**PREDICTION, "measured_loss": None}}
-    (sweep / "scaling.json").write_text(json.dumps(untrained))
+    ladder["prediction"] = {**PREDICTION, "measured_loss": None}
+    (sweep / "scaling.json").write_text(json.dumps(ladder))
     assert make_report([sweep]).verdicts[-1].endswith("2.5000; that has not been trained.")
 
 

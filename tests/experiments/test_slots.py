@@ -31,20 +31,6 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "_cuda_devices", lambda: ["0", "5"])
 
 
-def test_trials_beyond_the_devices_share_them_evenly(
-    make_spec: Any,
-    metrics_only: Command,
-    tmp_path: Path,
-    two_devices: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TOGETHER", "4")
-    spec = make_spec(settings={"device": "cuda"}, seeds=[0, 1, 2, 3])
-    outcome = run_sweep(spec, tmp_path, jobs=4, command=metrics_only)
-    assert {record.status for record in outcome.records.values()} == {"finished"}
-    assert told(tmp_path, "device.txt") == ["0", "0", "5", "5"]
-
-
 @pytest.mark.parametrize(
     ("visible", "count", "expected"),
     [(None, 2, ["0", "1"]), ("3,7", 2, ["3", "7"]), ("3,7", 1, ["3"]), ("", 0, []), (None, 0, [])],
@@ -69,12 +55,9 @@ def test_trials_on_one_processor_share_its_cores(
     assert told(tmp_path / "alone", "threads.txt") == ["7"]
     run_sweep(make_spec(seeds=[0, 1]), tmp_path / "two", jobs=2, command=metrics_only)
     assert told(tmp_path / "two", "threads.txt") == ["4", "4"]
-
-
-def test_every_trial_has_a_core_to_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "num_cores", lambda: 2)
-    found = make_slots(RunConfig(device="cpu"), jobs=3)
-    assert [slot.environment for slot in found] == [{"OMP_NUM_THREADS": "1"}] * 3
+    # Every one has a core to run on.
+    many = make_slots(RunConfig(device="cpu"), jobs=10)
+    assert [slot.environment for slot in many] == [{"OMP_NUM_THREADS": "1"}] * 10
 
 
 @pytest.mark.parametrize(
@@ -101,7 +84,6 @@ def test_slots_follow_the_device(
     ("changes", "jobs", "warning"),
     [
         ({"minutes": 1}, 2, "2 trials at once share 1 device, so"),
-        ({"minutes": 1}, None, None),
         ({}, 2, None),
         ({"minutes": 1, "settings": {"device": "cuda"}}, 3, "3 trials at once share 2 devices, so"),
         ({"minutes": 1, "settings": {"device": "cuda"}}, 2, None),
