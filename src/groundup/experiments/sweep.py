@@ -91,13 +91,15 @@ def run_sweep(
     jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
     command: the command line of a trial.
     """
-    folder, seeds = SweepFolder(path), list(seeds or spec.seeds)
-    trials, num_to_propose = _find_trials(spec, folder, points)
-    trials = [trial for trial in trials if trial.config.seed in seeds]
+    folder = SweepFolder(path)
+    outlook = _look(spec, folder, points, seeds or spec.seeds)
     if command is train_command:
         # Another command may do without data.
-        _check_data(spec, folder, trials, num_to_propose)
-        _check_devices(spec, folder.left(trials), num_to_propose)
+        _check_data(spec, folder, outlook)
+        # A device or precision that this machine lacks is told before a trial fails on it.
+        configs = [trial.config for trial in outlook.left]
+        for config in {(one.device, one.precision): one for one in configs}.values():
+            resolve_device(config)
     with folder.claim():
         folder.begin(spec)
         slots = make_slots(base_config(spec), jobs)
@@ -111,7 +113,7 @@ def run_sweep(
                 spec.minutes,
             )
         is_search = points is None and spec.is_search
-        found = _search(spec, folder) if is_search else iter(trials)
+        found = _search(spec, folder) if is_search else iter(outlook.trials)
         stopped_by = Runner(folder, spec, slots, command).run(_unended(folder, found))
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
@@ -120,12 +122,9 @@ def run_sweep(
 def look_ahead(spec: SweepConfig, path: Path) -> Outlook:
     """Make the checks that `run_sweep` would make and find what it would run; write nothing."""
     folder = SweepFolder(path)
-    trials, num_to_propose = _find_trials(spec, folder)
-    _check_data(spec, folder, trials, num_to_propose)
-    left = folder.left(trials)
-    if num_to_propose:
-        left += num_to_propose * [make_trial(spec, Point({}), n, folder.runs) for n in spec.seeds]
-    return Outlook(trials, left, num_to_propose)
+    outlook = _look(spec, folder, None, spec.seeds)
+    _check_data(spec, folder, outlook)
+    return outlook
 
 
 def plan_trials(
@@ -160,23 +159,25 @@ def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
     )
 
 
-def _find_trials(
-    spec: SweepConfig, folder: SweepFolder, points: Sequence[Point] | None = None
-) -> tuple[list[Trial], int]:
-    """The trials that are known, and how many points a search still has to propose."""
+def _look(
+    spec: SweepConfig, folder: SweepFolder, points: Sequence[Point] | None, seeds: Sequence[int]
+) -> Outlook:
     check_packages(spec.sampler)
     trials = plan_trials(spec, folder.path, points)
     folder.check(spec)
-    if points is not None or not spec.is_search:
-        return trials, 0
-    proposed = folder.proposals(spec)
-    for point in proposed:
-        # One that cannot be built has no trials; the sweep leaves it out too.
-        with contextlib.suppress(ConfigError):
-            trials += plan_trials(spec, folder.path, [point])
-    assert spec.num_trials is not None
-    known = {trial.name: trial for trial in trials}
-    return list(known.values()), max(0, spec.num_trials - len(proposed))
+    num_to_propose = 0
+    if points is None and spec.is_search:
+        proposed = folder.proposals(spec)
+        for point in proposed:
+            # One that cannot be built has no trials; the sweep leaves it out too.
+            with contextlib.suppress(ConfigError):
+                trials += plan_trials(spec, folder.path, [point])
+        num_to_propose = max(0, (spec.num_trials or 0) - len(proposed))
+    trials = list({one.name: one for one in trials if one.config.seed in seeds}.values())
+    left = folder.left(trials)
+    if num_to_propose:
+        left += num_to_propose * plan_trials(spec, folder.path, [Point({})])
+    return Outlook(trials, left, num_to_propose)
 
 
 def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
@@ -230,53 +231,34 @@ def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:
             yield trial
 
 
-def _check_data(
-    spec: SweepConfig, folder: SweepFolder, trials: list[Trial], num_to_propose: int
-) -> None:
+def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> None:
     """Raise for the first trial still to run whose data are missing; what has ended needs none."""
-    left = folder.left(trials)
-    if num_to_propose:
-        left += _trials_by_data(spec, folder)
+    left = list(outlook.left)
+    if outlook.num_to_propose:
+        # All data that a search may propose; whatever else it tries is the base's.
+        chosen = {name: spec.grid[name] for name in (_SHARDS, _TOKENIZER) if name in spec.grid}
+        for point in grid_points(spec.model_copy(update={"grid": chosen, "ranges": {}})):
+            # A variant may need what is left out here.
+            with contextlib.suppress(ConfigError):
+                left += plan_trials(spec, folder.path, [point])
     states, known = folder.states(left), set[tuple[str, Path]]()
     for trial in left:
         data = trial.config.data
-        needed = [(_SHARDS, data.shards)]
+        needed = {(_SHARDS, data.shards)}
         if states[trial.name] == "to run":
             # One that has begun carries its own copy.
-            needed.append((_TOKENIZER, data.tokenizer))
-        for setting, path in needed:
-            if (setting, path) not in known:
-                _check_path(setting, path, f"trial {trial.name}")
-                known.add((setting, path))
-
-
-def _trials_by_data(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
-    """Trials with all data that a search may propose; whatever else it tries is the base's."""
-    chosen = {name: spec.grid[name] for name in (_SHARDS, _TOKENIZER) if name in spec.grid}
-    for point in grid_points(spec.model_copy(update={"grid": chosen, "ranges": {}})):
-        # A variant may need what is left out here.
-        with contextlib.suppress(ConfigError):
-            yield make_trial(spec, point, spec.seeds[0], folder.runs)
-
-
-def _check_path(setting: str, path: Path, whose: str) -> None:
-    if setting == _SHARDS:
-        try:
-            read_index(path)
-        except DataError as error:
-            raise DataError(f"{setting} of {whose}: {error}") from error
-    elif not path.is_file():
-        what = "is not a file" if path.exists() else "does not exist"
-        raise DataError(
-            f"{setting} of {whose}: {path} {what}; name the tokenizer of the shards, or make one "
-            f"with groundup tokenizer train"
-        )
-
-
-def _check_devices(spec: SweepConfig, left: list[Trial], num_to_propose: int) -> None:
-    """Raise for a device or precision that this machine lacks, before a trial fails on it."""
-    configs = [trial.config for trial in left]
-    if num_to_propose:
-        configs.append(base_config(spec))
-    for config in {(one.device, one.precision): one for one in configs}.values():
-        resolve_device(config)
+            needed.add((_TOKENIZER, data.tokenizer))
+        for setting, path in sorted(needed - known):
+            where = f"{setting} of trial {trial.name}"
+            if setting == _SHARDS:
+                try:
+                    read_index(path)
+                except DataError as error:
+                    raise DataError(f"{where}: {error}") from error
+            elif not path.is_file():
+                what = "is not a file" if path.exists() else "does not exist"
+                raise DataError(
+                    f"{where}: {path} {what}; name the tokenizer of the shards, or make one with "
+                    f"groundup tokenizer train"
+                )
+        known |= needed

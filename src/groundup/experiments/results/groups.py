@@ -5,13 +5,14 @@ Groups are ranked within the data they learned from: losses on different text do
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.results.run_result import RunResult
 from groundup.experiments.results.statistics import Interval, confidence_interval
+from groundup.runs.metrics import Metrics
 
 Measure = Literal["validation_loss", "loss"]
 
@@ -57,18 +58,19 @@ class Group:
 
     @property
     def best(self) -> Interval | None:
-        """The measure that ranks: each run's lowest validation loss, or its training loss."""
-        return self._over_seeds([best_loss(run, self.measure) for run in self.counted])
+        """The measure that ranks: each run's lowest validation loss; of training losses, which
+        jitter, the mean at the end."""
+        if self.measure == "validation_loss":
+            return self.at_best("validation_loss")
+        return self._over_seeds(lambda metrics: metrics.at_end("loss"))
 
     def last(self, name: str) -> Interval | None:
         """The last value of a metric over the runs that count."""
-        return self._over_seeds([run.metrics.last(name) for run in self.counted])
+        return self._over_seeds(lambda metrics: metrics.last(name))
 
     def at_best(self, name: str) -> Interval | None:
         """A metric where the validation loss was least."""
-        return self._over_seeds(
-            [run.metrics.at_lowest(name, by="validation_loss") for run in self.counted]
-        )
+        return self._over_seeds(lambda metrics: metrics.at_lowest(name, by="validation_loss"))
 
     @property
     def repeated_seeds(self) -> list[int]:
@@ -82,21 +84,13 @@ class Group:
         finished = [run for run in self.runs if run.outcome.state == "finished"]
         return finished or [run for run in self.runs if run.outcome.state != "diverged"]
 
-    def _over_seeds(self, values: Sequence[float | None]) -> Interval | None:
+    def _over_seeds(self, read: Callable[[Metrics], float | None]) -> Interval | None:
         """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
         by_seed: dict[int | None, list[float]] = {}
-        for run, value in zip(self.counted, values, strict=True):
-            if value is not None:
+        for run in self.counted:
+            if (value := read(run.metrics)) is not None:
                 by_seed.setdefault(run.seed, []).append(value)
         return confidence_interval([sum(same) / len(same) for same in by_seed.values()])
-
-
-def best_loss(run: RunResult, measure: Measure) -> float | None:
-    """A run's lowest validation loss; of training losses, which jitter, the mean at the end."""
-    if measure == "validation_loss":
-        lowest = run.metrics.lowest("validation_loss")
-        return None if lowest is None else lowest[0]
-    return run.metrics.at_end("loss")
 
 
 def choose_measure(runs: Sequence[RunResult]) -> Measure:
@@ -125,7 +119,13 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
         group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
         for group in groups
     ]
-    ranked = sorted(groups, key=_rank)
+    bests = {group.label: group.best for group in groups}
+
+    def rank(group: Group) -> tuple[bool, bool, float]:
+        best = bests[group.label]
+        return best is None, not group.is_complete, 0.0 if best is None else best.mean
+
+    ranked = sorted(groups, key=rank)
     order = list(dict.fromkeys(group.data_id for group in ranked))
     return _with_marks(sorted(ranked, key=lambda group: order.index(group.data_id)))
 
@@ -209,13 +209,6 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
         f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
     )
     return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
-
-
-def _rank(group: Group) -> tuple[bool, bool, float]:
-    best = group.best
-    if best is None:
-        return True, True, 0.0
-    return False, not group.is_complete, best.mean
 
 
 def _with_marks(groups: list[Group]) -> list[Group]:
