@@ -277,29 +277,17 @@ def _measure(
         own_drafts = drafts[number * num_texts : (number + 1) * num_texts]
         texts = [tokenizer.decode(draft.ids) for draft in own_drafts]
         words = [words_of(prompt + text, begin=len(prompt)) for text in texts]
-        for draft, text, own, varied in zip(
-            own_drafts, texts, words, measure_words(words), strict=True
-        ):
-            metrics: Measured = {
-                "bits_per_token": draft.nats / math.log(2) / draft.num_chosen,
-                "num_tokens": float(len(draft.ids)),
-                "finished": float(draft.is_finished),
-                **varied,
-            }
+        varied = measure_words(words)
+        for draft, text, own, metrics in zip(own_drafts, texts, words, varied, strict=True):
+            bits = draft.nats / math.log(2) / draft.num_chosen
+            metrics = _with_length(metrics, bits, len(draft.ids), draft.is_finished)
             if known_words is not None:
                 # Where a text was cut off, so may be its last word.
                 whole = own if draft.is_finished else own[:-1]
                 known = sum(word in known_words for word in whole)
                 metrics["known_words"] = known / len(whole) if whole else None
-            generated.append(
-                {
-                    "prompt": prompt,
-                    "seed": draft.request.seed,
-                    "text": text,
-                    "is_finished": draft.is_finished,
-                    "figures": metrics,
-                }
-            )
+            common = {"prompt": prompt, "seed": draft.request.seed, "text": text}
+            generated.append({**common, "is_finished": draft.is_finished, "figures": metrics})
     return generated
 
 
@@ -311,16 +299,16 @@ def _read(
     all_ids = [tokenizer.encode(document) for document in reference.documents]
     texts = [tokenizer.decode(ids[:most_tokens]) for ids in all_ids]
     measured = []
-    for text, ids, varied in zip(
-        texts, all_ids, measure_words([*map(words_of, texts)]), strict=True
-    ):
-        metrics: Measured = {
-            "bits_per_token": language_model.score(text).loss / math.log(2),
-            "num_tokens": float(min(len(ids), most_tokens)),
-            "finished": float(len(ids) <= most_tokens),
-            **varied,
-            # All of them are, for it is they that make a word known.
-            "known_words": None,
-        }
+    varied = measure_words([words_of(text) for text in texts])
+    for text, ids, metrics in zip(texts, all_ids, varied, strict=True):
+        bits = language_model.score(text).loss / math.log(2)
+        length = min(len(ids), most_tokens)
+        # All their words are known, for it is they that make a word known.
+        metrics = {**_with_length(metrics, bits, length, length == len(ids)), "known_words": None}
         measured.append(metrics)
     return mean_metrics(measured)
+
+
+def _with_length(metrics: Measured, bits: float, num_tokens: int, is_finished: bool) -> Measured:
+    own = {"bits_per_token": bits, "num_tokens": float(num_tokens)}
+    return {**own, "finished": float(is_finished), **metrics}

@@ -146,19 +146,18 @@ def _table(run: Mapping[str, Any], metrics: Mapping[str, Metric]) -> Table:
 
 def _reference_sentences(study: Study) -> list[str]:
     """Which documents people wrote, and what to consider when texts are held against them."""
+    cut = "cut off where texts are. They are read from their beginning; texts go on from a prompt."
+    kinds = {run["reference_is_unseen"] for run in study["runs"] if run["reference"] is not None}
     sentences = []
-    beginning = "They are read from their beginning; texts go on from a prompt."
-    measured = [run for run in study["runs"] if run["reference"] is not None]
-    if any(run["reference_is_unseen"] for run in measured):
+    if True in kinds:
         sentences.append(
             "Reference text: the first documents of the validation split, which the model did not "
-            f"learn from, cut off where texts are. {beginning}"
+            f"learn from, {cut}"
         )
-    if any(not run["reference_is_unseen"] for run in measured):
+    if False in kinds:
         sentences.append(
-            f"Reference text: the first documents of {study['reference']}, cut off where texts "
-            f"are. {beginning} Where the model learned from them they cost it fewer bits than "
-            f"other text of their kind."
+            f"Reference text: the first documents of {study['reference']}, {cut} Where the model "
+            f"learned from them they cost it fewer bits than other text of their kind."
         )
     if study["reference"] is not None:
         sentences.append(f"Known are the words of {study['reference']}.")
@@ -170,46 +169,43 @@ def _charts(study: Study) -> tuple[Chart, ...]:
     charts = []
     for name in _CHARTED:
         metric, lines = METRICS[name], _lines(study, name)
-        if any(line.points for line in lines):
-            title = metric.title[0].upper() + metric.title[1:]
-            known = [run["reference"][name] for run in study["runs"] if run["reference"]]
-            charts.append(
-                Chart(
-                    title,
-                    "temperature",
-                    title,
-                    tuple(lines),
-                    description=f"{title} over the temperature.",
-                    is_percent=metric.is_fraction,
-                    references=tuple(one["mean"] for one in known if one is not None),
-                )
-            )
+        known = [run["reference"][name] for run in study["runs"] if run["reference"]]
+        title = metric.title[0].upper() + metric.title[1:]
+        chart = Chart(
+            title,
+            "temperature",
+            title,
+            tuple(lines),
+            description=f"{title} over the temperature.",
+            is_percent=metric.is_fraction,
+            references=tuple(one["mean"] for one in known if one is not None),
+        )
+        charts += [chart] if any(line.points for line in lines) else []
     return tuple(charts[:4])
 
 
 def _lines(study: Study, name: str) -> list[Line]:
     """A line for each run and top-p, from the lowest temperature on."""
+    highest = 1.0 if METRICS[name].is_fraction else float("inf")
     lines: list[Line] = []
     for run in study["runs"]:
-        found = [(result["setting"], result["figures"].get(name)) for result in run["results"]]
-        found.sort(key=lambda pair: pair[0]["temperature"])
+        found = [
+            (one["setting"]["temperature"], one["setting"]["top_p"], one["figures"].get(name))
+            for one in run["results"]
+        ]
+        known = sorted((x, top_p, m["mean"], m["half_width"] or 0.0) for x, top_p, m in found if m)
         # Greedy decoding knows no top-p: every line of its run begins there.
-        top_ps = dict.fromkeys(one["top_p"] for one, _ in found if one["temperature"]) or [1.0]
+        top_ps = dict.fromkeys(top_p for x, top_p, _ in found if x) or [1.0]
         for top_p in top_ps:
             words = [run["name"]] if len(study["runs"]) > 1 else []
             words += [f"top-p {top_p:g}"] if len(top_ps) > 1 or not words else []
-            known = [
-                (one["temperature"], mean["mean"], mean["half_width"] or 0.0)
-                for one, mean in found
-                if mean is not None and (one["top_p"] == top_p or not one["temperature"])
-            ]
-            highest = 1.0 if METRICS[name].is_fraction else float("inf")
+            own = [(x, y, width) for x, p, y, width in known if p == top_p or not x]
             lines.append(
                 Line(
                     ", ".join(words),
-                    tuple((x, y) for x, y, _ in known),
+                    tuple((x, y) for x, y, _ in own),
                     len(lines) if len(lines) < NUM_STYLES else None,
-                    band=tuple((x, max(y - w, 0.0), min(y + w, highest)) for x, y, w in known),
+                    band=tuple((x, max(y - w, 0.0), min(y + w, highest)) for x, y, w in own),
                 )
             )
     return lines
