@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundup.errors import ConfigError, DataError
+from groundup.errors import DataError
 from groundup.experiments.report.charts import Chart
 from groundup.experiments.report.document import Figure
 from groundup.experiments.report.markdown_page import render_markdown
@@ -117,35 +117,6 @@ def test_every_temperature_meets_every_top_p_and_greedy_none() -> None:
         "1, top-p 0.9",
     ]
     assert settings_of([0, 0.0, 1e-9, 1, 1.0], [0.5, 0.5]) == [Setting(0.0), Setting(1.0, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("temperatures", "top_ps", "complaint"),
-    [
-        ([0.5, -1], [1], "the temperature is -1"),
-        ([math.nan], [1], "the temperature is nan"),
-        ([1], [0], "top-p is 0"),
-        ([0], [1.5], "top-p is 1.5"),
-        ([], [1], "no temperature"),
-        ([1], [], "no top-p"),
-    ],
-)
-def test_settings_that_cannot_be_are_named(
-    temperatures: list[float], top_ps: list[float], complaint: str
-) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        settings_of(temperatures, top_ps)
-
-
-def test_conditions_that_cannot_be_are_named(language_model: LanguageModel) -> None:
-    with pytest.raises(ConfigError, match="no prompt"):
-        Conditions(prompts=())
-    with pytest.raises(ConfigError, match="number of texts is 0"):
-        Conditions(num_texts=0)
-    with pytest.raises(ConfigError, match="max_tokens is 0"):
-        Conditions(max_tokens=0)
-    with pytest.raises(ConfigError, match=r"'xx.*…' has 65 tokens, more than the context of 64"):
-        study_run("small", language_model, SETTINGS, Conditions(prompts=("x" * 65,)))
 
 
 def test_greedy_writes_one_text_a_prompt_and_others_one_a_seed(studied: dict[str, Any]) -> None:

@@ -95,6 +95,9 @@ def read_run(path: Path, *, trial: Mapping[str, Any] | None = None) -> RunResult
         notes.append(f"config.yaml {what}: its settings and planned cost are not known")
     if folder and not environment:
         notes.append("environment.json is missing or damaged: what it ran on is not known")
+    resumes = environment.get("resumes")
+    if isinstance(resumes, list) and resumes:
+        notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
     noted = dict(trial or {})
     if not settings and isinstance(noted.get("settings"), dict):
         settings = dict(flatten(noted["settings"]))
