@@ -61,6 +61,14 @@ def test_plotly_takes_every_chart_and_no_label_is_a_tag(full_chart: Chart) -> No
     assert [trace["name"] for trace in figure["data"]].count("d") == 2
 
 
+def test_a_cross_at_the_top_is_inside_the_range() -> None:
+    for high in (2.70001, 2.70004, 2.70006, 2.70009, 123.456789):
+        chart = chart_over("rate", "Loss", [Line("", ((1.0, 2.0), (2.0, high)), crosses=(4.0,))])
+        figure = plotly_figure(chart)
+        (top,) = figure["data"][-1]["y"]
+        assert high < top <= figure["layout"]["yaxis"]["range"][1]
+
+
 def test_lines_are_told_apart_without_color() -> None:
     looks = {(Line("", (), style).marker, Line("", (), style).dash) for style in range(8)}
     assert len(looks) == 8

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from groundup.experiments.report.comparison import make_report
+from groundup.experiments.report.sections import comparison_document
 
 Pages = Callable[..., tuple[str, str, dict[str, str]]]
 ROW: dict[str, Any] = {
@@ -166,6 +167,8 @@ def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path, pa
 
 
 def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
+    write_trial(sweep, "learning_rate=0.3+seed=0", 0.3, [9.0, 3.0])
+
     def row(variant: str, difference: float | None, is_clear: bool) -> dict[str, Any]:
         loss = None if difference is None else {**ROW["loss"], "mean": 4 + difference}
         changes = {"variant": variant, "difference": difference, "is_clear": is_clear}
@@ -184,8 +187,10 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
         "muon (-0.5000); not told apart from the base: qk-norm (+0.0500); clearly worse: silu "
         "(+0.2500); no run came to its end: no-norm.",
     ]
+    (verdict,) = comparison_document(make_report([sweep])).verdicts
+    assert verdict.label == verdict.number == ""
     (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
-    assert "alone has finished" in make_report([sweep]).verdicts[0]
+    assert "has the lowest training loss" in make_report([sweep]).verdicts[0]
 
 
 def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(

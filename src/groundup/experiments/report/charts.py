@@ -120,7 +120,8 @@ def y_range_of(lines: Sequence[Line], farthest: float) -> tuple[float, float] | 
     ]
     room = max([room, *widths])
     # The top is kept for crosses.
-    return low - room, high + (1.5 if any(line.crosses for line in lines) else 1.0) * room
+    top = high + (1.5 if any(line.crosses for line in lines) else 1.0) * room
+    return _rounded(low - room), _rounded(top)
 
 
 def chart_over(x_name: str, y_name: str, lines: Sequence[Line]) -> Chart:
@@ -166,7 +167,7 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"color": "var(--text-muted)", "size": 12},
-        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
+        "margin": {"l": 64, "r": 16, "t": 40, "b": 48},
         "hovermode": "closest",
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
         "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
@@ -201,8 +202,7 @@ def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
     name, color = markup(line.label), line.color
 
     def scatter(points: Iterable[Point], **look: Any) -> dict[str, Any]:
-        """As exact as a chart can show, in as few digits."""
-        xs, ys = ([float(f"{value:.5g}") for value in axis] for axis in columns_of(points))
+        xs, ys = ([*map(_rounded, axis)] for axis in columns_of(points))
         return {"type": "scatter", "legendgroup": name, "name": name, "x": xs, "y": ys, **look}
 
     behind = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
@@ -236,6 +236,12 @@ def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
         marker = {**look, "symbol": "x-thin-open"}
         data.append(scatter(crosses, **beside, hovertext="diverged", marker=marker))
     return data
+
+
+def _rounded(value: float) -> float:
+    """As exact as a chart can show, in as few digits. What lies at an end of the range must not
+    lie beyond it after rounding, so that is rounded too."""
+    return float(f"{value:.5g}")
 
 
 def columns_of(points: Iterable[Point]) -> tuple[list[float], list[float]]:

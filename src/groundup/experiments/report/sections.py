@@ -114,13 +114,14 @@ def comparison_document(report: Report) -> Document:
 
 
 def _verdicts(report: Report) -> tuple[Verdict, ...]:
+    """The sentences, those about a group with its number; one about an ablation has none."""
     told = report.winners or (report.groups if len(report.groups) == 1 else ())
-    numbers = [(group.label, show_interval(group.best)) for group in told if group.best]
-    numbers += [("", "")] * len(report.verdicts)
-    return tuple(
-        Verdict(text, label, number, report.measure_name)
-        for text, (label, number) in zip(report.verdicts, numbers, strict=False)
-    )
+    numbers = {group.label: show_interval(group.best) for group in told if group.best}
+    verdicts = []
+    for text in report.verdicts:
+        label = next((label for label in numbers if text.startswith(f"{label} ")), "")
+        verdicts.append(Verdict(text, label, numbers.get(label, ""), report.measure_name))
+    return tuple(verdicts)
 
 
 def results_table(report: Report) -> Table:
