@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,7 +214,7 @@ def test_the_command_writes_the_page_and_markdown(
 
 def test_bad_arguments_are_named_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for changes, complaint in (
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"out": (tmp_path,)}, "is a folder"),
         ({"out": (tmp_path / "study.csv",)}, r"must end in \.json or \.html"),
         ({"markdown": tmp_path / "file"}, "is a file"),
@@ -221,6 +222,8 @@ def test_bad_arguments_are_named_first(tmp_path: Path) -> None:
         ({"corpora": ()}, "at least one corpus"),
         ({}, r"none\.txt does not exist"),
         *(({"megabytes": size}, "above 0") for size in (0, float("nan"), float("inf"))),
-    ):
+    ]
+    for changes, complaint in mistakes:
+        given: dict[str, Any] = {"corpora": ("none.txt",), "vocab_sizes": (300,), **changes}
         with pytest.raises(GroundupError, match=complaint):
-            run(Arguments(**{"corpora": ("none.txt",), "vocab_sizes": (300,), **changes}))
+            run(Arguments(**given))
