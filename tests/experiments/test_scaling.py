@@ -58,8 +58,9 @@ def test_a_power_law_is_found_again(factor: float, exponent: float) -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(DataError, match="three sizes, but there are 2"):
-        fit_parabola([1e6, 2e6, 2e6], [1, 2, 3])
+    rungs = [Rung(1e15, 64, 1, size, 1, 0.01, 2.0) for size in (1, 2, 2)]
+    with pytest.raises(DataError, match=r"of 1e\+15 FLOPs needs .* three sizes, but there are 2"):
+        fit_budgets([1e15], rungs)
     with pytest.raises(DataError, match="two different points"):
         fit_power_law([1e12, 1e12], [1, 2])
 
@@ -144,9 +145,12 @@ def test_a_flag_that_no_sweep_can_have_is_named(changes: dict[str, Any], complai
         scaling_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
 
 
+LADDER = (1e15, 1e16, 1e17)
+
+
 def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[Rung]:
     rungs = []
-    for budget in (1e15, 1e16, 1e17):
+    for budget in LADDER:
         for size in sizes:
             distance = math.log(size) - math.log(size_law.at(budget))
             loss = loss_law.at(budget) + 0.05 * distance**2
@@ -157,7 +161,7 @@ def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[R
 def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
     size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
     sizes = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
-    fits = fit_budgets(rungs_of(size_law, loss_law, sizes))
+    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, sizes))
     assert all(fit.is_inside for fit in fits)
     sizes_found, losses_found = fit_laws(fits)
     assert sizes_found.exponent == pytest.approx(0.5) and losses_found.exponent == pytest.approx(
@@ -172,7 +176,7 @@ def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
 
 def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
     law = PowerLaw(0.1, 0.5)
-    fits = fit_budgets(rungs_of(law, PowerLaw(20.0, -0.05), [100_000, 200_000, 400_000]))
+    fits = fit_budgets(LADDER, rungs_of(law, PowerLaw(20.0, -0.05), [100_000, 200_000, 400_000]))
     assert not any(fit.is_inside for fit in fits)
     assert all(fit.best_parameters == 400_000 for fit in fits)
 
@@ -180,7 +184,7 @@ def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
 def test_a_bound_does_not_bend_the_laws() -> None:
     size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
     # The best size for the first budget, three million, is smaller than all of these.
-    fits = fit_budgets(rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
+    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
     assert [fit.is_inside for fit in fits] == [False, True, True]
     sizes, losses = fit_laws(fits)
     assert sizes.exponent == pytest.approx(0.5) and losses.exponent == pytest.approx(-0.05)

@@ -49,11 +49,6 @@ def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float
 
     None where the parabola bends the wrong way. It is exact through three points.
     """
-    if len(set(sizes)) < 3:
-        raise DataError(
-            f"a parabola needs losses of three sizes, but there are {len(set(sizes))}: train more "
-            f"sizes, or lower the learning rate if some diverged"
-        )
     logs = numpy.log(numpy.asarray(sizes, dtype=float))
     # Centred, for the squares of large logarithms are nearly alike.
     middle = float(logs.mean())

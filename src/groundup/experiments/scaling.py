@@ -6,7 +6,7 @@ one, which is then trained to see if they hold.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +151,8 @@ def budget_of(name: str) -> float:
 def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
     """The shape of a width and the steps that spend the budget on it."""
     settings = shape(base.model, width)
-    flops_per_step = base.tokens_per_step * training_flops_per_token(
-        model_with(base.model, settings)
-    )
-    num_steps = round(budget / flops_per_step)
+    flops_per_token = training_flops_per_token(model_with(base.model, settings))
+    num_steps = round(budget / (base.tokens_per_step * flops_per_token))
     if num_steps < _FEWEST_STEPS:
         raise ConfigError(
             f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
@@ -179,8 +177,7 @@ def run_scaling(
     if outcome.stopped_by is not None:
         return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
     rungs = make_rungs(spec, outcome.results)
-    check_rungs(spec, rungs)
-    fits = fit_budgets(rungs)
+    fits = fit_budgets(dict.fromkeys(map(budget_of, spec.variants)), rungs)
     size_law, loss_law = fit_laws(fits)
     floor_fit = fit_floor(fits)
     prediction = predict_next(base_config(spec), fits, size_law, loss_law, floor_fit)
@@ -219,25 +216,22 @@ def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
     return sorted(best.values(), key=lambda rung: (rung.budget_flops, rung.num_parameters))
 
 
-def check_rungs(spec: SweepConfig, rungs: Sequence[Rung]) -> None:
-    """Raise for a budget that too few sizes came to their end with."""
-    for budget in dict.fromkeys(map(budget_of, spec.variants)):
-        sizes = {rung.num_parameters for rung in rungs if rung.budget_flops == budget}
-        if len(sizes) < 3:
-            raise DataError(
-                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
-                f"{len(sizes)}: see why the others did not finish; lower the learning rate if "
-                f"they diverged, or add widths"
-            )
+def fit_budgets(budgets: Iterable[float], rungs: Sequence[Rung]) -> list[BudgetFit]:
+    """A parabola for each budget; one that bends the wrong way takes the best size it has.
 
-
-def fit_budgets(rungs: Sequence[Rung]) -> list[BudgetFit]:
-    """A parabola for each budget; one that bends the wrong way takes the best size it has."""
+    A budget that too few sizes came to their end with is a DataError.
+    """
     fits = []
-    for budget in sorted({rung.budget_flops for rung in rungs}):
+    for budget in budgets:
         here = [rung for rung in rungs if rung.budget_flops == budget]
         sizes = [float(rung.num_parameters) for rung in here]
         losses = [rung.loss for rung in here]
+        if len(set(sizes)) < 3:
+            raise DataError(
+                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
+                f"{len(set(sizes))}: see why the others did not finish; lower the learning rate "
+                f"if they diverged, or add widths"
+            )
         best = fit_parabola(sizes, losses)
         # Far outside the ladder a parabola means nothing: its best rung is all that is known.
         is_inside = best is not None and min(sizes) <= best[0] <= max(sizes)
