@@ -11,7 +11,7 @@ from groundup.cli.parsing import parse_arguments
 from groundup.cli.temperatures import Arguments, run
 from groundup.data.shards import open_shards
 from groundup.errors import GroundupError
-from groundup.experiments.temperatures import unseen_documents
+from groundup.experiments.reference_text import unseen_documents
 from groundup.generation import LanguageModel
 from groundup.runs.folder import RunFolder
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import DataError
+from groundup.experiments.reference_text import measure_words, read_reference, words_of
 from groundup.experiments.report.charts import Chart
 from groundup.experiments.report.document import Figure
 from groundup.experiments.report.markdown_page import render_markdown
@@ -23,11 +24,8 @@ from groundup.experiments.temperatures import (
     Conditions,
     Setting,
     generate_drafts,
-    measure_words,
-    read_reference,
     settings_of,
     study_run,
-    words_of,
 )
 from groundup.generation import GenerationSettings, LanguageModel
 from groundup.generation.scoring import log_probabilities

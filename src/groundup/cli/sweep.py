@@ -171,8 +171,7 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", states: "Mapping[str,
 def print_outcome(folder: Path) -> None:
     """The results of the report about the sweep, what came out of it, and where everything lies."""
     from groundup.cli.report import print_document_table, print_lines
-    from groundup.experiments.report.comparison import make_report
-    from groundup.experiments.report.sections import results_table
+    from groundup.experiments.report.comparison import make_report, results_table
 
     report = make_report([folder])
     print_document_table(results_table(report))

@@ -126,14 +126,8 @@ def make_study(arguments: Arguments) -> dict[str, Any]:
     """All runs, one after another; mistakes are told before the first text."""
     from groundup.cli.generate import load_to_write
     from groundup.cli.progress import progress_bar
-    from groundup.experiments.temperatures import (
-        Conditions,
-        Reference,
-        read_reference,
-        settings_of,
-        study_run,
-        unseen_documents,
-    )
+    from groundup.experiments.reference_text import Reference, read_reference, unseen_documents
+    from groundup.experiments.temperatures import Conditions, settings_of, study_run
     from groundup.runs.folder import RunFolder
 
     settings = settings_of(arguments.temperatures, arguments.top_p)

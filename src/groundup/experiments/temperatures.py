@@ -1,38 +1,26 @@
 """What the temperature does to the texts of a model: how sure, how varied, how long they are.
 
 Each setting generates the same number of texts with the same seeds; text that people wrote may be
-measured beside them. A study is a JSON value, as `groundup temperatures --out` writes it; a word is
-a run of letters, digits and the hyphens or apostrophes inside it, in lower case.
+measured beside them. A study is a JSON value, as `groundup temperatures --out` writes it.
 """
 
 import itertools
 import math
-import os
-import re
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from groundup.data.shards import content_id, open_shards
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError
+from groundup.experiments.reference_text import Measured, Reference, measure_words, words_of
 from groundup.experiments.report.text import shorten
 from groundup.experiments.results.statistics import confidence_interval
 from groundup.generation import GenerationRequest, GenerationSettings, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature, not_finite
-from groundup.runs.folder import RunFolder
-from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 
 # As many rows at once as a step carries without slowing much.
 _MOST_ROWS = 64
-_MOST_REFERENCE_IDS = 1 << 20
-_WORD = re.compile(r"\w+(?:['’-]\w+)*")
-
-Measured = dict[str, float | None]
-"""Metrics of a text by name; one is None where the text is too short for it."""
 
 
 class Setting(NamedTuple):
@@ -64,15 +52,6 @@ class Conditions:
             raise ConfigError(f"the number of texts is {self.num_texts}; it must be 1 or more")
         if self.max_tokens < 1:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
-
-
-class Reference(NamedTuple):
-    """Every word of some files, if there are files, and documents of a kind with the model's."""
-
-    words: frozenset[str] | None
-    documents: tuple[str, ...]
-    is_unseen: bool = False
-    """Whether the documents are known to be none that the model learned from."""
 
 
 def settings_of(temperatures: Sequence[float], top_ps: Sequence[float]) -> list[Setting]:
@@ -128,65 +107,6 @@ def study_run(
         "reference": measured,
         "reference_is_unseen": reference is not None and reference.is_unseen,
     }
-
-
-def read_reference(path: str | os.PathLike[str], num_documents: int) -> Reference:
-    """Read files of any form that data is prepared from; one without words is a DataError."""
-    words: set[str] = set()
-    documents: list[str] = []
-    for batch in read_document_batches([path]):
-        for begin, end in batch.bounds.tolist():
-            document = bytes(batch.data[begin:end]).decode("utf-8")
-            found = words_of(document)
-            words.update(found)
-            if found and len(documents) < num_documents:
-                documents.append(document)
-    if not words:
-        raise DataError(f"there are no words in {path}: name a file with text for a reference")
-    return Reference(frozenset(words), tuple(documents))
-
-
-def unseen_documents(run: RunFolder, tokenizer: Tokenizer, num_documents: int) -> tuple[str, ...]:
-    """The first documents with words of the validation split beside what a run learned from; none
-    where there is no such split, or what it learned from is no longer there as it was."""
-    try:
-        split = open_shards(run.read_config().data.shards, "validation", tokenizer)
-    except DataError:
-        return ()
-    learned_from = run.read_environment().get("data")
-    if not isinstance(learned_from, dict) or learned_from.get("content") != content_id(split.index):
-        return ()
-    ids = split.read(0, min(_MOST_REFERENCE_IDS, split.num_ids))
-    ends = np.flatnonzero(ids == split.index.end.id)
-    pieces = np.split(ids, ends)
-    texts = (tokenizer.decode(piece[number > 0 :]) for number, piece in enumerate(pieces))
-    return tuple(itertools.islice((text for text in texts if words_of(text)), num_documents))
-
-
-def words_of(text: str, begin: int = 0) -> list[str]:
-    """The words of a text that end after index `begin`: the first may have begun before it."""
-    return [match[0].lower() for match in _WORD.finditer(text) if match.end() > begin]
-
-
-def measure_words(texts: Sequence[Sequence[str]]) -> list[Measured]:
-    """How varied the words of each of some texts are, alone and beside those of the others."""
-
-    def n_grams(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
-        return [tuple(words[index : index + length]) for index in range(len(words) - length + 1)]
-
-    holders = Counter(gram for words in texts for gram in set(n_grams(words, 3)))
-    measured = []
-    for words in texts:
-        metrics: Measured = {}
-        for length in (1, 2, 3):
-            grams = n_grams(words, length)
-            metrics[f"distinct_{length}_grams"] = len(set(grams)) / len(grams) if grams else None
-        threes, fours = n_grams(words, 3), n_grams(words, 4)
-        own = sum(holders[gram] == 1 for gram in threes)
-        metrics["own_3_grams"] = own / len(threes) if threes and len(texts) > 1 else None
-        metrics["repeated_4_grams"] = 1 - len(set(fours)) / len(fours) if fours else None
-        measured.append(metrics)
-    return measured
 
 
 def mean_metrics(measured: Sequence[Measured]) -> dict[str, dict[str, Any] | None]:

@@ -1,6 +1,6 @@
 """Runs compared: what was run and why, what came of it, and what a reader must know first.
 
-The sections with its tables and charts are `sections`.
+The other sections with their tables and charts are `sections`.
 """
 
 from collections.abc import Sequence
@@ -8,16 +8,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from groundup.experiments.report.charts import Chart
+from groundup.experiments.report.curves import assign_styles
+from groundup.experiments.report.document import Cell, Mark, Row, Table
 from groundup.experiments.report.setting_chart import setting_chart
 from groundup.experiments.report.studies import Study, read_studies
-from groundup.experiments.report.text import show_interval, show_loss
+from groundup.experiments.report.text import show_count, show_interval, show_loss, shown
 from groundup.experiments.results.groups import Group, Measure, choose_measure, group_runs
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult
+from groundup.experiments.results.statistics import Interval
+from groundup.runtime import format_duration
 
 _MOST_NAMES = 6
 # A last loss this much above the best one is more than the jitter of a measurement.
 _RISEN = 1.01
+STATES = {
+    "finished": ("✓", "finished"),
+    "running": ("◔", "still training"),
+    "unfinished": ("◑", "unfinished"),
+    "diverged": ("✕", "diverged"),
+    "pruned": ("✂", "pruned"),
+    "failed": ("!", "failed"),
+    "empty": ("○", "no metrics yet"),
+}
 MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 
 
@@ -98,6 +111,50 @@ def make_report(
     report.verdicts += [study.verdict for study in studies if study.verdict]
     report.warnings = [*_warnings(report), *found.notes, *study_notes]
     return report
+
+
+def results_table(report: Report) -> Table:
+    """The groups from best to worst."""
+    name, styles = report.measure_name, assign_styles(report.groups)
+    rows: list[Row] = []
+    for group in report.groups:
+        seeds = ", ".join(map(str, group.seeds))
+        note = f"{len(group.seeds)} seeds: {seeds}" if len(group.seeds) > 1 else ""
+        rows.append(
+            {
+                "Runs": Cell(group.label, note, _marks(report, group), style=styles[group.label]),
+                f"Best {name} ± 95%": Cell(show_interval(group.best), is_strong=group.is_winner),
+                f"Last {name}": show_interval(group.last(report.measure)),
+                "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
+                "Training loss": show_interval(group.last("loss")),
+                "Tokens": shown(show_count, _mean(group.last("tokens"))),
+                "Wall clock": shown(format_duration, _mean(group.last("wall_seconds"))),
+            }
+        )
+    return Table.of(f"Results, best {name} first", rows, "results")
+
+
+def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
+    marks = [Mark("★", "best", "winner")] if group.is_winner else []
+    if "tied" in group.marks:
+        marks.append(Mark("≈", "not told apart from the best", "tied"))
+    for state, (sign, word) in STATES.items():
+        count = num_in(group.runs, state)
+        if count and state != "finished":
+            of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
+            marks.append(Mark(sign, word + of_all, state))
+    if len(report.data_ids) > 1:
+        marks.append(Mark("▤", report.data_name(group.data_id), "data"))
+    return tuple(marks)
+
+
+def num_in(runs: Sequence[RunResult], state: str) -> int:
+    """How many of the runs are in a state."""
+    return sum(run.outcome.state == state for run in runs)
+
+
+def _mean(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.mean
 
 
 def list_names(names: Sequence[str]) -> str:

@@ -7,8 +7,15 @@ from dataclasses import replace
 
 from groundup.config import flatten
 from groundup.experiments.report.charts import Chart
-from groundup.experiments.report.comparison import Report, list_names, run_notes
-from groundup.experiments.report.curves import AXES, assign_styles, learning_curves, thin_evenly
+from groundup.experiments.report.comparison import (
+    STATES,
+    Report,
+    list_names,
+    num_in,
+    results_table,
+    run_notes,
+)
+from groundup.experiments.report.curves import AXES, learning_curves, thin_evenly
 from groundup.experiments.report.document import (
     Block,
     Cell,
@@ -36,14 +43,12 @@ from groundup.experiments.report.text import (
     slug,
 )
 from groundup.experiments.results.groups import (
-    Group,
     shared_settings,
     show_setting,
     usual_values,
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
-from groundup.experiments.results.statistics import Interval
 from groundup.planner.duration import EXPECTED_MFU
 from groundup.planner.quantities import show_bytes
 from groundup.runs.metrics import Sample
@@ -57,15 +62,6 @@ _METRICS = {
     "gradient_norm": "Gradient norm",
     "tokens_per_second": "Tokens per second",
 }
-_STATES = {
-    "finished": ("✓", "finished"),
-    "running": ("◔", "still training"),
-    "unfinished": ("◑", "unfinished"),
-    "diverged": ("✕", "diverged"),
-    "pruned": ("✂", "pruned"),
-    "failed": ("!", "failed"),
-    "empty": ("○", "no metrics yet"),
-}
 _NUM_COLUMNS = 7
 _MOST_GROUPS_OPEN, _MOST_EARLIER = 4, 12
 _TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
@@ -76,7 +72,7 @@ def comparison_document(report: Report) -> Document:
     runs = report.runs
     devices = dict.fromkeys(str(run.environment.get("device", "")) for run in runs)
     device = ", ".join(filter(None, devices))
-    num_runs, finished = len(runs), _num_in(runs, "finished")
+    num_runs, finished = len(runs), num_in(runs, "finished")
     flops = sum(run.cost.flops or 0 for run in runs)
     facts = {
         "Runs": f"{num_runs}" if finished == num_runs else f"{finished} of {num_runs} finished",
@@ -122,41 +118,6 @@ def _verdicts(report: Report) -> tuple[Verdict, ...]:
         label = next((label for label in numbers if text.startswith(f"{label} ")), "")
         verdicts.append(Verdict(text, label, numbers.get(label, ""), report.measure_name))
     return tuple(verdicts)
-
-
-def results_table(report: Report) -> Table:
-    """The groups from best to worst."""
-    name, styles = report.measure_name, assign_styles(report.groups)
-    rows: list[Row] = []
-    for group in report.groups:
-        seeds = ", ".join(map(str, group.seeds))
-        note = f"{len(group.seeds)} seeds: {seeds}" if len(group.seeds) > 1 else ""
-        rows.append(
-            {
-                "Runs": Cell(group.label, note, _marks(report, group), style=styles[group.label]),
-                f"Best {name} ± 95%": Cell(show_interval(group.best), is_strong=group.is_winner),
-                f"Last {name}": show_interval(group.last(report.measure)),
-                "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
-                "Training loss": show_interval(group.last("loss")),
-                "Tokens": shown(show_count, _mean(group.last("tokens"))),
-                "Wall clock": shown(format_duration, _mean(group.last("wall_seconds"))),
-            }
-        )
-    return Table.of(f"Results, best {name} first", rows, "results")
-
-
-def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
-    marks = [Mark("★", "best", "winner")] if group.is_winner else []
-    if "tied" in group.marks:
-        marks.append(Mark("≈", "not told apart from the best", "tied"))
-    for state, (sign, word) in _STATES.items():
-        count = _num_in(group.runs, state)
-        if count and state != "finished":
-            of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
-            marks.append(Mark(sign, word + of_all, state))
-    if len(report.data_ids) > 1:
-        marks.append(Mark("▤", report.data_name(group.data_id), "data"))
-    return tuple(marks)
 
 
 def _curves(report: Report) -> Section:
@@ -299,7 +260,7 @@ def _environment(report: Report) -> tuple[Block, ...]:
 def _runs(report: Report) -> Table:
     rows: list[Row] = []
     for run in report.runs:
-        sign, word = _STATES[run.outcome.state]
+        sign, word = STATES[run.outcome.state]
         rows.append(
             {
                 "Run": Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
@@ -343,11 +304,3 @@ def _command(run: RunResult) -> str:
     words = [str(word) for word in command]
     program = words[0].rpartition("/")[2]
     return shlex.join(["groundup" if program == "__main__.py" else program, *words[1:]])
-
-
-def _num_in(runs: Sequence[RunResult], state: str) -> int:
-    return sum(run.outcome.state == state for run in runs)
-
-
-def _mean(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.mean
