@@ -192,6 +192,8 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             spec.num_trials,
         )
     points, names = folder.proposals(spec), list[str | None]()
+    for point in () if folder.proposals_file.exists() else points:
+        folder.add_proposal(point)
     for number in range(max(len(points), spec.num_trials)):
         if number == len(points):
             points.append(propose(spec, points, _endings(spec, folder, names)))
