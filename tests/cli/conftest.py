@@ -1,6 +1,8 @@
 """A small corpus with its tokenizer and shards, and the settings of a run that takes a second."""
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,27 @@ def folder_of_run(tmp_path_factory: pytest.TempPathFactory, small_config: Path) 
     words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
     assert main(["train", *words]) == 0
     return folder
+
+
+@pytest.fixture
+def metrics_only(repository: Path) -> Callable[[Path, bool], list[str]]:
+    """The command of a trial that writes metrics as a formula gives them, and no weights."""
+    script = str(repository / "tests" / "experiments" / "metrics_only.py")
+
+    def command(config_file: Path, resume: bool) -> list[str]:
+        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
+
+    return command
+
+
+@pytest.fixture
+def write_sweep(small_config: Path, tmp_path: Path) -> Callable[..., str]:
+    """`write_sweep(grid=…)`: the file of a sweep around the small run."""
+
+    def write(**values: Any) -> str:
+        file = tmp_path / "sweep.yaml"
+        sweep = {"name": "small", "base": str(small_config), **values}
+        file.write_text(yaml.safe_dump(sweep, sort_keys=False), "utf-8")
+        return str(file)
+
+    return write

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,16 @@ import pytest
 from groundup.cli.main import main
 from groundup.experiments import ablation
 from groundup.experiments.ablation import run_ablation
+from groundup.experiments.runner import Command
 
 
 @pytest.fixture(autouse=True)
-def with_metrics_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(repository / "tests" / "experiments" / "metrics_only.py")
-
-    def command(config_file: Path, resume: bool) -> list[str]:
-        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
-
-    monkeypatch.setattr(ablation, "run_ablation", functools.partial(run_ablation, command=command))
+def with_metrics_only(
+    metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ablation, "run_ablation", functools.partial(run_ablation, command=metrics_only)
+    )
     monkeypatch.chdir(tmp_path)
 
 

@@ -48,18 +48,6 @@ def test_markdown_alone_writes_no_page(here: Path) -> None:
     assert list((here / "docs" / "two_runs").glob("*.svg"))
 
 
-def test_a_report_anew_leaves_no_picture_of_before_and_what_others_drew(here: Path) -> None:
-    report("runs", "--markdown", "docs", "--title", "Two runs")
-    drawings = here / "docs" / "two_runs"
-    (drawings / "loss_by_step.svg").rename(drawings / "loss_by_moon.svg")
-    (drawings / "loss_by_sun.svg").write_text('<svg class="chart" xmlns="…"/>')
-    (drawings / "by_hand.svg").write_text("<svg/>")
-    report("runs", "--markdown", "docs", "--title", "Two runs")
-    names = {path.name for path in drawings.iterdir()}
-    assert not {"loss_by_moon.svg", "loss_by_sun.svg"} & names
-    assert {"by_hand.svg", "loss_by_step.svg"} <= names
-
-
 def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
     report("runs")

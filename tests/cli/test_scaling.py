@@ -2,13 +2,13 @@
 
 import functools
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from groundup.cli.main import main
 from groundup.experiments import scaling
+from groundup.experiments.runner import Command
 from groundup.experiments.scaling import run_scaling
 from groundup.files import read_json_lines
 
@@ -17,13 +17,12 @@ LADDER = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
 
 
 @pytest.fixture(autouse=True)
-def with_metrics_only(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = str(repository / "tests" / "experiments" / "metrics_only.py")
-
-    def command(config_file: Path, resume: bool) -> list[str]:
-        return [sys.executable, script, str(config_file), *(["--resume"] if resume else [])]
-
-    monkeypatch.setattr(scaling, "run_scaling", functools.partial(run_scaling, command=command))
+def with_metrics_only(
+    metrics_only: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        scaling, "run_scaling", functools.partial(run_scaling, command=metrics_only)
+    )
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from groundup.cli.main import main
 from groundup.cli.sweep import exit_status
@@ -28,50 +27,6 @@ def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def write_sweep(small_config: Path, tmp_path: Path) -> Callable[..., str]:
-    def write(**values: Any) -> str:
-        file = tmp_path / "sweep.yaml"
-        sweep = {"name": "small", "base": str(small_config), **values}
-        file.write_text(yaml.safe_dump(sweep, sort_keys=False), "utf-8")
-        return str(file)
-
-    return write
-
-
-def test_a_dry_run_lists_the_trials_and_makes_nothing(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    spec = write_sweep(grid={"batch_size": [2, 4]}, seeds=[0, 1])
-    assert main(["sweep", spec, "--dry-run"]) == 0
-    page = capsys.readouterr().out
-    assert "batch_size=4+seed=1" in page and "4 trials" in page
-    assert not (tmp_path / "sweeps").exists()
-
-
-def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = SweepFolder("sweeps/small")
-    begun = folder.runs / "batch_size=4+seed=0"
-    begun.mkdir(parents=True)
-    (begun / "config.yaml").touch()
-    for size, status in ((2, "finished"), (4, "failed"), (8, "diverged")):
-        point = f"batch_size={size}"
-        folder.add_record(TrialRecord(f"{point}+seed=0", point, status, 0))  # type: ignore[arg-type]
-    for length in ({}, {"minutes": 2}):
-        spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, **length)
-        assert main(["sweep", spec, "--dry-run"]) == 0
-        *trials, sum_of_left, time = capsys.readouterr().out.splitlines()[2:]
-        states = [" ".join(line.split()[-2:]) for line in trials]
-        assert [state.split()[-1] for state in states[:3]] == ["finished", "begun", "diverged"]
-        assert states[3] == "to run"
-        assert "2 of 4 trials are left" in sum_of_left
-        assert " for the 2 trials left, one after another, " in time
-    assert sum_of_left.split()[-1] == "4"
-    assert time.startswith("4.0 minutes for the 2 trials left") and "2 minutes each: less" in time
-
-
 def test_a_sweep_of_which_every_trial_failed_is_no_success(
     write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,21 +38,6 @@ def test_a_sweep_of_which_every_trial_failed_is_no_success(
     # One that came to its end is a result, whatever became of the others.
     SweepFolder("sweeps/small").add_record(TrialRecord("other", "other", "finished", 0))
     assert exit_status(None, Path("sweeps/small")) == 0
-
-
-def test_a_dry_run_of_equal_times_tells_minutes(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = write_sweep(grid={"batch_size": [2, 4]}, minutes=1.5)
-    assert main(["sweep", spec, "--dry-run"]) == 0
-    page = capsys.readouterr().out
-    assert "minutes" in page and "tokens" not in page
-    assert page.splitlines()[-2].split() == ["2", "trials", "3"]
-    pytest.importorskip("optuna")
-    ranges = {"optimizer.learning_rate": {"low": 1e-3, "high": 1e-2}}
-    drawn = write_sweep(ranges=ranges, sampler="tpe", num_trials=4, minutes=1.5)
-    assert main(["sweep", drawn, "--dry-run"]) == 0
-    assert "1.5 minutes for each trial" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Dry runs of sweep, ablate and scaling: they refuse what a run refuses, and write nothing."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import yaml
 from groundup.cli.main import main
 from groundup.config import load_settings
 from groundup.experiments.ablation import ablation_spec
-from groundup.experiments.ladder import scaling_spec
 from groundup.experiments.runner import Command
+from groundup.experiments.scaling import scaling_spec
 from groundup.experiments.spec import SweepConfig, load_sweep
 from groundup.experiments.sweep import run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
@@ -27,22 +26,6 @@ LADDER: dict[str, Any] = {"budgets": [8e7, 1.6e8], "widths": [8, 16, 24]}
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def write_sweep(small_config: Path, tmp_path: Path) -> WriteSweep:
-    def write(**values: Any) -> str:
-        file = tmp_path / "sweep.yaml"
-        file.write_text(yaml.safe_dump({"name": "small", "base": str(small_config), **values}))
-        return str(file)
-
-    return write
-
-
-@pytest.fixture
-def metrics_only(repository: Path) -> Command:
-    script = str(repository / "tests" / "experiments" / "metrics_only.py")
-    return lambda config_file, resume: [sys.executable, script, str(config_file)]
 
 
 def begin(spec: SweepConfig) -> None:
@@ -63,6 +46,36 @@ def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("error: ")
     return err.splitlines()[-1]
+
+
+def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
+    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = write_sweep(grid={"batch_size": [2, 4]}, seeds=[0, 1])
+    assert main(["sweep", spec, "--dry-run"]) == 0
+    page = capsys.readouterr().out
+    assert "batch_size=4+seed=1" in page and "4 trials" in page and not Path("sweeps").exists()
+
+    folder = SweepFolder("sweeps/small")
+    begun = folder.runs / "batch_size=4+seed=0"
+    begun.mkdir(parents=True)
+    (begun / "config.yaml").touch()
+    for size, status in ((2, "finished"), (4, "failed"), (8, "diverged")):
+        point = f"batch_size={size}"
+        folder.add_record(TrialRecord(f"{point}+seed=0", point, status, 0))  # type: ignore[arg-type]
+    for length in ({}, {"minutes": 2}):
+        spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, **length)
+        assert main(["sweep", spec, "--dry-run"]) == 0
+        page = capsys.readouterr().out
+        *trials, sum_of_left, time = page.splitlines()[2:]
+        states = [" ".join(line.split()[-2:]) for line in trials]
+        assert [state.split()[-1] for state in states[:3]] == ["finished", "begun", "diverged"]
+        assert states[3] == "to run"
+        assert "2 of 4 trials are left" in sum_of_left
+        assert " for the 2 trials left, one after another, " in time
+    assert sum_of_left.split()[-1] == "4"
+    assert time.startswith("4.0 minutes for the 2 trials left") and "2 minutes each: less" in time
+    assert "tokens" not in page
 
 
 def test_a_changed_base_is_refused_by_a_dry_run_in_the_same_words(
@@ -120,6 +133,8 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     pytest.importorskip("optuna")
     ranges = {RATE: {"low": 1e-3, "high": 0.1, "scale": "log"}}
     search: dict[str, Any] = {"sampler": "tpe", "ranges": ranges, "seeds": [0, 1]}
+    assert main(["sweep", write_sweep(**search, num_trials=2, minutes=1.5), "--dry-run"]) == 0
+    assert "1.5 minutes for each trial" in capsys.readouterr().out
     spec = write_sweep(**search, num_trials=2)
     assert main(["sweep", spec, "--dry-run"]) == 0
     page = capsys.readouterr().out
@@ -152,22 +167,6 @@ def test_what_a_search_leaves_out_is_not_left(
         run_sweep(load_sweep(spec), Path("sweeps") / name, command=metrics_only)
         assert main(["sweep", spec, "--dry-run"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == [f"trials: {counts}"]
-
-
-def test_another_search_is_refused_by_a_dry_run_in_the_same_words(
-    write_sweep: WriteSweep, capsys: pytest.CaptureFixture[str], metrics_only: Command
-) -> None:
-    pytest.importorskip("optuna")
-    search: dict[str, Any] = {"sampler": "tpe", "num_trials": 1}
-    spec = write_sweep(**search, grid={"model.num_heads": [1, 2]})
-    run_sweep(load_sweep(spec), Path("sweeps/small"), command=metrics_only)
-    capsys.readouterr()
-    before = files()
-    changed = write_sweep(**search, grid={"model.num_heads": [2, 4]})
-    error = error_of(capsys, "sweep", changed, "--dry-run")
-    assert "the search in sweeps/small/optuna.jsonl has tried model.num_heads" in error
-    assert error_of(capsys, "sweep", changed) == error
-    assert files() == before
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], []])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from groundup.cli.main import main
 from groundup.cli.parsing import parse_arguments
 from groundup.cli.temperatures import Arguments, run
 from groundup.data.shards import open_shards
@@ -18,11 +17,10 @@ from groundup.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, folder_of_run: Path) -> Path:
     """A folder with the run runs/small in it, and one that has no checkpoint."""
     folder = tmp_path_factory.mktemp("temperatures")
-    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
-    assert main(["train", *words]) == 0
+    shutil.copytree(folder_of_run / "runs", folder / "runs")
     (folder / "runs" / "empty").mkdir()
     for name in ("config.yaml", "tokenizer.json"):
         (folder / "runs" / "empty" / name).write_bytes((folder / "runs/small" / name).read_bytes())
@@ -122,9 +120,11 @@ def test_runs_are_taken_once_and_the_prompt_has_a_default(folder: Path, tmp_path
         (["smal"], r"run smal does not exist.* did you mean small\?"),
         (["small", "empty"], "runs/empty has no checkpoint yet"),
         (["small", "--temperatures", "0.5", "-0.1"], "the temperature is -0.1"),
+        (["small", "--temperatures", "nan"], "must be a finite number"),
         (["small", "--temperatures"], "no temperature to generate at"),
+        (["small", "--top-p"], "no top-p to generate at"),
         (["small", "--top-p", "0"], "top-p is 0"),
-        (["small", "--top-p", "1.1"], "top-p is 1.1"),
+        (["small", "--temperatures", "0", "--top-p", "1.1"], "top-p is 1.1"),
         (["small", "--num-samples", "0"], "number of texts is 0"),
         (["small", "--max-tokens", "0"], "max_tokens is 0"),
         (["small", "--prompt", "long " * 40], "more than the context of 16: shorten it"),

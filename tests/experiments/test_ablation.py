@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
 from groundup.experiments import ablation
 from groundup.experiments.ablation import (
     BASE,
     AblationOutcome,
+    TriedRates,
     ablation_spec,
     make_ablations,
     make_rows,
     match_parameters,
+    next_rate,
     run_ablation,
 )
 from groundup.experiments.runner import Command
@@ -84,28 +88,6 @@ def test_all_trials_see_the_same_tokens(make_spec: Any) -> None:
     trials = plan_trials(spec, Path("sweeps/ablations"))
     tokens = {t.config.num_steps * t.config.tokens_per_step for t in trials}
     assert tokens == {32_000} and len(trials) == 8 * 3
-
-
-def test_each_variant_is_repeated_at_its_best_learning_rate_alone(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    spec = ablation_spec(
-        base_config(make_spec()),
-        variants=["qk-norm"],
-        learning_rates=[0.01, 0.001, 1.0],
-        seeds=[0, 1],
-    )
-    path = tmp_path / spec.name
-    outcome = run_ablation(spec, path, command=metrics_only)
-    assert [row.variant for row in outcome.rows] == [BASE, "qk-norm"]
-    for row in outcome.rows:
-        assert row.learning_rate == 0.01 and not row.is_at_edge
-        assert row.loss is not None and row.loss.num_values == 2
-        assert row.difference == 0 and not row.is_clear and row.diverged_at == [1.0]
-    # Three learning rates with the first seed, one with the second, for base and variant.
-    assert len(list((path / "runs").iterdir())) == 8
-    stored = json.loads((path / "ablation.json").read_text())
-    assert stored[0]["loss"]["num_values"] == 2
 
 
 class Launches:
@@ -237,6 +219,83 @@ def test_a_folder_that_kept_to_its_list_is_gone_on_with(
     assert told(outcome)["muon"][:2] == (0.09, True)
 
 
+LIST = [0.001, 0.003, 0.006]
+DOWN = {0.001: 1.0, 0.003: 2.0, 0.006: 3.0}
+UP = {0.001: 4.0, 0.003: 3.0, 0.006: 2.0, 0.012: 1.0, 0.024: 0.5, 0.048: 0.1}
+
+
+@pytest.mark.parametrize(
+    ("losses", "lost", "options", "expected"),
+    [
+        # A best rate inside needs no other; at an end the next is as far as the step there.
+        ({0.001: 3.0, 0.003: 2.0, 0.006: 3.0}, [], {}, None),
+        (DOWN, [], {}, 0.00033),
+        ({0.001: 3.0, 0.003: 2.0, 0.006: 1.0}, [], {}, 0.012),
+        ({0.00033: 0.5, **DOWN}, [], {}, 0.00011),
+        # A side has a limit, and none keeps to the list.
+        (UP, [], {}, None),
+        (UP, [], {"max_extra": 4}, 0.096),
+        (DOWN, [], {"max_extra": 0}, None),
+        # One that diverged ends the way up; where all did, the way is down.
+        ({0.001: 2.0, 0.003: 1.0}, [0.006], {}, None),
+        ({0.001: 2.0, 0.003: 1.5, 0.006: 1.0}, [0.012], {}, None),
+        ({}, LIST, {}, 0.00033),
+        ({}, [0.00011, 0.00033, 3.7e-5, *LIST], {}, None),
+        # One that failed is not asked for again nor passed, in the list itself too.
+        (DOWN, [], {"asked": {*LIST, 0.00033}}, None),
+        ({0.003: 1.0}, [], {}, None),
+        ({0.006: 1.0}, [], {}, 0.012),
+        ({}, [], {}, None),
+        # One rate is a choice.
+        ({0.001: 1.0}, [], {"listed": [0.001, 0.001], "asked": {0.001}}, None),
+    ],
+)
+def test_the_next_learning_rate_lies_beyond_a_best_one_at_an_end(
+    losses: dict[float, float], lost: list[float], options: dict[str, Any], expected: float | None
+) -> None:
+    tried = TriedRates(losses, set(lost))
+    asked = options.get("asked", {*LIST, *tried.rates})
+    listed, max_extra = options.get("listed", LIST), options.get("max_extra", 3)
+    assert next_rate(tried, listed, asked, max_extra) == expected
+
+
+@given(
+    st.floats(1e-6, 10),
+    st.floats(1.0000001, 100),
+    st.integers(0, 5),
+    st.booleans(),
+)
+def test_every_step_leads_outward_and_the_search_ends(
+    low: float, ratio: float, max_extra: int, is_down: bool
+) -> None:
+    listed = [low, low * ratio]
+    losses = {rate: rate if is_down else -rate for rate in listed}
+    tried = TriedRates(losses)
+    for _ in range(max_extra):
+        rate = next_rate(tried, listed, set(tried.rates), max_extra)
+        assert rate is not None
+        assert rate < tried.rates[0] if is_down else rate > tried.rates[-1]
+        losses[rate] = rate if is_down else -rate
+    assert next_rate(tried, listed, set(tried.rates), max_extra) is None
+    assert tried.is_at_edge
+
+
+@pytest.mark.parametrize(
+    ("losses", "lost", "is_at_edge"),
+    [
+        ({0.1: 1.0, 0.2: 2.0}, set(), True),
+        ({0.1: 2.0, 0.2: 1.0}, set(), True),
+        ({0.1: 2.0, 0.2: 1.0}, {0.4}, False),
+        ({0.1: 1.0}, set(), True),
+        ({}, {0.1}, False),
+    ],
+)
+def test_an_edge_is_that_of_the_rates_that_were_tried(
+    losses: dict[float, float], lost: set[float], is_at_edge: bool
+) -> None:
+    assert TriedRates(losses, lost).is_at_edge == is_at_edge
+
+
 def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec: Any) -> None:
     spec = ablation_spec(
         base_config(make_spec()), variants=["no-norm", "muon"], learning_rates=[0.1, 0.2]
@@ -248,6 +307,9 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
         _record("muon", 0.2, 1, "finished", 1.01),
         _record("no-norm", 0.1, 0, "diverged", None),
         _record("no-norm", 0.2, 0, "diverged", None),
+        # Neither a failure nor another seed says which rate is best.
+        _record("base", 0.05, 0, "failed", None),
+        _record("base", 0.2, 1, "finished", 0.1),
     ]
     outcome = SweepOutcome(Path("a"), summarize(records), {r.trial: r for r in records})
     rows = make_rows(spec, outcome)
@@ -255,7 +317,7 @@ def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec:
     base, muon, no_norm = rows
     assert muon.is_clear and muon.difference == pytest.approx(-1.0) and muon.is_at_edge
     assert no_norm.loss is None and no_norm.diverged_at == [0.1, 0.2]
-    assert not base.is_clear and base.difference == 0
+    assert not base.is_clear and base.difference == 0 and base.rates_tried == [0.1]
 
 
 def _record(variant: str, rate: float, seed: int, status: str, loss: float | None) -> TrialRecord:

@@ -1,6 +1,7 @@
 """Charts by plotly and by matplotlib: well formed and harmless, whatever they hold."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +12,13 @@ import pytest
 from groundup.errors import MissingExtraError
 from groundup.experiments.report.charts import (
     Chart,
-    HeatMap,
     Line,
+    chart_over,
     crosses_of,
     plotly_figure,
     y_range_of,
 )
 from groundup.experiments.report.pictures import draw_flop_fractions, draw_picture
-from groundup.experiments.report.setting_chart import chart_over
 from groundup.model.config import PRESETS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -61,6 +61,14 @@ def test_plotly_takes_every_chart_and_no_label_is_a_tag(full_chart: Chart) -> No
     assert [trace["name"] for trace in figure["data"]].count("d") == 2
 
 
+def test_a_cross_at_the_top_is_inside_the_range() -> None:
+    for high in (2.70001, 2.70004, 2.70006, 2.70009, 123.456789):
+        chart = chart_over("rate", "Loss", [Line("", ((1.0, 2.0), (2.0, high)), crosses=(4.0,))])
+        figure = plotly_figure(chart)
+        (top,) = figure["data"][-1]["y"]
+        assert high < top <= figure["layout"]["yaxis"]["range"][1]
+
+
 def test_lines_are_told_apart_without_color() -> None:
     looks = {(Line("", (), style).marker, Line("", (), style).dash) for style in range(8)}
     assert len(looks) == 8
@@ -75,13 +83,15 @@ def test_a_line_that_leaves_the_chart_is_marked_where_it_does() -> None:
     assert (x, y) == (4.0, 2.5)
 
 
-def test_the_beginning_is_shown_where_it_is_not_far_above_the_rest() -> None:
-    assert y_range_of([]) is None
-    near = y_range_of([Line("near", ((1, 5.9), (2, 5.8), (3, 5.7)), 0)])
-    assert near is not None and near[1] > 5.9
+def test_values_far_above_nearly_all_others_lie_above_the_chart() -> None:
+    assert y_range_of([], 2.5) is None
+    near = y_range_of([Line("near", ((1, 9.0), (2, 2.1), (3, 2.0)), 0)], 2.5)
+    assert near is not None and near[1] > 9.0
     falling = tuple((float(x), 2.0 + (90.0 if x < 2 else 0.0) + x / 100) for x in range(50))
-    far = y_range_of([Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)])
+    lines = [Line("far", falling, 0), Line("wild", ((1.0, 1e9),), is_diverged=True)]
+    far, whole = y_range_of(lines, 2.5), y_range_of(lines, math.inf)
     assert far is not None and far[1] < 4.0
+    assert whole is not None and 92.0 < whole[1] < 200.0
 
 
 def test_a_picture_holds_everything_and_is_the_same_again(full_chart: Chart) -> None:
@@ -119,16 +129,6 @@ def test_any_losses_make_a_well_formed_picture(
     texts_of(svg)
     assert "nan" not in svg
     json.dumps(plotly_figure(chart), allow_nan=False)
-
-
-def test_a_heat_map_outlines_cells_and_has_a_bar_for_each_row() -> None:
-    pytest.importorskip("matplotlib")
-    values = ((1.0, 2.0), (3.0, 4.0))
-    chart = HeatMap("Map", ("a", HOSTILE), ("x", "y"), values, frozenset([(1, 0)]), (5.0, 7.0), "s")
-    told = texts_of(draw_picture([chart]))
-    assert {"1.00", "2.00", "3.00", "4.00", "5", "7", "a", "x", "s"} <= set(told)
-    figure = plotly_figure(chart)
-    assert figure["data"][0]["z"] == values and len(figure["layout"]["shapes"]) == 1
 
 
 def test_flop_fractions_have_a_bar_for_each_size_and_context(repository: Path) -> None:

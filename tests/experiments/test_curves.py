@@ -138,3 +138,14 @@ def test_a_spike_of_one_line_in_many_is_still_drawn(tmp_path: Path) -> None:
     curve = line_of(run_of(tmp_path, losses))
     assert (12_346.0, 9.0) in curve.threads[0]
     assert len(curve.points) < 1_000 and len(curve.threads[0]) < 1_000
+
+
+def test_the_first_of_few_evaluations_are_on_the_chart(tmp_path: Path) -> None:
+    def top(*losses: float) -> float:
+        group = Group("group", (run_of(tmp_path, [*losses]),), {}, "loss")
+        chart = learning_curves([group], "loss", "Loss")["step"]
+        assert chart.y_range is not None
+        return chart.y_range[1]
+
+    assert top(10.8, 3.6, 3.5) > 10.8 and top(10.8, 3.6, 3.55, 3.5, 3.45) > 10.8
+    assert top(10.8, 9.0, *(3.5 + 1 / (n + 2) for n in range(40))) < 9.0

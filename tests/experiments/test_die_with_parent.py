@@ -20,17 +20,6 @@ PATIENCE_SECONDS = 120.0
 
 START = [sys.executable, "-P", "-S", die_with_parent.__file__]
 
-PARENT = """
-import os, subprocess, sys
-subprocess.run([*sys.argv[1:5], str(os.getpid()), sys.executable, "-c", sys.argv[5]], timeout=600)
-"""
-
-CHILD = """
-import time
-print("alive", flush=True)
-time.sleep(600)
-"""
-
 SWEEP = """
 import sys
 from pathlib import Path
@@ -39,15 +28,6 @@ from groundup.experiments.sweep import run_sweep
 script, file, folder = sys.argv[1:]
 run_sweep(load_sweep(file), Path(folder), command=lambda c, _: [sys.executable, script, str(c)])
 """
-
-
-def test_a_child_dies_when_its_parent_is_killed() -> None:
-    command = [sys.executable, "-c", PARENT, *START, CHILD]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None and parent.stdout.readline() == b"alive\n"
-        parent.kill()
-        # The child has the other end of the pipe too, which therefore lasts as long as it lives.
-        parent.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_a_command_whose_parent_is_gone_already_is_not_begun(tmp_path: Path) -> None:

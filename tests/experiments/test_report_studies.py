@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from groundup.experiments.report.comparison import make_report
+from groundup.experiments.report.sections import comparison_document
 
 Pages = Callable[..., tuple[str, str, dict[str, str]]]
 ROW: dict[str, Any] = {
@@ -20,6 +21,7 @@ ROW: dict[str, Any] = {
     "difference": 0.0,
     "is_clear": False,
     "diverged_at": [],
+    "rates_tried": [0.003, 0.01, 0.03],
 }
 FIT = {"budget_flops": 1e15, "best_parameters": 2e6, "best_loss": 3.0, "is_inside": True}
 RUNG = {"budget_flops": 1e15, "num_parameters": 1_000_000, "loss": 3.1}
@@ -130,17 +132,26 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(
         {**ROW, "variant": "better", "difference": -0.5, "is_clear": True},
         {**ROW, "variant": "worse", "difference": 0.5, "is_clear": True, "is_at_edge": True},
         {**ROW, "variant": "alike", "difference": 0.01, "diverged_at": [0.1, 1.0]},
-        {**ROW, "variant": "lost", "loss": None, "difference": None, "learning_rate": None},
+        {**ROW, "variant": "alone", "difference": 0.1, "is_at_edge": True, "rates_tried": [0.01]},
+        {
+            **ROW,
+            "variant": "lost",
+            "loss": None,
+            "difference": None,
+            "learning_rate": None,
+            "rates_tried": [],
+        },
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
     html, markdown, _ = pages(sweep)
     assert markdown.index("## What each part is worth") < markdown.index("## Results")
     assert html.index("What each part is worth</h2>") < html.index("Results</h2>")
-    assert "| base | 46,240 | 0.01 | 4.0000 ± 0.1000 | — |  |" in markdown
-    assert "| better | 46,240 | 0.01 | 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
+    assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
+    assert "| 4.0000 ± 0.1000 | -0.5000 | ★ clearly better |" in markdown
     assert "▲ clearly worse, → best rate at the end of those tried" in markdown
     assert "≈ not told apart from the base, ✕ diverged at 0.1, 1" in markdown
-    assert "| lost | 46,240 | — | — | — | ✕ no run came to its end |" in markdown
+    assert "≈ not told apart from the base, → the only rate tried" in markdown
+    assert "| lost | 46,240 | — | — | — | — | ✕ no run came to its end |" in markdown
     for told in ("clearly better", "clearly worse", "-0.5000", "diverged at 0.1, 1"):
         assert told in html
 
@@ -156,6 +167,8 @@ def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path, pa
 
 
 def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
+    write_trial(sweep, "learning_rate=0.3+seed=0", 0.3, [9.0, 3.0])
+
     def row(variant: str, difference: float | None, is_clear: bool) -> dict[str, Any]:
         loss = None if difference is None else {**ROW["loss"], "mean": 4 + difference}
         changes = {"variant": variant, "difference": difference, "is_clear": is_clear}
@@ -169,30 +182,15 @@ def test_the_verdict_of_an_ablation_is_about_its_variants(sweep: Path) -> None:
         row("no-norm", None, False),
     ]
     (sweep / "ablation.json").write_text(json.dumps(rows))
-    assert make_report([sweep]).verdicts == (
+    assert make_report([sweep]).verdicts == [
         "Against the base (4.0000 ± 0.1000), each at its own best learning rate: clearly better: "
         "muon (-0.5000); not told apart from the base: qk-norm (+0.0500); clearly worse: silu "
         "(+0.2500); no run came to its end: no-norm.",
-    )
-    (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
-    assert "alone has finished" in make_report([sweep]).verdicts[0]
-
-
-def test_an_ablation_tells_which_learning_rates_each_variant_tried(
-    sweep: Path, pages: Pages
-) -> None:
-    rows = [
-        {**ROW, "rates_tried": [0.003, 0.01, 0.03]},
-        {**ROW, "variant": "alone", "is_at_edge": True, "rates_tried": [0.01]},
-        {**ROW, "variant": "lost", "loss": None, "difference": None, "rates_tried": []},
     ]
-    (sweep / "ablation.json").write_text(json.dumps(rows))
-    html, markdown, _ = pages(sweep)
-    assert "| Best learning rate | Rates tried | Loss |" in markdown
-    assert "| base | 46,240 | 0.01 | 0.003, 0.01, 0.03 | 4.0000 ± 0.1000 | — |  |" in markdown
-    assert "≈ not told apart from the base, → the only rate tried" in markdown
-    assert "| lost | 46,240 | 0.01 | — | — | — |" in markdown
-    assert "0.003, 0.01, 0.03" in html and "Rates tried" in html
+    (verdict,) = comparison_document(make_report([sweep])).verdicts
+    assert verdict.label == verdict.number == ""
+    (sweep / "ablation.json").write_text(json.dumps([{**ROW, "loss": None}, *rows[1:]]))
+    assert "has the lowest training loss" in make_report([sweep]).verdicts[0]
 
 
 def test_a_ladder_shows_its_fits_and_the_prediction_beside_the_truth(
@@ -232,11 +230,8 @@ def test_a_ladder_with_a_floor_says_which_law_foresaw_the_last_budget(
     floor_fit["missed_by"] = 0.2
     (sweep / "scaling.json").write_text(json.dumps(ladder))
     assert "by -0.0900: the power law is closer." in pages(sweep)[0]
-
-
-def test_a_prediction_that_was_not_trained_says_so(sweep: Path) -> None:
-    untrained = {**LADDER, "prediction": {**PREDICTION, "measured_loss": None}}
-    (sweep / "scaling.json").write_text(json.dumps(untrained))
+    ladder["prediction"] = {**PREDICTION, "measured_loss": None}
+    (sweep / "scaling.json").write_text(json.dumps(ladder))
     assert make_report([sweep]).verdicts[-1].endswith("2.5000; that has not been trained.")
 
 

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from groundup.config import load_settings, save_yaml
-from groundup.experiments.report.comparison import make_report
-from groundup.experiments.report.text import show_duration
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.model.config import PRESETS
 from groundup.planner import Execution, step_flops, training_memory
-from groundup.runs.config import RunConfig
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
@@ -25,49 +21,36 @@ def no_metrics(tmp_path: Path) -> Metrics:
     return read_metrics(tmp_path / "metrics.jsonl")
 
 
-def planned_bytes(metrics: Metrics, **settings: Any) -> int | None:
-    figures = {**MODEL, "num_steps": 10, "batch_size": 8, "precision": "float32", **settings}
-    return cost_of(figures, {}, metrics).planned_bytes
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_the_memory_of_what_is_measured_is_planned(no_metrics: Metrics, device: str) -> None:
+    """On a CPU that of the process, on a GPU that of the tensors."""
 
+    def planned(**changes: Any) -> int:
+        settings = {"num_steps": 10, "batch_size": 8, "precision": "float32", "device": device}
+        found = cost_of({**MODEL, **settings, **changes}, {}, no_metrics).planned_bytes
+        assert found is not None
+        return found
 
-def test_on_a_cpu_the_process_is_foretold_since_it_is_what_is_measured(
-    no_metrics: Metrics,
-) -> None:
-    memory = training_memory(PRESETS["quickstart"], Execution("cpu", "float32"))
-    planned = planned_bytes(no_metrics, device="cpu")
-    assert planned == memory.process_bytes + memory.bytes_at(8)
-    assert memory.process_bytes > 100_000_000
-
-
-def test_on_a_gpu_the_tensors_are_foretold(no_metrics: Metrics) -> None:
-    memory = training_memory(PRESETS["quickstart"], Execution("cuda", "float32"))
-    assert planned_bytes(no_metrics, device="cuda:1") == memory.bytes_at(8)
-
-
-def test_micro_batches_take_less_than_a_whole_batch(no_metrics: Metrics) -> None:
-    whole = planned_bytes(no_metrics, device="cpu")
-    parts = planned_bytes(no_metrics, device="cpu", micro_batch_size=2)
-    assert whole is not None and parts is not None and parts < whole
+    memory = training_memory(PRESETS["quickstart"], Execution.of(device, "float32"))
+    assert planned() == memory.process_bytes + memory.bytes_at(8)
+    assert (memory.process_bytes > 100_000_000) == (device == "cpu")
+    assert planned(micro_batch_size=2) < planned()
 
 
 WORK = 10 * step_flops(PRESETS["quickstart"], 8)
 TOKENS_PER_STEP = 8 * PRESETS["quickstart"].context_length
 
 
-def write_figures(folder: Path, losses: list[float | None]) -> None:
-    lines = []
-    for step, loss in enumerate(losses, start=1):
-        record = {"step": step, "tokens": step * TOKENS_PER_STEP, "wall_seconds": 3.0 * step}
-        record |= {"tokens_per_second": 1_000.0, "mfu": 0.25}
-        lines.append(json.dumps({**record, "loss": loss}) + "\n")
-    (folder / "metrics.jsonl").write_text("".join(lines), "utf-8")
-
-
 def cost_after(
     folder: Path, num_steps_done: int, environment: dict[str, Any], device: str = "cpu"
 ) -> Cost:
     """Of a run of ten steps that read 1,000 tokens a second at a quarter of the device's best."""
-    write_figures(folder, [3.0] * num_steps_done)
+    lines = []
+    for step in range(1, num_steps_done + 1):
+        record = {"step": step, "tokens": step * TOKENS_PER_STEP, "wall_seconds": 3.0 * step}
+        lines.append({**record, "tokens_per_second": 1_000.0, "mfu": 0.25, "loss": 3.0})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text, "utf-8")
     settings = {"num_steps": 10, "batch_size": 8, "precision": "float32", "device": device}
     return cost_of({**MODEL, **settings}, environment, read_metrics(folder / "metrics.jsonl"))
 
@@ -111,22 +94,6 @@ def test_a_run_that_ended_early_is_set_against_its_own_part_of_the_plan(tmp_path
     assert early.planned_seconds == pytest.approx(0.3 * whole.planned_seconds)
     assert early.planned_tokens == whole.planned_tokens == 10 * TOKENS_PER_STEP
     assert early.planned_tokens_per_second == whole.planned_tokens_per_second
-
-
-def test_a_report_sets_a_diverged_run_against_the_steps_it_took(
-    tmp_path: Path, markdown_of: Any
-) -> None:
-    folder = tmp_path / "diverged"
-    folder.mkdir()
-    model = PRESETS["quickstart"].model_dump()
-    settings = {"num_steps": 10, "batch_size": 8, "precision": "float32", "device": "cpu"}
-    save_yaml(folder / "config.yaml", load_settings(RunConfig, None, {**settings, "model": model}))
-    (folder / "environment.json").write_text('{"peak_flops_per_second": 5e9}')
-    write_figures(folder, [9.0, 8.0, 9.5, None])
-    report = make_report([folder], title="one")
-    assert report.runs[0].outcome.state == "diverged"
-    planned = show_duration(0.4 * WORK / 2.5e9)
-    assert f"| {show_duration(12.0)} (planned {planned}) |" in markdown_of(report)["one.md"]
 
 
 def test_a_run_without_figures_is_planned_whole(tmp_path: Path) -> None:

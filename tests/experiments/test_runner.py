@@ -13,11 +13,12 @@ import pytest
 
 from groundup.config import save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.runner import Command
+from groundup.experiments.results.run_result import describe_divergence
+from groundup.experiments.runner import Command, describe_end
 from groundup.experiments.spec import PruneConfig, SweepConfig, base_config
-from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep
+from groundup.experiments.sweep import SweepOutcome, plan_trials, run_sweep, summarize
 from groundup.experiments.sweep_folder import SweepFolder
-from groundup.experiments.trials import Point
+from groundup.experiments.trials import Point, TrialRecord
 from groundup.experiments.watching import Watcher, find_divergence, validation_curve
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
@@ -74,17 +75,6 @@ def test_divergence_is_stopped_and_kept_as_a_result(
     assert again.records == outcome.records
 
 
-def test_the_hopeless_are_stopped_when_asked(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    rules = {"hopeless": True, "min_trials": 2, "after": 0.2}
-    spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules)
-    outcome = run(spec, tmp_path, metrics_only)
-    assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
-    record = outcome.records["learning_rate=1e-07+seed=0"]
-    assert record.status == "pruned" and "2 finished trials" in (record.reason or "")
-
-
 def test_the_hopeless_are_measured_by_what_finished_before_a_restart(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
@@ -109,7 +99,11 @@ def test_a_rival_whose_folder_is_gone_is_no_rival(make_spec: Any, tmp_path: Path
     watcher.remember(folder)
     folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.25}\n')
     verdict = watcher.look(trial)
-    assert verdict is not None and verdict.status == "pruned"
+    assert verdict is not None and verdict[0] == "pruned"
+    # Losses on other shards say nothing.
+    elsewhere = make_spec(settings={"data.shards": "elsewhere"})
+    folder.metrics_file.write_text('{"step": 10, "validation_loss": 5.255}\n')
+    assert watcher.look(plan_trials(elsewhere, tmp_path)[0]) is None
 
 
 def test_trials_of_equal_time_have_the_steps_of_their_runs(
@@ -129,12 +123,14 @@ def test_trials_of_equal_time_have_the_steps_of_their_runs(
         run(make_spec(grid={RATE: [0.01, 0.1]}, minutes=4), tmp_path, metrics_only)
 
 
-def test_the_hopeless_are_found_by_their_share_of_a_settled_length(
+def test_the_hopeless_are_found_by_their_fraction_of_a_resolved_length(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
     rules = {"hopeless": True, "min_trials": 2, "after": 0.4}
     spec = make_spec(grid={RATE: [0.01, 0.001, 1e-7]}, prune=rules, minutes=1)
-    record = run(spec, tmp_path, metrics_only).records["learning_rate=1e-07+seed=0"]
+    outcome = run(spec, tmp_path, metrics_only)
+    assert Counter(r.status for r in outcome.records.values()) == {"finished": 2, "pruned": 1}
+    record = outcome.records["learning_rate=1e-07+seed=0"]
     # Four of ten steps; by the twenty of the base it would have been a fifth.
     assert record.status == "pruned" and "after 40% of the run" in (record.reason or "")
 
@@ -180,23 +176,19 @@ def test_a_signal_stops_the_trials_and_leaves_them_to_be_resumed(
     assert list(outcome.records) == ["learning_rate=0.01+seed=0"]
 
 
-def test_a_changed_base_is_refused_and_named(
+def test_what_would_give_trials_another_meaning_is_refused_and_named(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    run(make_spec(), tmp_path, metrics_only)
-    with pytest.raises(ConfigError, match=r"batch_size: 2 -> 4.*another name"):
-        run(make_spec(settings={"batch_size": 4}), tmp_path, metrics_only)
-    with pytest.raises(ConfigError, match=r"tokens: None -> 5"):
-        run(make_spec(tokens=5), tmp_path, metrics_only)
-
-
-def test_a_variant_cannot_change_under_its_name(
-    make_spec: Any, metrics_only: Command, tmp_path: Path
-) -> None:
-    run(make_spec(variants={"a": {"batch_size": 4}}), tmp_path, metrics_only)
-    with pytest.raises(ConfigError, match=r"variant a: .*4.* -> .*8"):
-        run(make_spec(variants={"a": {"batch_size": 8}}), tmp_path, metrics_only)
-    grown = make_spec(variants={"a": {"batch_size": 4}, "b": {}})
+    variants = {"a": {"batch_size": 4}}
+    run(make_spec(variants=variants), tmp_path, metrics_only)
+    for changes, complaint in (
+        ({"settings": {"batch_size": 4}}, r"batch_size: 2 -> 4.*another name"),
+        ({"tokens": 5}, r"tokens: None -> 5"),
+        ({"variants": {"a": {"batch_size": 8}}}, r"variant a: .*4.* -> .*8"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            run(make_spec(**{"variants": variants, **changes}), tmp_path, metrics_only)
+    grown = make_spec(variants={**variants, "b": {}})
     assert len(run(grown, tmp_path, metrics_only).records) == 2
 
 
@@ -271,7 +263,7 @@ def test_a_spike_is_no_divergence_but_a_loss_that_stays_up_is() -> None:
     assert find_divergence(metrics_of(5, 9, 9), rules) is None
     assert find_divergence(metrics_of(5, 5.4, 5.4, 5.4), rules) is None
     verdict = find_divergence(metrics_of(5, 4, 9, 9, 9), rules)
-    assert verdict is not None and verdict.status == "diverged"
+    assert verdict is not None and verdict[0] == "diverged"
     assert find_divergence(metrics_of(5, 9, 9, 9), PruneConfig(worse_than_start=None)) is None
 
 
@@ -280,3 +272,75 @@ def test_a_curve_is_the_best_so_far_by_share_of_the_run() -> None:
     for step, loss in ((5, 3.0), (10, 2.0), (20, 2.5)):
         metrics.add({"step": step, "validation_loss": loss})
     assert validation_curve(metrics, 20) == [(0.25, 3.0), (0.5, 2.0), (1.0, 2.0)]
+
+
+def record(point: str, seed: int, status: str, loss: float | None) -> TrialRecord:
+    return TrialRecord(
+        trial=f"{point}+seed={seed}",
+        point=point,
+        status=status,  # type: ignore[arg-type]
+        seed=seed,
+        best_validation_loss=loss,
+    )
+
+
+def test_points_are_ranked_by_their_mean_and_unsound_ones_come_last() -> None:
+    results = summarize(
+        [
+            record("lucky", 0, "finished", 1.0),
+            record("lucky", 1, "diverged", 9.0),
+            record("good", 1, "finished", 2.2),
+            record("good", 0, "finished", 2.0),
+            record("poor", 0, "finished", 3.0),
+            record("gone", 0, "diverged", None),
+        ]
+    )
+    assert [result.point for result in results] == ["good", "poor", "lucky", "gone"]
+    assert [r.seed for r in results[0].records] == [0, 1]
+    assert results[0].loss is not None and results[0].loss.mean == pytest.approx(2.1)
+    assert results[2].loss is not None and results[2].loss.mean == 1.0
+    assert results[3].loss is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "loss"),
+    [
+        ({"validation_loss": 4.0, "best_validation_loss": 2.0, "loss": 1.0}, 2.0),
+        ({"loss": 2.0, "loss_at_end": 2.5}, 2.5),
+        ({"loss": 3.0}, 3.0),
+        ({}, None),
+    ],
+)
+def test_a_run_is_ranked_by_its_lowest_validation_loss_or_its_training_loss(
+    metrics: dict[str, Any], loss: float | None
+) -> None:
+    assert TrialRecord("a", "a", "finished", 0, **metrics).ranking_loss == loss
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            [{"loss": 6.238}, *[{"skipped": True}] * 5],
+            "its last 5 steps could not be taken, for loss or gradients were not finite",
+        ),
+        ([{"loss": 6.0}, {"skipped": True}], "its last step could not be taken, for loss or "),
+        ([{"loss": 6.0}, {"loss": None}], "its loss was no finite number at the end, after 6"),
+        ([{"loss": None}], "its loss was never a finite number"),
+        (
+            [{"loss": 6.0}, {"loss": 3.0}, {"loss": 5.5}],
+            "its training loss was 5.5 at the end, after 3 at step 2",
+        ),
+    ],
+)
+def test_a_trial_that_diverged_is_said_to_have_once(
+    lines: list[dict[str, Any]], reason: str
+) -> None:
+    metrics = Metrics()
+    for step, line in enumerate(lines, start=1):
+        metrics.add({"step": step, **line})
+    found = describe_divergence(metrics)
+    assert found.startswith(reason)
+    ended = TrialRecord("a", "a", "diverged", 0, reason=found, step=12, best_validation_loss=6.2383)
+    assert describe_end(ended) == f"a diverged at step 12, loss 6.2383: {found}"
+    assert describe_end(ended).count("diverged") == 1

@@ -1,8 +1,8 @@
-"""Optuna's samplers: each searches better than chance, and none loses its place at a kill."""
+"""Searches: each learns more than chance, and none loses its way at a kill."""
 
+import json
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from groundup.errors import ConfigError, DataError, MissingExtraError
-from groundup.experiments.samplers import make_sampler
+from groundup.experiments.runner import Command
+from groundup.experiments.samplers import Ending, known_points, propose
 from groundup.experiments.spec import SweepConfig
-from groundup.experiments.sweep import run_sweep
-from groundup.experiments.trials import Point, TrialRecord
+from groundup.experiments.sweep import look_ahead, plan_trials, run_sweep
+from groundup.experiments.sweep_folder import SweepFolder
+from groundup.experiments.trials import Point
 
 for package in ("optuna", "scipy", "cmaes"):
     pytest.importorskip(package)
@@ -21,10 +23,11 @@ for package in ("optuna", "scipy", "cmaes"):
 RATE, DECAY = "optimizer.learning_rate", "optimizer.weight_decay"
 RANGES = {RATE: {"low": 1e-4, "high": 1.0, "scale": "log"}, DECAY: {"low": 0.0, "high": 1.0}}
 PACKAGES = {"tpe": "optuna", "gp": "scipy", "cmaes": "cmaes", "qmc": "scipy"}
-LEARNERS = {"tpe": 26, "gp": 16, "cmaes": 26}
-
-
-each_sampler = pytest.mark.parametrize("sampler", PACKAGES)
+SEARCH: dict[str, Any] = {
+    "sampler": "tpe",
+    "num_trials": 3,
+    "ranges": {RATE: {"low": 1e-4, "high": 0.4, "scale": "log"}},
+}
 
 
 def loss_of(point: Point) -> float:
@@ -33,130 +36,81 @@ def loss_of(point: Point) -> float:
     return away[0] ** 2 + away[1] ** 2
 
 
-def finished(point: Point) -> list[TrialRecord]:
-    return [TrialRecord("a", "a", "finished", 0, best_validation_loss=loss_of(point))]
-
-
-def search(spec: SweepConfig, folder: Path, jobs: int = 1, most: int | None = None) -> list[Point]:
-    """Every point of a search with so many under way at once; `most` stops it like a kill."""
-    proposals = make_sampler(spec, folder)
+def search(spec: SweepConfig, jobs: int = 1) -> list[Point]:
+    """Every point of a search with so many under way at once."""
     points: list[Point] = []
-    running: list[Point] = []
-    for point in proposals.points():
-        points.append(point)
-        running.append(point)
-        if len(points) == most:
-            break
-        if len(running) == jobs:
-            done = running.pop(0)
-            proposals.tell(done, finished(done))
+    assert spec.num_trials is not None
+    for number in range(spec.num_trials):
+        ended = [Ending(loss_of(point)) for point in points[: number + 1 - jobs]]
+        points.append(propose(spec, points, [*ended, *[None] * (number - len(ended))]))
     return points
 
 
-def test_learning_samplers_end_where_chance_would_not(make_spec: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sampler", "num_trials"), [("tpe", 26), ("gp", 16), ("cmaes", 26)])
+def test_learning_samplers_end_where_chance_would_not(
+    make_spec: Any, sampler: str, num_trials: int
+) -> None:
     common = {"ranges": RANGES, "sampler_seed": 1}
-    drawn = search(make_spec(sampler="random", num_trials=100, **common), tmp_path)
-    chance = mean(map(loss_of, drawn))
-    for name, num_trials in LEARNERS.items():
-        (tmp_path / name).mkdir()
-        spec = make_spec(sampler=name, num_trials=num_trials, **common)
-        points = search(spec, tmp_path / name)
-        assert mean(map(loss_of, points[-6:])) < chance / 2, name
+    sampled = known_points(make_spec(sampler="random", num_trials=100, **common))
+    points = search(make_spec(sampler=sampler, num_trials=num_trials, **common))
+    assert mean(map(loss_of, points[-6:])) < mean(map(loss_of, sampled)) / 2
 
 
-def test_quasi_random_points_leave_no_gap(make_spec: Any, tmp_path: Path) -> None:
-    points = search(make_spec(sampler="qmc", ranges=RANGES, num_trials=17), tmp_path)
-    # After the first, which is drawn, sixteen points lie one in each field of a board.
+def test_quasi_random_points_leave_no_gap(make_spec: Any) -> None:
+    points = search(make_spec(sampler="qmc", ranges=RANGES, num_trials=16))
+    # Sixteen points lie one in each field of a board.
     fields = {
         (int(4 + math.log10(point.settings[RATE])), int(4 * point.settings[DECAY]))
-        for point in points[1:]
+        for point in points
     }
     assert len(fields) == 16
 
 
-@each_sampler
-def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
-    make_spec: Any, tmp_path: Path, sampler: str
-) -> None:
-    spec = make_spec(sampler=sampler, ranges=RANGES, num_trials=13)
-    (tmp_path / "whole").mkdir()
-    whole = search(spec, tmp_path / "whole")
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for most in (3, 12):
-        begun = search(spec, broken, most=most)
-        assert begun == whole[:most]
-        with (broken / "optuna.jsonl").open("ab") as journal:
-            journal.write(b'{"op_code": 4, "tri')
-        (broken / "optuna.jsonl.lock").symlink_to("optuna.jsonl")
-    assert search(spec, broken) == whole
-
-
-@each_sampler
-def test_jobs_at_once_are_given_points_that_lie_apart(
-    make_spec: Any, tmp_path: Path, sampler: str
-) -> None:
-    spec = make_spec(sampler=sampler, ranges=RANGES, num_trials=14)
-    positions = [
-        (1 + math.log10(point.settings[RATE]) / 4, point.settings[DECAY])
-        for point in search(spec, tmp_path, jobs=4)
-    ]
+@pytest.mark.parametrize("sampler", PACKAGES)
+def test_jobs_at_once_are_given_points_that_lie_apart(make_spec: Any, sampler: str) -> None:
+    points = search(make_spec(sampler=sampler, ranges=RANGES, num_trials=13), jobs=4)
+    positions = [(1 + math.log10(p.settings[RATE]) / 4, p.settings[DECAY]) for p in points]
     for number, position in enumerate(positions):
         for other in positions[max(0, number - 3) : number]:
             assert math.dist(position, other) > 0.01
 
 
-@pytest.mark.parametrize("name", ["tpe", "gp", "qmc"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "qmc"])
 def test_variants_choices_and_whole_numbers_are_searched_together(
-    make_spec: Any, tmp_path: Path, name: str
+    make_spec: Any, sampler: str
 ) -> None:
     spec = make_spec(
-        sampler=name,
+        sampler=sampler,
         num_trials=12,
         variants={"plain": {}, "tied": {"model.tie_embeddings": True}},
         grid={"model.qk_norm": [False, True]},
         ranges={**RANGES, "batch_size": {"low": 1, "high": 8}, "z_loss": {"low": 0.1, "high": 0.1}},
     )
-    points = search(spec, tmp_path)
+    points = search(spec)
     assert {point.variant for point in points} == {"plain", "tied"}
     assert {point.settings["model.qk_norm"] for point in points} == {False, True}
     assert all(point.settings["batch_size"] in range(1, 9) for point in points)
     assert {point.settings["z_loss"] for point in points} == {0.1}
 
 
-@pytest.mark.parametrize("name", ["gp", "cmaes"])
-def test_a_divergence_counts_as_the_worst_that_finished(
-    make_spec: Any, tmp_path: Path, name: str
-) -> None:
-    proposals = make_sampler(make_spec(sampler=name, ranges=RANGES, num_trials=4), tmp_path)
-    endings: list[Sequence[TrialRecord]] = [
-        [TrialRecord("a", "a", "diverged", 0)],
-        [TrialRecord("a", "a", "finished", 0, best_validation_loss=2.0)],
-        [TrialRecord("a", "a", "finished", 0, best_validation_loss=3.0)],
-        [TrialRecord("a", "a", "diverged", 0, best_validation_loss=1.0)],
-    ]
-    for point, records in zip(proposals.points(), endings, strict=True):
-        proposals.tell(point, records)
-    trials = proposals._study.get_trials()  # type: ignore[attr-defined]
-    assert [trial.value for trial in trials] == [None, 2.0, 3.0, 3.0]
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes"])
+def test_what_was_lost_counts_as_the_worst_that_finished(make_spec: Any, sampler: str) -> None:
+    spec = make_spec(sampler=sampler, ranges=RANGES, num_trials=14)
+    points = search(spec)
+    losses = [loss_of(point) for point in points]
+    lost: list[Ending | None] = [Ending(None if loss > 3 else loss) for loss in losses]
+    worst = max(loss for loss in losses if loss <= 3)
+    same: list[Ending | None] = [Ending(worst if loss > 3 else loss) for loss in losses]
+    assert propose(spec, points, lost) == propose(spec, points, same)
+    assert any(end is not None and end.loss is None for end in lost)
 
 
-def test_what_failed_and_then_finished_is_learned_from_once(make_spec: Any, tmp_path: Path) -> None:
-    spec = make_spec(sampler="tpe", ranges=RANGES, num_trials=3)
-    proposals = make_sampler(spec, tmp_path)
-    points = proposals.points()
-    first = next(points)
-    proposals.tell(first, [TrialRecord("a", "a", "failed", 0)])
-    for _ in range(2):
-        proposals = make_sampler(spec, tmp_path)
-        points = proposals.points()
-        again = next(points)
-        assert again == first
-        proposals.tell(again, finished(again))
-    rest = list(points)
-    assert len(rest) == 2 and first not in rest
-    trials = make_sampler(spec, tmp_path)._study.get_trials()  # type: ignore[attr-defined]
-    assert [trial.value for trial in trials if trial.value is not None] == [loss_of(first)]
+def test_points_outside_the_ranges_of_now_are_not_learned_from(make_spec: Any) -> None:
+    narrow = make_spec(sampler="tpe", num_trials=9, ranges={RATE: {"low": 0.1, "high": 0.2}})
+    points = [Point({RATE: 5.0}), Point({RATE: 0.15, DECAY: 0.1}), Point({DECAY: 0.3})]
+    found = propose(narrow, points, [Ending(1.0)] * 3)
+    assert 0.1 <= found.settings[RATE] <= 0.2
+    assert propose(narrow, points, [None] * 3) == found
 
 
 @pytest.mark.parametrize(
@@ -176,49 +130,89 @@ def test_what_a_sampler_cannot_do_is_refused_before_the_sweep(
         make_spec(num_trials=5, **changes)
 
 
-@pytest.mark.parametrize(("name", "package"), [*PACKAGES.items(), ("gp", "optuna")])
+@pytest.mark.parametrize(("sampler", "package"), [*PACKAGES.items(), ("gp", "optuna")])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+    make_spec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    spec = make_spec(sampler=name, ranges=RANGES, num_trials=2)
+    spec = make_spec(sampler=sampler, ranges=RANGES, num_trials=2)
     with pytest.raises(MissingExtraError) as caught:
         run_sweep(spec, tmp_path / "small")
     assert str(caught.value) == (
-        f"sampler {name} (package {package}) needs packages that are not installed: "
+        f"sampler {sampler} (package {package}) needs packages that are not installed: "
         f"run pip install 'groundup[sweep]' and try again"
     )
     assert not (tmp_path / "small").exists()
 
 
-@each_sampler
-def test_a_search_over_other_ranges_needs_another_name(
-    make_spec: Any, tmp_path: Path, sampler: str
+def test_a_search_goes_on_from_what_it_knows(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:
-    search(make_spec(sampler=sampler, ranges=RANGES, num_trials=2), tmp_path)
-    wider = {**RANGES, DECAY: {"low": 0.0, "high": 2.0}}
-    spec = make_spec(sampler=sampler, ranges=wider, num_trials=3)
-    if sampler == "tpe":  # It learns of every setting by itself.
-        assert len(search(spec, tmp_path)) == 3
-        return
-    with pytest.raises(ConfigError, match="give the sweep another name"):
-        make_sampler(spec, tmp_path)
+    path = tmp_path / "small"
+    spec = make_spec(**SEARCH, seeds=[0, 1])
+    assert plan_trials(spec, path) == []
+    outcome = run_sweep(spec, path, command=metrics_only)
+    assert len(outcome.results) == 3 and len(outcome.records) == 6
+    assert [found.name for found in tmp_path.iterdir()] == ["small"]
+    # Nothing is left to do, and a longer search over another range goes on from its three points.
+    assert run_sweep(spec, path, command=metrics_only).records == outcome.records
+    wider = {RATE: {"low": 1e-3, "high": 0.5, "scale": "log"}}
+    longer = make_spec(**{**SEARCH, "num_trials": 4, "ranges": wider}, seeds=[0, 1])
+    grown = run_sweep(longer, path, command=metrics_only)
+    assert len(grown.results) == 4
+    assert {result.point for result in outcome.results} < {result.point for result in grown.results}
+    # A folder of before the proposals had a file of their own.
+    (path / "proposals.jsonl").unlink()
+    longest = longer.model_copy(update={"num_trials": 5})
+    for _ in range(2):
+        old = run_sweep(longest, path, command=metrics_only)
+        assert len(old.results) == 5 and grown.records.items() < old.records.items()
 
 
-def test_choices_of_a_search_cannot_change(make_spec: Any, tmp_path: Path) -> None:
-    search_over = {"sampler": "tpe", "ranges": RANGES, "num_trials": 2}
-    search(make_spec(**search_over, grid={"batch_size": [1, 2]}), tmp_path)
-    with pytest.raises(ConfigError, match="batch_size from"):
-        make_sampler(make_spec(**search_over, grid={"batch_size": [1, 2, 4]}), tmp_path)
+def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(**{**SEARCH, "num_trials": 9, "sampler": "cmaes"})
+    whole = run_sweep(spec, tmp_path / "whole", command=metrics_only)
+    begun = spec.model_copy(update={"num_trials": 8})
+    run_sweep(begun, tmp_path / "broken", command=metrics_only)
+    folder = SweepFolder(tmp_path / "broken")
+    records = folder.records_file.read_text().splitlines(keepends=True)
+    folder.records_file.write_text("".join(records[:-1]) + '{"trial": "lea')
+    with folder.proposals_file.open("a") as file:
+        file.write('{"settings": {"opti')
+    broken = run_sweep(spec, tmp_path / "broken", command=metrics_only)
+    assert list(broken.records) == list(whole.records)
 
 
-def test_a_damaged_line_of_the_journal_is_named(make_spec: Any, tmp_path: Path) -> None:
-    (tmp_path / "optuna.jsonl").write_text('no JSON\n{"op_code": 0}\n')
-    with pytest.raises(DataError, match=r"optuna\.jsonl line 1"):
-        make_sampler(make_spec(sampler="tpe", ranges=RANGES, num_trials=2), tmp_path)
+def test_a_failure_says_nothing_and_is_tried_again(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    search_over = {"sampler": "tpe", "num_trials": 2, "grid": {"z_loss": [13.0]}, "ranges": RANGES}
+    spec, path = make_spec(**search_over), tmp_path / "small"
+    outcome = run_sweep(spec, path, command=metrics_only)
+    assert [record.status for record in outcome.records.values()] == ["failed"] * 2
+    (path / "runs" / "mended").mkdir()
+    again = run_sweep(spec, path, command=metrics_only)
+    assert list(again.records) == list(outcome.records)
+    assert {record.status for record in again.records.values()} == {"finished"}
 
 
-def test_nothing_in_a_journal_is_code(make_spec: Any, tmp_path: Path) -> None:
-    search(make_spec(sampler="cmaes", ranges=RANGES, num_trials=14), tmp_path)
-    # Optuna's own CMA-ES keeps a pickle under this name, and opens it when the search goes on.
-    assert "cma:optimizer" not in (tmp_path / "optuna.jsonl").read_text("utf-8")
+def test_an_impossible_proposal_is_left_out_and_the_search_goes_on(
+    make_spec: Any, metrics_only: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = make_spec(sampler="tpe", num_trials=2, grid={"model.num_heads": [3]})
+    outcome = run_sweep(spec, tmp_path / "small", command=metrics_only)
+    assert outcome.records == {} and "a proposal is left out" in caplog.text
+    # So is one of a variant that is gone.
+    gone = json.dumps({"settings": {}, "variant": "gone"})
+    (tmp_path / "small" / "proposals.jsonl").write_text(f"{gone}\n{gone}\n")
+    run_sweep(spec, tmp_path / "small", command=metrics_only)
+    assert "there is no variant gone" in caplog.text
+
+
+def test_a_damaged_line_of_proposals_is_named(make_spec: Any, tmp_path: Path) -> None:
+    for text, complaint in (("no JSON\n{}\n", "line 1"), ('{"op_code": 0}\n', "without settings")):
+        (tmp_path / "proposals.jsonl").write_text(text)
+        with pytest.raises(DataError, match=rf"proposals\.jsonl .*{complaint}"):
+            look_ahead(make_spec(**SEARCH), tmp_path)

@@ -10,16 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.fits import PowerLaw, fit_parabola, fit_power_law
-from groundup.experiments.ladder import scaling_spec, shape
+from groundup.experiments.fits import (
+    PowerLaw,
+    fit_floor_law,
+    fit_parabola,
+    fit_power_law,
+    judge_floor_law,
+)
 from groundup.experiments.runner import Command
 from groundup.experiments.scaling import (
+    BudgetFit,
     Rung,
     fit_budgets,
+    fit_floor,
     fit_laws,
     make_rungs,
     predict_next,
     run_scaling,
+    scaling_spec,
+    shape,
 )
 from groundup.experiments.spec import base_config
 from groundup.experiments.sweep import plan_trials, summarize
@@ -33,11 +42,11 @@ from groundup.runs.config import RunConfig
 def test_a_parabola_is_found_again(curvature: float, center: float, bottom: float) -> None:
     sizes = [math.exp(center + offset) for offset in (-1.5, -0.3, 0.4, 1.1)]
     losses = [curvature * (math.log(size) - center) ** 2 + bottom for size in sizes]
-    fit = fit_parabola(sizes, losses)
-    assert fit.has_minimum
-    assert fit.center == pytest.approx(center, rel=1e-6)
-    assert fit.bottom == pytest.approx(bottom, rel=1e-6)
-    assert fit.curvature == pytest.approx(curvature, rel=1e-6)
+    best = fit_parabola(sizes, losses)
+    assert best is not None
+    assert math.log(best[0]) == pytest.approx(center, rel=1e-6)
+    assert best[1] == pytest.approx(bottom, rel=1e-6)
+    assert fit_parabola(sizes, [-loss for loss in losses]) is None
 
 
 @given(st.floats(0.1, 10), st.floats(-0.5, 1))
@@ -49,8 +58,9 @@ def test_a_power_law_is_found_again(factor: float, exponent: float) -> None:
 
 
 def test_too_few_points_are_refused() -> None:
-    with pytest.raises(DataError, match="three sizes, but there are 2"):
-        fit_parabola([1e6, 2e6, 2e6], [1, 2, 3])
+    rungs = [Rung(1e15, 64, 1, size, 1, 0.01, 2.0) for size in (1, 2, 2)]
+    with pytest.raises(DataError, match=r"of 1e\+15 FLOPs needs .* three sizes, but there are 2"):
+        fit_budgets([1e15], rungs)
     with pytest.raises(DataError, match="two different points"):
         fit_power_law([1e12, 1e12], [1, 2])
 
@@ -135,9 +145,12 @@ def test_a_flag_that_no_sweep_can_have_is_named(changes: dict[str, Any], complai
         scaling_spec(RunConfig(), budgets=[1e15, 2e15], widths=[128, 256, 512], **changes)
 
 
+LADDER = (1e15, 1e16, 1e17)
+
+
 def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[Rung]:
     rungs = []
-    for budget in (1e15, 1e16, 1e17):
+    for budget in LADDER:
         for size in sizes:
             distance = math.log(size) - math.log(size_law.at(budget))
             loss = loss_law.at(budget) + 0.05 * distance**2
@@ -148,7 +161,7 @@ def rungs_of(size_law: PowerLaw, loss_law: PowerLaw, sizes: list[int]) -> list[R
 def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
     size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
     sizes = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000]
-    fits = fit_budgets(rungs_of(size_law, loss_law, sizes))
+    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, sizes))
     assert all(fit.is_inside for fit in fits)
     sizes_found, losses_found = fit_laws(fits)
     assert sizes_found.exponent == pytest.approx(0.5) and losses_found.exponent == pytest.approx(
@@ -163,7 +176,7 @@ def test_the_laws_behind_a_ladder_are_found_and_carried_one_budget_on() -> None:
 
 def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
     law = PowerLaw(0.1, 0.5)
-    fits = fit_budgets(rungs_of(law, PowerLaw(20.0, -0.05), [100_000, 200_000, 400_000]))
+    fits = fit_budgets(LADDER, rungs_of(law, PowerLaw(20.0, -0.05), [100_000, 200_000, 400_000]))
     assert not any(fit.is_inside for fit in fits)
     assert all(fit.best_parameters == 400_000 for fit in fits)
 
@@ -171,7 +184,7 @@ def test_a_best_size_outside_the_ladder_is_said_to_be() -> None:
 def test_a_bound_does_not_bend_the_laws() -> None:
     size_law, loss_law = PowerLaw(0.1, 0.5), PowerLaw(20.0, -0.05)
     # The best size for the first budget, three million, is smaller than all of these.
-    fits = fit_budgets(rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
+    fits = fit_budgets(LADDER, rungs_of(size_law, loss_law, [5_000_000, 20_000_000, 80_000_000]))
     assert [fit.is_inside for fit in fits] == [False, True, True]
     sizes, losses = fit_laws(fits)
     assert sizes.exponent == pytest.approx(0.5) and losses.exponent == pytest.approx(-0.05)
@@ -197,3 +210,85 @@ def test_the_next_budget_is_predicted_and_trained(
     assert stored["floor_fit"] is None and stored["prediction"]["predicted_with_floor"] is None
     again = run_scaling(spec, path, command=metrics_only)
     assert again == outcome
+
+
+BUDGETS = [1e15, 3e15, 1e16, 3e16, 1e17]
+TRUTH = PowerLaw(2.8 * 1e15**0.15, -0.15, floor=1.7)
+# What a seed does to a loss.
+NOISE = [0.002, -0.001, 0.0015, -0.002, 0.001]
+
+
+def losses_of(law: PowerLaw, noise: float = 0.0) -> list[float]:
+    return [law.at(x) + noise * shift for x, shift in zip(BUDGETS, NOISE, strict=True)]
+
+
+@given(st.floats(0.3, 3), st.floats(0.1, 3), st.floats(0.05, 0.8))
+def test_a_floor_is_found_again(floor: float, fall: float, power: float) -> None:
+    law = PowerLaw(fall * 1e15**power, -power, floor)
+    fit = fit_floor_law(BUDGETS, losses_of(law))
+    assert fit is not None
+    assert fit.floor == pytest.approx(floor, rel=1e-3)
+    assert fit.exponent == pytest.approx(-power, rel=1e-3)
+    assert fit.at(1e18) == pytest.approx(law.at(1e18), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        # A line over the logarithm, falling ever faster, rising, and the same throughout.
+        [4.0, 3.5, 3.0, 2.5, 2.0],
+        [4.0, 3.9, 3.7, 3.3, 2.5],
+        [2.0, 2.1, 2.2, 2.3, 2.4],
+        [3.0, 3.0, 3.0, 3.0, 3.0],
+    ],
+)
+def test_what_bends_no_way_to_a_floor_has_none(losses: list[float]) -> None:
+    assert judge_floor_law([1e15, 1e16, 1e17, 1e18, 1e19], losses) is None
+
+
+def test_a_floor_is_judged_by_the_last_budget_in_any_order() -> None:
+    losses = losses_of(TRUTH, noise=1.0)
+    fit = judge_floor_law(BUDGETS[::-1], losses[::-1])
+    assert fit is not None
+    assert fit.least_floor < 1.7 < fit.greatest_floor and fit.law.floor == pytest.approx(1.7, 0.1)
+    assert abs(fit.missed_by) < 0.02 < abs(fit.power_law_missed_by)
+    power_law = fit_power_law(BUDGETS[:-1], losses[:-1])
+    floor_law = fit_floor_law(BUDGETS[:-1], losses[:-1])
+    assert floor_law is not None
+    assert fit.power_law_missed_by == pytest.approx(losses[-1] - power_law.at(1e17))
+    assert fit.missed_by == pytest.approx(losses[-1] - floor_law.at(1e17), abs=1e-6)
+
+
+def test_fewer_than_four_budgets_offer_no_floor() -> None:
+    losses = losses_of(TRUTH)
+    assert judge_floor_law(BUDGETS[:3], losses[:3]) is None
+    assert judge_floor_law([*BUDGETS[:3], BUDGETS[2]], [*losses[:3], losses[2]]) is None
+    assert judge_floor_law(BUDGETS[:4], losses[:4]) is not None
+
+
+def test_a_floor_that_hangs_on_one_budget_is_not_offered() -> None:
+    # A power law without a floor, bent by its last budget alone.
+    losses = losses_of(PowerLaw(20.0, -0.05))
+    losses[-1] += 0.03
+    assert fit_floor_law(BUDGETS, losses) is not None
+    assert judge_floor_law(BUDGETS, losses) is None
+
+
+def fits_of(law: PowerLaw, num_inside: int) -> list[BudgetFit]:
+    return [
+        BudgetFit(x, 0.1 * x**0.5, law.at(x), place < num_inside) for place, x in enumerate(BUDGETS)
+    ]
+
+
+def test_both_predictions_of_the_next_budget_are_given() -> None:
+    fits = fits_of(TRUTH, 5)
+    power_law = PowerLaw(20.0, -0.05)
+    prediction = predict_next(RunConfig(), fits, PowerLaw(0.1, 0.5), power_law, fit_floor(fits))
+    assert prediction.predicted_loss == power_law.at(prediction.budget_flops)
+    with_floor = prediction.predicted_with_floor
+    assert with_floor == pytest.approx(TRUTH.at(prediction.budget_flops), abs=1e-4)
+
+
+def test_only_best_sizes_inside_the_ladder_count_for_a_floor() -> None:
+    assert fit_floor(fits_of(TRUTH, 4)) is not None
+    assert fit_floor(fits_of(TRUTH, 3)) is None

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from groundup.experiments.report.charts import Line
-from groundup.experiments.report.setting_chart import are_geometric, chart_over, setting_chart
+from groundup.experiments.report.charts import Line, are_geometric, chart_over
+from groundup.experiments.report.setting_chart import setting_chart
 from groundup.experiments.results.groups import Group, group_runs
 from groundup.experiments.results.run_result import read_run
 

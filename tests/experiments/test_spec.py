@@ -9,7 +9,7 @@ import yaml
 
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
-from groundup.experiments.samplers import grid_points, random_points
+from groundup.experiments.samplers import grid_points, known_points
 from groundup.experiments.spec import (
     SweepConfig,
     base_config,
@@ -149,12 +149,12 @@ def test_ranges_are_cut_evenly_in_value_or_in_ratio(make_spec: Any) -> None:
 
 def test_more_draws_keep_the_first_ones(make_spec: Any) -> None:
     ranges = {RATE: {"low": 1e-4, "high": 1e-2, "scale": "log"}}
-    few = random_points(make_spec(ranges=ranges, sampler="random", num_trials=3))
-    many = random_points(make_spec(ranges=ranges, sampler="random", num_trials=9))
+    few = known_points(make_spec(ranges=ranges, sampler="random", num_trials=3))
+    many = known_points(make_spec(ranges=ranges, sampler="random", num_trials=9))
     assert many[:3] == few and len({point.settings[RATE] for point in many}) == 9
     assert all(1e-4 <= point.settings[RATE] <= 1e-2 for point in many)
     other = make_spec(ranges=ranges, sampler="random", num_trials=3, sampler_seed=1)
-    assert random_points(other) != few
+    assert known_points(other) != few
 
 
 def test_a_grid_without_end_is_refused(make_spec: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from groundup.experiments import expected_time, slots
-from groundup.experiments.expected_time import expected_line, steps_left, timed_line
+from groundup.experiments.expected_time import expected_line, steps_left
 from groundup.experiments.sweep import plan_trials
 from groundup.experiments.trials import Trial
 
@@ -73,14 +73,15 @@ def test_every_device_costs_what_it_costs(trials: Any) -> None:
     assert line.startswith(f"about {2 * seconds / 86400:.1f} days of training")
     assert " at 40% of the 1e-06 TFLOP/s in bfloat16 of one H200 (NVIDIA H200 data sheet" in line
     assert f": ${4 * seconds / 3600 * 4:,.0f} at $4.00 an hour; " in line
-    assert timed_line(some, 30) == (
+    assert expected_line(some, minutes=30) == (
         "60.0 minutes for the 4 trials left, 2 at once, 30 minutes each: $8.00 at $4.00 an hour"
     )
     # Three on two devices take two rounds, and four jobs do not make a device longer to rent.
-    assert timed_line(some[:3], 30).startswith("60.0 minutes for the 3 trials left, 2 at once")
-    assert timed_line(some, 30, jobs=4).endswith(
-        "4 at once, 30 minutes each: $4.00 at $4.00 an hour"
-    )
+    line = expected_line(some[:3], minutes=30)
+    assert line is not None and line.startswith("60.0 minutes for the 3 trials left, 2 at once")
+    line = expected_line(some, jobs=4, minutes=30)
+    assert line is not None
+    assert line.endswith("4 at once, 30 minutes each: $4.00 at $4.00 an hour")
 
 
 def test_nothing_is_said_of_a_device_whose_rate_is_unknown(

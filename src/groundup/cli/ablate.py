@@ -55,17 +55,10 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import (
-        check_jobs,
-        exit_status,
-        print_expected_time,
-        print_study,
-        print_trials,
-    )
+    from groundup.cli.sweep import check_jobs, exit_status, print_outlook, print_study
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.report.studies import ablation_study
-    from groundup.experiments.sweep import look_ahead
     from groundup.runs.config import RunConfig
 
     check_jobs(arguments.jobs)
@@ -83,9 +76,7 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         first = spec.model_copy(update={"seeds": spec.seeds[:1]})
-        outlook = look_ahead(first, path)
-        print_trials(f"{spec.name}: trials of the first seed", outlook, path)
-        print_expected_time(outlook.left, arguments.jobs)
+        print_outlook(first, path, arguments.jobs, "trials of the first seed")
         print_what_follows(spec, arguments.extra_rates)
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)
@@ -96,7 +87,7 @@ def run(arguments: Arguments) -> int:
 
 def print_what_follows(spec: "SweepConfig", extra_rates: int) -> None:
     """The trials that depend on how the first ones end."""
-    from groundup.experiments.rate_search import LEARNING_RATE
+    from groundup.experiments.trials import LEARNING_RATE
 
     if extra_rates and len(set(spec.grid[LEARNING_RATE])) > 1:
         print(

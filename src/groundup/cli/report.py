@@ -85,7 +85,6 @@ def write_document(document: "Document", out: Path | None, markdown: Path | None
         files = {markdown / name: text for name, text in render_markdown(document).items()}
         for path, text in files.items():
             write_text_atomic(path, text)
-        remove_old_pictures(files)
         written.append(next(iter(files)))
     if out is not None:
         write_text_atomic(out, render_html(document))
@@ -133,18 +132,6 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_written(paths: Sequence[Path]) -> None:
     """One line per page."""
     print_lines(f"written: {path}" for path in paths)
-
-
-def remove_old_pictures(files: Collection[Path]) -> None:
-    """Remove what an earlier report of the same name made and this one does not."""
-    from groundup.experiments.report.pictures import CREATOR
-
-    # Reports of before matplotlib began their pictures with the second.
-    ours = (f"<dc:title>{CREATOR}</dc:title>".encode(), b'<svg class="chart"')
-    for folder in {path.parent for path in files if path.suffix == ".svg"}:
-        for path in folder.glob("*.svg"):
-            if path not in files and any(sign in path.read_bytes()[:4000] for sign in ours):
-                path.unlink()
 
 
 def read_finding(words: str | None) -> str | None:

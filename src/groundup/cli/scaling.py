@@ -54,11 +54,9 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_expected_time, print_trials
+    from groundup.cli.sweep import check_jobs, exit_status, print_outlook
     from groundup.config import load_settings
-    from groundup.experiments.ladder import scaling_spec
-    from groundup.experiments.scaling import run_scaling
-    from groundup.experiments.sweep import look_ahead
+    from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.runs.config import RunConfig
 
     check_jobs(arguments.jobs)
@@ -72,9 +70,7 @@ def run(arguments: Arguments) -> int:
     )
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        outlook = look_ahead(spec, path)
-        print_trials(f"{spec.name}: trials", outlook, path)
-        print_expected_time(outlook.left, arguments.jobs)
+        print_outlook(spec, path, arguments.jobs)
         if arguments.check:
             print_what_follows(spec)
         return 0
@@ -86,8 +82,8 @@ def run(arguments: Arguments) -> int:
 
 def print_what_follows(spec: "SweepConfig") -> None:
     """The trials that depend on how the ladder ends: the next budget is known, its size is not."""
-    from groundup.experiments.ladder import budget_of
-    from groundup.experiments.rate_search import LEARNING_RATE
+    from groundup.experiments.scaling import budget_of
+    from groundup.experiments.trials import LEARNING_RATE
 
     *_, before, last = sorted(set(map(budget_of, spec.variants)))
     count = len(spec.grid[LEARNING_RATE]) * len(spec.seeds)

@@ -10,6 +10,7 @@ from tyro.conf import Positional
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from signal import Signals
 
     from groundup.experiments.report.studies import Study
@@ -41,18 +42,13 @@ class Arguments:
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the ranking."""
     from groundup.experiments.spec import load_sweep
-    from groundup.experiments.sweep import look_ahead, run_sweep
+    from groundup.experiments.sweep import run_sweep
 
     check_jobs(arguments.jobs)
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        outlook = look_ahead(spec, path)
-        if spec.is_search:
-            _print_search(spec, outlook, path)
-        else:
-            print_trials(f"{spec.name}: trials", outlook, path, spec.minutes)
-        print_expected_time(outlook.left, arguments.jobs, spec.minutes)
+        print_outlook(spec, path, arguments.jobs)
         return 0
     outcome = run_sweep(spec, path, jobs=arguments.jobs)
     if outcome.records:
@@ -87,8 +83,26 @@ def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
     return 0
 
 
-def print_trials(
-    title: str, outlook: "Outlook", folder: Path, minutes: float | None = None
+def print_outlook(
+    spec: "SweepConfig", folder: Path, jobs: int | None, title: str = "trials"
+) -> None:
+    """What a sweep would run now, how far it is, and how long the rest takes; nothing is run."""
+    from groundup.experiments.expected_time import expected_line
+    from groundup.experiments.sweep import look_ahead
+    from groundup.experiments.sweep_folder import SweepFolder
+
+    outlook = look_ahead(spec, folder)
+    states = SweepFolder(folder).states(outlook.trials)
+    if spec.is_search:
+        _print_search(spec, outlook, states)
+    else:
+        _print_trials(f"{spec.name}: {title}", outlook, states, spec.minutes)
+    if outlook.left and (line := expected_line(outlook.left, jobs, spec.minutes)):
+        print(line)
+
+
+def _print_trials(
+    title: str, outlook: "Outlook", states: "Mapping[str, str]", minutes: float | None
 ) -> None:
     """Each trial with its size, cost and state, and the sum of those that are left.
 
@@ -96,7 +110,6 @@ def print_trials(
     """
     from groundup.cli.tables import print_table
     from groundup.experiments.expected_time import steps_left
-    from groundup.experiments.sweep_folder import SweepFolder
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
@@ -104,28 +117,24 @@ def print_trials(
         config = trial.config
         return num_steps * config.tokens_per_step * training_flops_per_token(config.model)
 
-    states = SweepFolder(folder).states(outlook.trials)
     rows = []
     for trial in outlook.trials:
-        num_steps = trial.config.num_steps
-        cells = [f"{sum(count_parameters(trial.config.model).values()):,}"]
+        num_steps, tokens_per_step = trial.config.num_steps, trial.config.tokens_per_step
+        cells = [f"{minutes or 0:g}"]
         if minutes is None:
-            tokens = num_steps * trial.config.tokens_per_step
-            cells += [f"{num_steps:,}", f"{tokens:,}", f"{flops(trial, num_steps):.3g}"]
-        else:
-            cells.append(f"{minutes:g}")
-        rows.append([trial.name, *cells, states[trial.name]])
-    num_left = len(outlook.left)
-    told = f"{num_left} trials"
-    if num_left < len(outlook.trials):
-        told = f"{num_left} of {len(outlook.trials)} trials are left"
+            cells = [f"{num_steps:,}", f"{num_steps * tokens_per_step:,}"]
+            cells.append(f"{flops(trial, num_steps):.3g}")
+        num_parameters = sum(count_parameters(trial.config.model).values())
+        rows.append([trial.name, f"{num_parameters:,}", *cells, states[trial.name]])
+    num_left, num_trials = len(outlook.left), len(outlook.trials)
+    told = f"{num_left} of {num_trials} trials are left"
+    told = told if num_left < num_trials else f"{num_left} trials"
+    headers = ["minutes"]
+    last = [f"{(minutes or 0) * num_left:g}"]
     if minutes is None:
-        flops_left = sum(flops(trial, steps_left(trial)) for trial in outlook.left)
         headers = ["steps", "tokens", "FLOPs"]
-        rows.append([told, "", "", "", f"{flops_left:.3g}", ""])
-    else:
-        headers = ["minutes"]
-        rows.append([told, "", f"{minutes * num_left:g}", ""])
+        last = ["", "", f"{sum(flops(one, steps_left(one)) for one in outlook.left):.3g}"]
+    rows.append([told, "", *last, ""])
     print_table(title, ("trial", "parameters", *headers, "state"), rows)
 
 
@@ -144,26 +153,11 @@ def print_study(study: "Study", folder: Path) -> None:
     print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")
 
 
-def print_expected_time(
-    left: "list[Trial]", jobs: int | None = None, minutes: float | None = None
-) -> None:
-    """How long the trials that are left will take here, and the price, where that is known."""
-    from groundup.experiments.expected_time import expected_line, timed_line
-
-    if left:
-        line = expected_line(left, jobs) if minutes is None else timed_line(left, minutes, jobs)
-        if line is not None:
-            print(line)
-
-
-def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None:
+def _print_search(spec: "SweepConfig", outlook: "Outlook", states: "Mapping[str, str]") -> None:
     """How far a search is; a trial of it is known only once it is proposed."""
-    from groundup.experiments.sweep_folder import SweepFolder
-
     length = "" if spec.minutes is None else f", {spec.minutes:g} minutes for each trial"
-    print(f"{spec.name}: Optuna proposes {spec.num_trials} points while the sweep runs{length}")
+    print(f"{spec.name}: {spec.num_trials} points are proposed while the sweep runs{length}")
     left = {trial.name for trial in outlook.left}
-    states = SweepFolder(folder).states(outlook.trials)
     ended = Counter(state for name, state in states.items() if name not in left)
     counts = [f"{count} {state}" for state, count in ended.items()] or ["none finished"]
     line = f"trials: {', '.join(counts)}, {len(outlook.left)} left"
@@ -177,8 +171,7 @@ def _print_search(spec: "SweepConfig", outlook: "Outlook", folder: Path) -> None
 def print_outcome(folder: Path) -> None:
     """The results of the report about the sweep, what came out of it, and where everything lies."""
     from groundup.cli.report import print_document_table, print_lines
-    from groundup.experiments.report.comparison import make_report
-    from groundup.experiments.report.sections import results_table
+    from groundup.experiments.report.comparison import make_report, results_table
 
     report = make_report([folder])
     print_document_table(results_table(report))

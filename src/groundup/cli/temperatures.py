@@ -1,8 +1,9 @@
 """`groundup temperatures`: what temperature and top-p do to the texts of trained models."""
 
+import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -13,12 +14,7 @@ from groundup.cli.report import (
     read_finding,
     write_document,
 )
-from groundup.errors import CheckpointError, ConfigError
-
-if TYPE_CHECKING:
-    from groundup.experiments.reference_text import ReferenceText
-    from groundup.experiments.temperatures import RunStudy, TemperatureStudy
-    from groundup.tokenizer import Tokenizer
+from groundup.errors import CheckpointError, ConfigError, DataError
 
 DEFAULT_PROMPT = "Once upon a time"
 
@@ -89,53 +85,56 @@ def run(arguments: Arguments) -> None:
 
     check_outputs([arguments.out] if arguments.out else [], (".json",), arguments.markdown)
     finding = read_finding(arguments.finding) or ""
-    study = read_written(arguments) or make_study(arguments)
-    title, why = arguments.title, arguments.why
-    document = temperature_document(study, title, why=why, finding=finding)
+    file = _study_file(arguments)
+    try:
+        study = make_study(arguments) if file is None else json.loads(file.read_bytes())
+        document = temperature_document(study, arguments.title, why=arguments.why, finding=finding)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        if file is None:
+            raise
+        raise DataError(
+            f"{file} is no study of temperatures ({error}): give a file that groundup "
+            f"temperatures --out wrote, or runs"
+        ) from error
     print_document(document)
     if arguments.out is not None:
-        write_json_atomic(arguments.out, asdict(study))
+        write_json_atomic(arguments.out, study)
         print_written([arguments.out])
     print_written(write_document(document, None, arguments.markdown))
 
 
-def read_written(arguments: Arguments) -> "TemperatureStudy | None":
-    """The study in the file that is named instead of runs; None where runs are named."""
-    runs = arguments.runs
-    files = [name for name in runs if name.endswith(".json") and Path(name).is_file()]
+def _study_file(arguments: Arguments) -> Path | None:
+    """The study that is named instead of runs; None where runs are named."""
+    files = [name for name in arguments.runs if name.endswith(".json") and Path(name).is_file()]
     if not files:
         return None
-    if len(runs) > 1:
+    if len(arguments.runs) > 1:
         raise ConfigError(
             f"{files[0]} is a study that has been made, and stands alone: name it, or runs"
         )
-    usual = Arguments(runs)
+    usual = Arguments(arguments.runs)
     for name, value in vars(arguments).items():
         if name not in _OF_THE_PAGE and value != getattr(usual, name):
             raise ConfigError(
                 f"{files[0]} is a study that has been made, and --{name.replace('_', '-')} would "
                 f"change nothing in it: leave it out, or name the runs to generate with"
             )
-    from groundup.experiments.temperatures import TemperatureStudy
-
-    return TemperatureStudy.read(Path(files[0]))
+    return Path(files[0])
 
 
-def make_study(arguments: Arguments) -> "TemperatureStudy":
+def make_study(arguments: Arguments) -> dict[str, Any]:
     """All runs, one after another; mistakes are told before the first text."""
     from groundup.cli.progress import progress_bar
     from groundup.cli.shared_flags import load_model
-    from groundup.experiments.reference_text import read_reference
-    from groundup.experiments.temperatures import (
-        Conditions,
-        TemperatureStudy,
-        settings_of,
-        study_run,
-    )
+    from groundup.experiments.reference_text import Reference, read_reference, unseen_documents
+    from groundup.experiments.temperatures import Conditions, settings_of, study_run
+    from groundup.runs.folder import RunFolder
 
     settings = settings_of(arguments.temperatures, arguments.top_p)
+    # Words of the command line that are not UTF-8 arrive as surrogates, which no text has.
+    words = [prompt.encode("utf-8", "surrogateescape") for prompt in arguments.prompt]
     conditions = Conditions(
-        prompts=tuple(map(_readable, arguments.prompt)) or (DEFAULT_PROMPT,),
+        prompts=tuple(word.decode("utf-8", "replace") for word in words) or (DEFAULT_PROMPT,),
         num_texts=arguments.num_samples,
         max_tokens=arguments.max_tokens,
         seed=arguments.seed,
@@ -144,24 +143,24 @@ def make_study(arguments: Arguments) -> "TemperatureStudy":
     num_documents = max(2, arguments.num_samples)
     path = arguments.reference
     common = None if path is None else read_reference(path, num_documents)
-    studied: list[RunStudy] = []
+    studied = []
     for name, folder in folders.items():
-        language_model = load_model(folder, arguments.checkpoint, arguments.device, "auto")
-        reference = _reference_of(folder, language_model.tokenizer, common, num_documents)
+        model = load_model(folder, arguments.checkpoint, arguments.device, "auto")
+        reference = common
+        # Text that the run has not learned from, where there is such.
+        if unseen := unseen_documents(RunFolder(folder), model.tokenizer, num_documents):
+            reference = Reference(common and common.words, unseen, is_unseen=True)
         with progress_bar(f"generating with {name}", "texts") as report:
             studied.append(
-                study_run(
-                    name,
-                    language_model,
-                    settings,
-                    conditions,
-                    reference=reference,
-                    progress=report,
-                )
+                study_run(name, model, settings, conditions, reference=reference, progress=report)
             )
-    device = describe_device(arguments.device)
-    source = None if path is None else path.name
-    return TemperatureStudy(conditions, settings, device, source, studied)
+    return {
+        "conditions": asdict(conditions),
+        "settings": [setting._asdict() for setting in settings],
+        "device": describe_device(arguments.device),
+        "reference": None if path is None else path.name,
+        "runs": studied,
+    }
 
 
 def find_folders(runs: tuple[str, ...]) -> dict[str, Path]:
@@ -189,21 +188,3 @@ def describe_device(device: str) -> str:
     from groundup.training.execution import device_name, resolve_device
 
     return device_name(resolve_device(load_settings(RunConfig, overrides={"device": device})))
-
-
-def _reference_of(
-    folder: Path, tokenizer: "Tokenizer", common: "ReferenceText | None", num_documents: int
-) -> "ReferenceText | None":
-    """What one run is held against: text that it has not learned from, where there is such."""
-    from groundup.experiments.reference_text import ReferenceText, unseen_documents
-    from groundup.runs.folder import RunFolder
-
-    unseen = unseen_documents(RunFolder(folder), tokenizer, num_documents)
-    if not unseen:
-        return common
-    return ReferenceText(None if common is None else common.words, unseen, is_unseen=True)
-
-
-def _readable(prompt: str) -> str:
-    """Words of the command line that are no UTF-8 arrive as surrogates, which no text has."""
-    return prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

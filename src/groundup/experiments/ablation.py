@@ -6,18 +6,17 @@ best learning rate, searched for beyond the list where it lies at an end of it.
 
 import logging
 import signal
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from groundup.errors import ConfigError, did_you_mean
-from groundup.experiments.rate_search import LEARNING_RATE, TriedRates, next_rate, read_tried
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep import PointResult, SweepOutcome, run_sweep
-from groundup.experiments.trials import Point
+from groundup.experiments.sweep import SweepOutcome, run_sweep
+from groundup.experiments.trials import LEARNING_RATE, Point, TrialRecord, model_with
 from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
 from groundup.planner.parameters import count_parameters
@@ -141,7 +140,7 @@ def run_ablation(
         )
         if outcome.stopped_by is not None:
             return AblationOutcome([], path, outcome.stopped_by)
-        tried = _tried(spec, outcome)
+        tried = read_tried(spec, outcome.records.values())
         points = []
         for name, known in tried.items():
             rate = next_rate(known, rates, asked[name], extra_rates)
@@ -150,9 +149,10 @@ def run_ablation(
                 asked[name].add(rate)
                 points.append(Point({LEARNING_RATE: rate}, name))
     if len(spec.seeds) > 1:
-        best = {name: known.best for name, known in tried.items()}
         chosen = [
-            Point({LEARNING_RATE: rate}, name) for name, rate in best.items() if rate is not None
+            Point({LEARNING_RATE: known.best}, name)
+            for name, known in tried.items()
+            if known.best is not None
         ]
         outcome = run_sweep(spec, path, points=chosen, jobs=jobs, command=command)
     rows = make_rows(spec, outcome)
@@ -162,69 +162,115 @@ def run_ablation(
 
 def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
     """The base first, then the variants from the best to the worst."""
-    tried = _tried(spec, outcome)
-    found = {name: _result_at(outcome, name, known.best) for name, known in tried.items()}
-    base = found[BASE]
+    tried = read_tried(spec, outcome.records.values())
+    losses = {(one.variant, one.settings[LEARNING_RATE]): one.loss for one in outcome.results}
+    base_loss = losses.get((BASE, tried[BASE].best))
     rows = []
     for name, settings in spec.variants.items():
-        result, known = found[name], tried[name]
-        loss = None if result is None else result.loss
-        base_loss = None if base is None else base.loss
-        model = _model_of(spec, settings)
+        known = tried[name]
+        loss = losses.get((name, known.best))
+        diverged_at = {
+            record.settings[LEARNING_RATE]
+            for record in outcome.records.values()
+            if record.variant == name and record.status == "diverged"
+        }
         rows.append(
             AblationRow(
                 variant=name,
                 settings=settings,
-                num_parameters=_count(model),
+                num_parameters=_count(model_with(base_config(spec).model, settings)),
                 learning_rate=known.best,
                 is_at_edge=known.is_at_edge,
                 rates_tried=known.rates,
                 loss=loss,
                 difference=loss.mean - base_loss.mean if loss and base_loss else None,
                 is_clear=bool(loss and base_loss and loss.is_apart_from(base_loss)),
-                diverged_at=sorted(
-                    {
-                        record.settings[LEARNING_RATE]
-                        for record in outcome.records.values()
-                        if record.variant == name and record.status == "diverged"
-                    }
-                ),
+                diverged_at=sorted(diverged_at),
             )
         )
-    return sorted(rows, key=_rank)
+    return sorted(
+        rows,
+        key=lambda row: (row.variant != BASE, row.loss is None, row.loss.mean if row.loss else 0),
+    )
+
+
+@dataclass
+class TriedRates:
+    """What the learning rates of one variant came to. A failure says nothing, so it is not here."""
+
+    losses: dict[float, float] = field(default_factory=dict)
+    """Of those that finished."""
+    lost: set[float] = field(default_factory=set)
+    """Those that diverged or were pruned: worse than any that finished."""
+
+    @property
+    def rates(self) -> list[float]:
+        return sorted({*self.losses, *self.lost})
+
+    @property
+    def best(self) -> float | None:
+        """The one with the least loss, if any finished; of equal ones the smallest."""
+        return min(self.losses, key=lambda rate: (self.losses[rate], rate), default=None)
+
+    @property
+    def is_at_edge(self) -> bool:
+        """Is the best one the first or last, so that a better one may lie outside?"""
+        return self.best is not None and self.best in (self.rates[0], self.rates[-1])
+
+
+def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, TriedRates]:
+    """The learning rates that were tried with the first seed, by variant."""
+    tried = {name: TriedRates() for name in spec.variants}
+    for record in records:
+        if record.variant not in tried or record.seed != spec.seeds[0]:
+            continue
+        rates = tried[record.variant]
+        rate = float(record.settings[LEARNING_RATE])
+        if record.status == "finished" and record.ranking_loss is not None:
+            rates.losses[rate] = record.ranking_loss
+        elif record.status != "failed":
+            rates.lost.add(rate)
+    return tried
+
+
+def next_rate(
+    tried: TriedRates, listed: Sequence[float], asked: Collection[float], max_extra: int
+) -> float | None:
+    """The rate beyond the best one, as far as the list's last step; None if that would not help.
+
+    Where all diverged, a smaller one may not. A side ends at `max_extra` rates beyond the list, and
+    where one that was asked for failed. One listed rate is a choice, and no search.
+    """
+    listed, rates = sorted(set(listed)), tried.rates
+    if len(listed) < 2 or not rates:
+        return None
+    best = rates[0] if tried.best is None else tried.best
+    beyond = None
+    if best == rates[0] == min(*asked, *rates):
+        num_below = sum(rate < listed[0] for rate in rates)
+        beyond = _step_from(best, listed[0] / listed[1]) if num_below < max_extra else None
+    elif tried.best == rates[-1] == max(*asked, *rates):
+        num_above = sum(rate > listed[-1] for rate in rates)
+        beyond = _step_from(best, listed[-1] / listed[-2]) if num_above < max_extra else None
+    return None if beyond in asked else beyond
+
+
+def _step_from(rate: float, ratio: float) -> float:
+    """The product in as few digits as tell it apart, two at least: rates are parts of names."""
+    for digits in range(2, 18):
+        rounded = float(f"{rate * ratio:.{digits}g}")
+        if (rounded - rate) * (ratio - 1) > 0:
+            break
+    return rounded
 
 
 def _matched(model: ModelConfig, change: dict[str, Any]) -> dict[str, Any]:
-    """The change, and the inner size that makes up for the weights it adds or takes away."""
-    update = {k.removeprefix("model."): v for k, v in change.items() if k.startswith("model.")}
-    if not update:
-        return change
-    varied = model.model_copy(update=update)
-    matched = match_parameters(varied, _count(model))
+    """The change, and the inner size that makes up for the parameters it adds or takes away."""
+    varied = model_with(model, change)
+    matched = varied if varied == model else match_parameters(varied, _count(model))
     if matched.feed_forward_dim == model.feed_forward_dim:
         return change
     return {**change, "model.d_ff": matched.feed_forward_dim}
-
-
-def _model_of(spec: SweepConfig, settings: dict[str, Any]) -> ModelConfig:
-    update = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
-    return base_config(spec).model.model_copy(update=update)
-
-
-def _tried(spec: SweepConfig, outcome: SweepOutcome) -> dict[str, TriedRates]:
-    found = read_tried(outcome.records.values(), spec.seeds[0])
-    return {name: found.get(name, TriedRates()) for name in spec.variants}
-
-
-def _result_at(outcome: SweepOutcome, variant: str, rate: float | None) -> PointResult | None:
-    for result in outcome.results:
-        if result.variant == variant and result.settings[LEARNING_RATE] == rate:
-            return result
-    return None
-
-
-def _rank(row: AblationRow) -> tuple[bool, bool, float]:
-    return row.variant != BASE, row.loss is None, row.loss.mean if row.loss else 0.0
 
 
 def _count(config: ModelConfig) -> int:

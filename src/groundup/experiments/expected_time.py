@@ -27,49 +27,55 @@ from groundup.training.execution import (
 )
 
 
-def expected_line(trials: Sequence[Trial], jobs: int | None = None) -> str | None:
+def expected_line(
+    trials: Sequence[Trial], jobs: int | None = None, minutes: float | None = None
+) -> str | None:
     """One line about trials that are left; None where no rate of their device is known.
 
     A machine that lacks the device which they name does not fail: the line says what it lacks.
+
+    trials: those that are left.
+    jobs: how many run at once.
+    minutes: how long each is trained, if it is for a time: nothing about it is guessed then.
     """
+    config = trials[0].config
+    slots = make_slots(config, jobs)
+    lanes = _num_lanes(config, slots)
+    at_once = min(len(slots), len(trials))
+    whose = "for the one trial left"
+    if len(trials) > 1:
+        how = "one after another" if at_once == 1 else f"{at_once} at once"
+        whose = f"for the {len(trials):,} trials left, {how}"
+    if minutes is not None:
+        each = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+        in_all = format_duration(60 * minutes * -(-len(trials) // len(slots)))
+        try:
+            price = find_price(_device_name(resolve_device(config)))
+        except ConfigError:
+            price = None
+        seconds = 60 * minutes * len(trials) * lanes / len(slots)
+        return f"{in_all} {whose}, {each} each{_cost(seconds, price)}"
     try:
         found = [_find_duration(trial) for trial in trials]
     except ConfigError as error:
         return f"how long the trials take is not known here: {error}"
     durations = [duration for duration in found if duration is not None]
-    if not durations or len(durations) < len(trials):
+    if len(durations) < len(trials):
         return None
-    seconds = [duration.seconds for duration in durations]
-    slots = make_slots(trials[0].config, jobs)
-    lanes = _num_lanes(trials[0].config, slots)
-    least, most = format_duration(min(seconds)), format_duration(max(seconds))
-    each = least if least == most else f"{least} to {most}"
-    in_all = format_duration(max(sum(seconds) / lanes, *seconds))
-    line = f"about {in_all} of training {_whose(trials, slots)}"
+    all_seconds = [duration.seconds for duration in durations]
+    in_all = format_duration(max(sum(all_seconds) / lanes, *all_seconds))
+    line = f"about {in_all} of training {whose}"
     if len(trials) > 1:
-        line += f", {each} each"
+        ends = map(format_duration, (min(all_seconds), max(all_seconds)))
+        line += f", {' to '.join(dict.fromkeys(ends))} each"
+    rates = {(one.device, one.precision, one.mfu, one.peak_flops_per_second) for one in durations}
     first = durations[0]
-    if all(_rate_of(duration) == _rate_of(first) for duration in durations):
+    if len(rates) == 1:
         line += (
             f", at {first.mfu:.0%} of the {first.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
             f"{first.precision} of one {first.device} ({first.source})"
         )
-    return f"{line}{_cost(sum(seconds), first.price)}; starting and evaluating comes on top"
-
-
-def timed_line(trials: Sequence[Trial], minutes: float, jobs: int | None = None) -> str:
-    """The same for trials that are each trained for a time: nothing about it is guessed."""
-    config = trials[0].config
-    slots = make_slots(config, jobs)
-    seconds = 60 * minutes * -(-len(trials) // len(slots))
-    each = f"{minutes:g} minute{'' if minutes == 1 else 's'}"
-    line = f"{format_duration(seconds)} {_whose(trials, slots)}, {each} each"
-    try:
-        device = _device_name(resolve_device(config))
-    except ConfigError:
-        return line
-    fraction = _num_lanes(config, slots) / len(slots)
-    return f"{line}{_cost(60 * minutes * len(trials) * fraction, find_price(device))}"
+    return f"{line}{_cost(sum(all_seconds), first.price)}; starting and evaluating comes on top"
 
 
 def steps_left(trial: Trial) -> int:
@@ -109,18 +115,6 @@ def _num_lanes(config: RunConfig, slots: list[Slot]) -> int:
         return num_devices(slots)
     on_cuda = "CUDA_VISIBLE_DEVICES" in slots[0].environment
     return 1 if on_cuda else min(len(slots), max(1, num_cores() // config.num_threads))
-
-
-def _whose(trials: Sequence[Trial], slots: list[Slot]) -> str:
-    if len(trials) == 1:
-        return "for the one trial left"
-    at_once = min(len(slots), len(trials))
-    how = "one after another" if at_once == 1 else f"{at_once} at once"
-    return f"for the {len(trials):,} trials left, {how}"
-
-
-def _rate_of(duration: Duration) -> tuple[object, ...]:
-    return duration.device, duration.precision, duration.mfu, duration.peak_flops_per_second
 
 
 def _cost(seconds: float, price: Price | None) -> str:

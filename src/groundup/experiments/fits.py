@@ -18,41 +18,12 @@ _LEAST_EXPONENT, _GREATEST_EXPONENT = 0.005, 5.0
 
 
 @dataclass(frozen=True)
-class Parabola:
-    """loss = curvature · (ln N - center)² + bottom: loss over size at fixed compute."""
-
-    curvature: float
-    center: float
-    bottom: float
-
-    @property
-    def has_minimum(self) -> bool:
-        return self.curvature > 0
-
-    @property
-    def best_size(self) -> float:
-        """The N with the least loss."""
-        return math.exp(self.center)
-
-
-@dataclass(frozen=True)
 class PowerLaw:
-    """y = factor · x^exponent."""
-
-    factor: float
-    exponent: float
-
-    def at(self, x: float) -> float:
-        return float(self.factor * x**self.exponent)
-
-
-@dataclass(frozen=True)
-class FloorLaw:
     """y = floor + factor · x^exponent."""
 
-    floor: float
     factor: float
     exponent: float
+    floor: float = 0.0
 
     def at(self, x: float) -> float:
         return float(self.floor + self.factor * x**self.exponent)
@@ -62,7 +33,7 @@ class FloorLaw:
 class FloorFit:
     """A law with a floor, and how far to trust it."""
 
-    law: FloorLaw
+    law: PowerLaw
     least_floor: float
     """The floors of the laws that have not seen one of the points go from this"""
     greatest_floor: float
@@ -73,21 +44,20 @@ class FloorFit:
     """The same of a power law without a floor."""
 
 
-def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> Parabola:
-    """Least squares over (ln N, loss); exact through three points."""
-    if len(set(sizes)) < 3:
-        raise DataError(
-            f"a parabola needs losses of three sizes, but there are {len(set(sizes))}: train more "
-            f"sizes, or lower the learning rate if some diverged"
-        )
+def fit_parabola(sizes: Sequence[float], losses: Sequence[float]) -> tuple[float, float] | None:
+    """The size with the least loss, and that loss, by least squares over (ln N, loss).
+
+    None where the parabola bends the wrong way. It is exact through three points.
+    """
     logs = numpy.log(numpy.asarray(sizes, dtype=float))
     # Centred, for the squares of large logarithms are nearly alike.
     middle = float(logs.mean())
     square, linear, constant = map(float, numpy.polyfit(logs - middle, losses, 2))
-    if square == 0:
-        return Parabola(0.0, middle, constant)
+    if square <= 0:
+        return None
     offset = -linear / (2 * square)
-    return Parabola(square, middle + offset, constant - square * offset**2)
+    # Far outside it means nothing, and may be too large for a float.
+    return math.exp(min(middle + offset, 700.0)), constant - square * offset**2
 
 
 def fit_power_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw:
@@ -98,8 +68,8 @@ def fit_power_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw:
     return PowerLaw(math.exp(float(constant)), float(exponent))
 
 
-def fit_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorLaw | None:
-    """Least squares over (x, y) for a law that falls; exact through three points.
+def fit_floor_law(xs: Sequence[float], ys: Sequence[float]) -> PowerLaw | None:
+    """Least squares over (x, y) for a law that falls to a floor; exact through three points.
 
     None where they bend too little or the wrong way for a floor above 0.
     """
@@ -108,28 +78,26 @@ def fit_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorLaw | None:
     logs = numpy.log(numpy.asarray(xs, dtype=float))
     # Powers of a ratio around 1, for those of the values themselves leave the range of floats.
     middle = float(logs.mean())
-    values = numpy.asarray(ys, dtype=float)
 
     def solve(exponent: float) -> tuple[float, float, float]:
-        return _solve_line(numpy.exp(exponent * (logs - middle)), values)
+        """Floor and factor, which are linear, and the sum of squares."""
+        powers = numpy.exp(exponent * (logs - middle))
+        factor, floor = numpy.polyfit(powers, ys, 1)
+        return float(floor), float(factor), float(((floor + factor * powers - ys) ** 2).sum())
 
-    # All but the exponent is linear, so the search has but one dimension.
     exponents = -numpy.geomspace(_LEAST_EXPONENT, _GREATEST_EXPONENT, 60)
-    index = int(numpy.argmin([solve(exponent)[2] for exponent in exponents]))
-    if index in (0, len(exponents) - 1):
-        return None
-    low, high = float(exponents[index + 1]), float(exponents[index - 1])
-    for _ in range(80):
-        third = (high - low) / 3
-        if solve(low + third)[2] < solve(high - third)[2]:
-            high -= third
-        else:
-            low += third
-    exponent = (low + high) / 2
+    for number in range(12):
+        index = int(numpy.argmin([solve(exponent)[2] for exponent in exponents]))
+        if number == 0 and index in (0, len(exponents) - 1):
+            return None
+        begin, end = exponents[max(0, index - 1)], exponents[min(index + 1, len(exponents) - 1)]
+        exponents = numpy.linspace(begin, end, 20)
+    exponent = float(exponents[len(exponents) // 2])
     floor, factor, _ = solve(exponent)
-    if floor <= 0 or factor <= 0:
+    # A floor of a millionth is rounding.
+    if floor <= 1e-6 * max(ys) or factor <= 0:
         return None
-    return FloorLaw(floor, factor * math.exp(-exponent * middle), exponent)
+    return PowerLaw(factor * math.exp(-exponent * middle), exponent, floor)
 
 
 def judge_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorFit | None:
@@ -150,11 +118,3 @@ def judge_floor_law(xs: Sequence[float], ys: Sequence[float]) -> FloorFit | None
     power_law = fit_power_law(*zip(*others[-1], strict=True))
     floors = [one.floor for one in known]
     return FloorFit(law, min(floors), max(floors), y - known[-1].at(x), y - power_law.at(x))
-
-
-def _solve_line(xs: "numpy.ndarray", ys: "numpy.ndarray") -> tuple[float, float, float]:
-    """Constant, slope and sum of squares of the line through the points."""
-    around = xs - xs.mean()
-    slope = float(around @ (ys - ys.mean()) / (around @ around))
-    constant = float(ys.mean() - slope * xs.mean())
-    return constant, slope, float(((constant + slope * xs - ys) ** 2).sum())

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,6 @@ from groundup.runs.metrics_file import read_metrics
 from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
-Ended = Callable[[Trial, TrialRecord], None]
 
 _POLL_SECONDS = 0.1
 
@@ -75,10 +75,10 @@ class Runner:
         self._watcher = Watcher(spec.prune)
         self._environment = dict(os.environ)
 
-    def run(self, trials: Iterator[Trial], ended: Ended) -> signal.Signals | None:
+    def run(self, trials: Iterator[Trial]) -> signal.Signals | None:
         """Run all trials, as many at once as there are slots; the signal that stopped it, if any.
 
-        A trial is asked for when there is room for it, and `ended` has heard of all before it.
+        A trial is asked for when there is room for it, and all before it are recorded.
         """
         # Before the first trial starts, for it may be the one that they show to be hopeless.
         for record in self._folder.records().values():
@@ -86,38 +86,35 @@ class Runner:
                 self._watcher.remember(RunFolder(self._folder.runs / record.trial))
         active: list[_Running] = []
         with (
-            shared_bytecode() as variables,
+            tempfile.TemporaryDirectory(
+                prefix="groundup-bytecode-", ignore_cleanup_errors=True
+            ) as bytecode,
             StopRequest("runs under way are saved, to be gone on with") as stop,
         ):
-            self._environment = {**os.environ, **variables}
+            self._environment = {**os.environ, **shared_bytecode(bytecode)}
             try:
                 while True:
-                    if stop.signal is None:
-                        self._fill(active, trials)
+                    taken = [running.slot for running in active]
+                    for slot in self._slots if stop.signal is None else ():
+                        if not any(slot is one for one in taken) and (trial := next(trials, None)):
+                            active.append(self._start(trial, slot))
                     if not active:
                         return stop.signal
                     time.sleep(_POLL_SECONDS)
                     for running in list(active):
                         if stop.signal is not None:
                             running.stop()
-                        if running.process.poll() is None:
-                            self._watch(running)
-                            continue
-                        active.remove(running)
-                        self._end(running, ended, is_stopping=stop.signal is not None)
+                        if running.process.poll() is not None:
+                            active.remove(running)
+                            self._end(running, is_stopping=stop.signal is not None)
+                        elif not running.is_told_to_stop:
+                            running.verdict = self._watcher.look(running.trial)
+                            if running.verdict is not None:
+                                running.stop()
             finally:
                 for running in active:
                     running.process.kill()
                     running.process.wait()
-
-    def _fill(self, active: list[_Running], trials: Iterator[Trial]) -> None:
-        for slot in self._slots:
-            if any(running.slot is slot for running in active):
-                continue
-            trial = next(trials, None)
-            if trial is None:
-                return
-            active.append(self._start(trial, slot))
 
     def _start(self, trial: Trial, slot: Slot) -> _Running:
         run_folder = RunFolder(trial.config.run_folder)
@@ -136,7 +133,7 @@ class Runner:
             else:
                 command += trial.budget_flags(self._spec.minutes)
         _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
-        with open(self._output_file(trial), "ab") as output:
+        with open(self._folder.output_file(trial.name), "ab") as output:
             process = subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -148,14 +145,7 @@ class Runner:
             )
         return _Running(trial, slot, process)
 
-    def _watch(self, running: _Running) -> None:
-        if running.is_told_to_stop:
-            return
-        running.verdict = self._watcher.look(running.trial)
-        if running.verdict is not None:
-            running.stop()
-
-    def _end(self, running: _Running, ended: Ended, *, is_stopping: bool) -> None:
+    def _end(self, running: _Running, *, is_stopping: bool) -> None:
         trial, status = running.trial, running.process.returncode
         if is_stopping and running.verdict is None and status != 0:
             return
@@ -166,33 +156,28 @@ class Runner:
         if self._spec.keep_checkpoints == "none" and record.status != "failed":
             self._folder.remove_checkpoints(trial.name)
         _log.info("%s", describe_end(record))
-        ended(trial, record)
 
     def _record(self, trial: Trial, status: int, verdict: Verdict | None) -> TrialRecord:
         folder = RunFolder(trial.config.run_folder)
         metrics = read_metrics(folder.metrics_file)
         num_steps = trial.find_num_steps()
-        standing = find_standing(folder, metrics, num_steps)
         best = metrics.lowest("validation_loss")
-        ending: Status
-        reason: str | None
-        is_late = verdict is not None and verdict.status == "pruned" and status == 0
+        ending: tuple[Status, str | None] = "finished", None
+        is_late = verdict is not None and verdict[0] == "pruned" and status == 0
         if verdict is not None and not is_late:
-            ending, reason = verdict.status, verdict.reason
-        elif standing.state == "diverged":
-            ending, reason = "diverged", describe_divergence(metrics)
-        elif status == 0:
-            ending, reason = "finished", None
-        else:
-            ending, reason = "failed", self._reason(trial, status)
+            ending = verdict
+        elif find_standing(folder, metrics, num_steps).state == "diverged":
+            ending = "diverged", describe_divergence(metrics)
+        elif status != 0:
+            ending = "failed", self._reason(trial, status)
         return TrialRecord(
             trial=trial.name,
             point=trial.point,
-            status=ending,
+            status=ending[0],
             seed=trial.config.seed,
             settings=dict(trial.settings),
             variant=trial.variant,
-            reason=reason,
+            reason=ending[1],
             step=int(metrics.last("step") or 0),
             num_steps=num_steps,
             tokens=int(metrics.last("tokens") or 0),
@@ -206,16 +191,13 @@ class Runner:
 
     def _reason(self, trial: Trial, status: int) -> str:
         """The error that the trial printed, or at least how its process ended."""
-        output = self._output_file(trial)
+        output = self._folder.output_file(trial.name)
         lines = output.read_text("utf-8", "replace").splitlines()[-50:]
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return errors[-1].removeprefix("error: ")
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"its process ended with {how}: see {output}"
-
-    def _output_file(self, trial: Trial) -> Path:
-        return self._folder.trials / f"{trial.name}.txt"
 
 
 def describe_end(record: TrialRecord) -> str:

@@ -1,38 +1,35 @@
 """A ladder of sizes at fixed compute: the best size for a budget, and what a greater one gives.
 
-For each budget the loss is measured over sizes and a parabola in ln N finds the best; power laws
-through the best of all budgets predict the next one, which is then trained to see if they hold.
+The base is trained at several widths, each for the steps that spend a budget. For each budget a
+parabola in ln N finds the best size; power laws through the best of all budgets predict the next
+one, which is then trained to see if they hold.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from groundup.errors import DataError
+from groundup.errors import ConfigError, DataError
 from groundup.experiments.fits import (
     FloorFit,
-    Parabola,
     PowerLaw,
     fit_parabola,
     fit_power_law,
     judge_floor_law,
 )
-from groundup.experiments.ladder import (
-    budget_of,
-    count_at,
-    ladder_model,
-    variant,
-    variant_name,
-)
-from groundup.experiments.rate_search import LEARNING_RATE
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep import PointResult, run_sweep
-from groundup.experiments.trials import Point
+from groundup.experiments.trials import LEARNING_RATE, Point, model_with
 from groundup.files import write_json_atomic
+from groundup.model.config import ModelConfig
+from groundup.planner.flops import training_flops_per_token
 from groundup.planner.parameters import count_parameters
-from groundup.runs.config import RunConfig
+from groundup.runs.config import RunConfig, scaled_steps
+
+_FEWEST_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,6 @@ class BudgetFit:
     """The best size for one budget."""
 
     budget_flops: float
-    parabola: Parabola
     best_parameters: float
     best_loss: float
     is_inside: bool
@@ -88,6 +84,83 @@ class ScalingOutcome:
     stopped_by: signal.Signals | None = None
 
 
+def shape(base: ModelConfig, d_model: int) -> dict[str, int]:
+    """The base grown or shrunk to a width: heads keep their size, depth and d_ff their ratio."""
+    d_head = base.d_head
+    if d_model < d_head or d_model % d_head:
+        raise ConfigError(
+            f"width {d_model} cannot be cut into the base's heads of {d_head}: choose multiples "
+            f"of {d_head}"
+        )
+    d_ff = max(1, round(base.feed_forward_dim / base.d_model * d_model))
+    num_heads = d_model // d_head
+    sizes = {
+        "model.d_model": d_model,
+        "model.num_heads": num_heads,
+        "model.num_layers": max(1, round(base.num_layers * d_model / base.d_model)),
+        "model.d_ff": 8 * round(d_ff / 8) if d_ff >= 256 else d_ff,
+    }
+    if base.num_kv_heads is not None:
+        wanted = max(1, num_heads * base.num_kv_heads / base.num_heads)
+        divisors = [number for number in range(1, num_heads + 1) if num_heads % number == 0]
+        sizes["model.num_kv_heads"] = max(number for number in divisors if number <= wanted)
+    return sizes
+
+
+def scaling_spec(
+    base: RunConfig,
+    *,
+    budgets: Sequence[float],
+    widths: Sequence[int],
+    name: str = "scaling",
+    learning_rates: Sequence[float] = (),
+    seeds: Sequence[int] = (0,),
+) -> SweepConfig:
+    """The sweep behind a ladder: every width with every budget."""
+    if len(set(widths)) < 3:
+        raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
+    for budget in budgets:
+        if not 0 < budget < float("inf"):
+            raise ConfigError(f"a budget of {budget:g} FLOPs trains nothing: give one above 0")
+    if len(set(budgets)) < 2:
+        raise ConfigError("a law needs at least two budgets: give more with --budgets")
+    variants = {}
+    for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
+        for width in sorted(set(widths)):
+            variants[variant_name(budget, width)] = variant(base, budget, width)
+    return SweepConfig(
+        name=name,
+        why="Which size is best for a budget, and what would the next budget give?",
+        base=base.model_dump(mode="json"),
+        variants=variants,
+        grid={LEARNING_RATE: sorted(learning_rates) or [base.optimizer.learning_rate]},
+        seeds=list(seeds),
+    )
+
+
+def variant_name(budget: float, width: int) -> str:
+    """What a trial of that budget and width is called."""
+    return f"C={budget:.4g}+d={width}".replace("e+", "e")
+
+
+def budget_of(name: str) -> float:
+    """The budget in the name of a variant."""
+    return float(name.split("+")[0].removeprefix("C="))
+
+
+def variant(base: RunConfig, budget: float, width: int) -> dict[str, Any]:
+    """The shape of a width and the steps that spend the budget on it."""
+    settings = shape(base.model, width)
+    flops_per_token = training_flops_per_token(model_with(base.model, settings))
+    num_steps = round(budget / (base.tokens_per_step * flops_per_token))
+    if num_steps < _FEWEST_STEPS:
+        raise ConfigError(
+            f"{budget:.3g} FLOPs are {num_steps} steps at width {width}: give a greater budget, "
+            f"smaller widths or a smaller batch_size"
+        )
+    return {**settings, **scaled_steps(base, num_steps)}
+
+
 def run_scaling(
     spec: SweepConfig,
     path: Path,
@@ -104,8 +177,7 @@ def run_scaling(
     if outcome.stopped_by is not None:
         return ScalingOutcome(path, [], [], stopped_by=outcome.stopped_by)
     rungs = make_rungs(spec, outcome.results)
-    check_rungs(spec, rungs)
-    fits = fit_budgets(rungs)
+    fits = fit_budgets(dict.fromkeys(map(budget_of, spec.variants)), rungs)
     size_law, loss_law = fit_laws(fits)
     floor_fit = fit_floor(fits)
     prediction = predict_next(base_config(spec), fits, size_law, loss_law, floor_fit)
@@ -129,7 +201,7 @@ def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
         if name not in spec.variants or result.loss is None or not result.is_sound:
             continue
         settings = spec.variants[name]
-        model = ladder_model(base, settings)
+        model = model_with(base.model, settings)
         rung = Rung(
             budget_flops=budget_of(name),
             d_model=model.d_model,
@@ -144,32 +216,29 @@ def make_rungs(spec: SweepConfig, results: Sequence[PointResult]) -> list[Rung]:
     return sorted(best.values(), key=lambda rung: (rung.budget_flops, rung.num_parameters))
 
 
-def check_rungs(spec: SweepConfig, rungs: Sequence[Rung]) -> None:
-    """Raise for a budget that too few sizes came to their end with."""
-    for budget in dict.fromkeys(map(budget_of, spec.variants)):
-        sizes = {rung.num_parameters for rung in rungs if rung.budget_flops == budget}
-        if len(sizes) < 3:
-            raise DataError(
-                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
-                f"{len(sizes)}: see why the others did not finish; lower the learning rate if "
-                f"they diverged, or add widths"
-            )
+def fit_budgets(budgets: Iterable[float], rungs: Sequence[Rung]) -> list[BudgetFit]:
+    """A parabola for each budget; one that bends the wrong way takes the best size it has.
 
-
-def fit_budgets(rungs: Sequence[Rung]) -> list[BudgetFit]:
-    """A parabola for each budget; one that bends the wrong way takes the best size it has."""
+    A budget that too few sizes came to their end with is a DataError.
+    """
     fits = []
-    for budget in sorted({rung.budget_flops for rung in rungs}):
+    for budget in budgets:
         here = [rung for rung in rungs if rung.budget_flops == budget]
         sizes = [float(rung.num_parameters) for rung in here]
         losses = [rung.loss for rung in here]
-        parabola = fit_parabola(sizes, losses)
-        is_inside = parabola.has_minimum and min(sizes) <= parabola.best_size <= max(sizes)
+        if len(set(sizes)) < 3:
+            raise DataError(
+                f"the ladder of {budget:.3g} FLOPs needs losses of three sizes, but there are "
+                f"{len(set(sizes))}: see why the others did not finish; lower the learning rate "
+                f"if they diverged, or add widths"
+            )
+        best = fit_parabola(sizes, losses)
         # Far outside the ladder a parabola means nothing: its best rung is all that is known.
+        is_inside = best is not None and min(sizes) <= best[0] <= max(sizes)
         loss, size = min(zip(losses, sizes, strict=True))
-        if is_inside:
-            loss, size = parabola.bottom, parabola.best_size
-        fits.append(BudgetFit(budget, parabola, size, loss, is_inside))
+        if best is not None and is_inside:
+            size, loss = best
+        fits.append(BudgetFit(budget, size, loss, is_inside))
     return fits
 
 
@@ -208,10 +277,14 @@ def predict_next(
     budget = float(f"{last * last / before:.4g}")
     best = size_law.at(budget)
     d_head = base.model.d_head
-    widths = range(d_head, 1000 * d_head, d_head)
-    width = min(widths, key=lambda width: abs(count_at(base, width) - best))
+
+    def count(width: int) -> int:
+        model = model_with(base.model, shape(base.model, width))
+        return sum(count_parameters(model).values())
+
+    width = min(range(d_head, 1000 * d_head, d_head), key=lambda width: abs(count(width) - best))
     above_floor = None if floor_fit is None else floor_fit.law.at(budget)
-    return Prediction(budget, best, width, count_at(base, width), loss_law.at(budget), above_floor)
+    return Prediction(budget, best, width, count(width), loss_law.at(budget), above_floor)
 
 
 def _measure(

@@ -3,12 +3,8 @@
 One at a time on a CPU unless told otherwise, one on each CUDA device.
 """
 
-import contextlib
 import importlib.util
 import os
-import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from groundup.runs.config import RunConfig
@@ -41,39 +37,17 @@ def num_devices(slots: list[Slot]) -> int:
     return len({slot.environment.get("CUDA_VISIBLE_DEVICES") for slot in slots})
 
 
-@contextlib.contextmanager
-def shared_bytecode() -> Iterator[dict[str, str]]:
-    """Environment variables with which trials share compiled Python code.
+def shared_bytecode(folder: str) -> dict[str, str]:
+    """Environment variables with which trials share compiled Python code in a folder.
 
-    Every trial imports torch, some 2,500 files. Where no bytecode lies beside them and none may be
-    written, as in many containers, each would compile them again: ten seconds before a first step.
-    The variables name a folder that lives as long as the block; there are none where bytecode is
-    kept already.
+    Every trial imports torch, some 2,500 files. Where no bytecode lies beside them, as in many
+    containers, each would compile them again: ten seconds before a first step.
     """
-    if _is_kept("torch"):
-        yield {}
-        return
-    with tempfile.TemporaryDirectory(
-        prefix="groundup-bytecode-", ignore_cleanup_errors=True
-    ) as folder:
-        # An empty value counts as none.
-        yield {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
-
-
-def _is_kept(package: str) -> bool:
-    """Whether the package was compiled before, or will be kept when it is."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return True
-    file = importlib.util.cache_from_source(spec.origin)
-    if os.path.exists(file):
-        return True
-    if sys.dont_write_bytecode:
-        return False
-    folder = os.path.dirname(file)
-    while folder and not os.path.exists(folder) and folder != os.path.dirname(folder):
-        folder = os.path.dirname(folder)
-    return os.path.isdir(folder) and os.access(folder, os.W_OK)
+    spec = importlib.util.find_spec("torch")
+    if spec and spec.origin and os.path.exists(importlib.util.cache_from_source(spec.origin)):
+        return {}
+    # An empty value counts as none.
+    return {"PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _cuda_devices() -> list[str]:

@@ -97,8 +97,8 @@ class SweepConfig(Settings):
     """Settings by dotted name, each with a range of numbers."""
 
     sampler: Literal["grid", "random", "tpe", "gp", "cmaes", "qmc"] = "grid"
-    """Try every combination, sample them, or let Optuna propose them: tpe, gp and cmaes learn from
-    the finished ones, qmc spreads them evenly."""
+    """Try every combination, sample them, or propose them while the sweep runs: tpe, gp and cmaes
+    learn from the finished ones, qmc spreads them evenly."""
 
     num_trials: int | None = Field(None, ge=1, le=_MAX_TRIALS)
     """Points to sample; a grid takes all it has."""
@@ -124,7 +124,7 @@ class SweepConfig(Settings):
 
     @property
     def is_search(self) -> bool:
-        """Does Optuna propose the points while the sweep runs?"""
+        """Are points proposed while the sweep runs?"""
         return self.sampler not in ("grid", "random")
 
     @property
@@ -135,51 +135,47 @@ class SweepConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "SweepConfig":
-        if self.sampler != "grid" and self.num_trials is None:
-            raise ValueError(f"sampler {self.sampler} samples points: say how many with num_trials")
-        if self.sampler == "grid" and self.num_trials is not None:
-            raise ValueError("a grid takes all its points: leave num_trials out, or sample them")
-        twice = sorted(set(self.grid) & set(self.ranges))
-        if twice:
-            raise ValueError(f"{twice[0]} is in grid and in ranges: keep one")
-        empty = [name for name, values in self.grid.items() if not values]
-        if empty:
-            raise ValueError(f"grid has no values for {empty[0]}: list some, or leave it out")
+        complaint = next(self._complaints(), None)
+        if complaint is not None:
+            raise ValueError(complaint)
+        return self
+
+    def _complaints(self) -> Iterator[str]:
+        """What contradicts itself."""
+        sampler = self.sampler
+        if sampler != "grid" and self.num_trials is None:
+            yield f"sampler {sampler} samples points: say how many with num_trials"
+        if sampler == "grid" and self.num_trials is not None:
+            yield "a grid takes all its points: leave num_trials out, or sample them"
+        for name in sorted(set(self.grid) & set(self.ranges)):
+            yield f"{name} is in grid and in ranges: keep one"
+        for name in (name for name, values in self.grid.items() if not values):
+            yield f"grid has no values for {name}: list some, or leave it out"
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {self.seeds} has one twice: a run is repeated, not copied")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sampler(self) -> "SweepConfig":
+            yield f"seeds {self.seeds} has one twice: a run is repeated, not copied"
         if self.is_search and not (self.variants or self.grid or self.ranges):
-            raise ValueError(f"sampler {self.sampler} has nothing to vary: give it some ranges")
-        if self.sampler == "cmaes":
-            choices = ["variants"] if self.variants else [f"grid: {name}" for name in self.grid]
-            if choices:
-                raise ValueError(
-                    f"sampler cmaes knows ranges of numbers, no choices ({choices[0]}): make it a "
-                    f"range, or take sampler tpe or gp"
-                )
-            if not any(range_.low < range_.high for range_ in self.ranges.values()):
-                raise ValueError("sampler cmaes needs at least one range whose ends differ")
-        return self
-
-    @model_validator(mode="after")
-    def _check_length(self) -> "SweepConfig":
+            yield f"sampler {sampler} has nothing to vary: give it some ranges"
+        choices = [*(["variants"] if self.variants else []), *(f"grid: {n}" for n in self.grid)]
+        if sampler == "cmaes" and choices:
+            yield (
+                f"sampler cmaes knows ranges of numbers, no choices ({choices[0]}): make it a "
+                f"range, or take sampler tpe or gp"
+            )
+        if sampler == "cmaes" and all(one.low == one.high for one in self.ranges.values()):
+            yield "sampler cmaes needs at least one range whose ends differ"
         if self.tokens is not None and self.minutes is not None:
-            raise ValueError(
+            yield (
                 f"trials cannot have both {self.tokens:,} tokens and {self.minutes:g} minutes: "
                 f"keep tokens or minutes"
             )
         given = "tokens" if self.tokens is not None else "minutes"
-        tried = [
+        tried = {
             *self.grid,
             *self.ranges,
             *(name for one in self.variants.values() for name in one),
-        ]
+        }
         if getattr(self, given) is not None and "num_steps" in tried:
-            raise ValueError(f"num_steps cannot vary, for it follows from {given}: leave one out")
-        return self
+            yield f"num_steps cannot vary, for it follows from {given}: leave one out"
 
 
 def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
@@ -231,9 +227,18 @@ def check_names(names: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"{where} names {name}, which is not a setting of a run: {nearest}")
 
 
-def setting_types(settings_type: type[pydantic.BaseModel] = RunConfig) -> dict[str, Any]:
+def setting_types(
+    settings_type: type[pydantic.BaseModel] = RunConfig, prefix: str = ""
+) -> dict[str, Any]:
     """Every setting of a run by its dotted name, with its type."""
-    return dict(_walk(settings_type, ""))
+    types_by_name: dict[str, Any] = {}
+    for name, field in settings_type.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+            types_by_name |= setting_types(annotation, f"{prefix}{name}.")
+        else:
+            types_by_name[f"{prefix}{name}"] = annotation
+    return types_by_name
 
 
 def takes_whole_numbers(name: str) -> bool:
@@ -244,12 +249,3 @@ def takes_whole_numbers(name: str) -> bool:
         options = list(typing.get_args(annotation))
     bare = {getattr(option, "__origin__", option) for option in options}
     return int in bare and float not in bare
-
-
-def _walk(settings_type: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, field in settings_type.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-            yield from _walk(annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", annotation

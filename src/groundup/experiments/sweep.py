@@ -10,10 +10,16 @@ from typing import Any
 
 from groundup.data.shards import read_index
 from groundup.errors import ConfigError, DataError
-from groundup.experiments.optuna_search import import_packages, search_trials
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
-from groundup.experiments.samplers import FixedPoints, Sampler, grid_points, make_sampler
+from groundup.experiments.samplers import (
+    NUM_RANDOM,
+    Ending,
+    check_packages,
+    grid_points,
+    known_points,
+    propose,
+)
 from groundup.experiments.slots import make_slots, num_devices
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
@@ -77,24 +83,25 @@ def run_sweep(
     """Run what has not been run yet and say what all of it came to.
 
     The same call goes on after a stop or a kill: trials that ended are kept, one that was under
-    way is resumed, and those that failed are tried again. `points` and `seeds` run a part of the
-    sweep instead of all of it.
+    way is resumed, and those that failed are tried again.
+
+    spec: what is tried.
+    path: the folder of the sweep.
+    points, seeds: a part of the sweep instead of all of it.
+    jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
+    command: the command line of a trial.
     """
     folder = SweepFolder(path)
-    num_to_propose = 0
-    if points is None:
-        trials, num_to_propose = _find_trials(spec, folder)
-    else:
-        trials = check_points(spec, points, path)
-        trials = [trial for trial in trials if trial.config.seed in (seeds or spec.seeds)]
-        folder.check(spec)
+    outlook = _look(spec, folder, points, seeds or spec.seeds)
     if command is train_command:
         # Another command may do without data.
-        _check_data(spec, folder, trials, num_to_propose)
-        _check_devices(spec, folder.left(trials), num_to_propose)
+        _check_data(spec, folder, outlook)
+        # A device or precision that this machine lacks is told before a trial fails on it.
+        configs = [trial.config for trial in outlook.left]
+        for config in {(one.device, one.precision): one for one in configs}.values():
+            resolve_device(config)
     with folder.claim():
         folder.begin(spec)
-        sampler = make_sampler(spec, path) if points is None else FixedPoints(points)
         slots = make_slots(base_config(spec), jobs)
         if spec.minutes is not None and len(slots) > num_devices(slots):
             _log.warning(
@@ -105,9 +112,9 @@ def run_sweep(
                 "" if num_devices(slots) == 1 else "s",
                 spec.minutes,
             )
-        runner = Runner(folder, spec, slots, command)
-        sweep = _Sweep(spec, folder, sampler, list(seeds or spec.seeds))
-        stopped_by = runner.run(sweep.trials(), sweep.note)
+        is_search = points is None and spec.is_search
+        found = _search(spec, folder) if is_search else iter(outlook.trials)
+        stopped_by = Runner(folder, spec, slots, command).run(_unended(folder, found))
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
 
@@ -115,24 +122,20 @@ def run_sweep(
 def look_ahead(spec: SweepConfig, path: Path) -> Outlook:
     """Make the checks that `run_sweep` would make and find what it would run; write nothing."""
     folder = SweepFolder(path)
-    trials, num_to_propose = _find_trials(spec, folder)
-    _check_data(spec, folder, trials, num_to_propose)
-    left = folder.left(trials)
-    if num_to_propose:
-        left += num_to_propose * [make_trial(spec, Point({}), n, folder.runs) for n in spec.seeds]
-    return Outlook(trials, left, num_to_propose)
+    outlook = _look(spec, folder, None, spec.seeds)
+    _check_data(spec, folder, outlook)
+    return outlook
 
 
-def plan_trials(spec: SweepConfig, path: Path) -> list[Trial]:
-    """Every trial that is known before the sweep begins, each checked."""
-    if spec.is_search:
-        import_packages(spec.sampler)
-        return []
-    return check_points(spec, list(make_sampler(spec, path).points()), path)
+def plan_trials(
+    spec: SweepConfig, path: Path, points: Sequence[Point] | None = None
+) -> list[Trial]:
+    """The trials of some points, or of all that are known before the sweep begins.
 
-
-def check_points(spec: SweepConfig, points: Sequence[Point], path: Path) -> list[Trial]:
-    """The trials of some points; a mistake in one is found before any of them runs."""
+    A mistake in one is found before any of them runs.
+    """
+    if points is None:
+        points = [] if spec.is_search else known_points(spec)
     runs = SweepFolder(path).runs
     trials = [make_trial(spec, point, seed, runs) for point in points for seed in spec.seeds]
     return list({trial.name: trial for trial in trials}.values())
@@ -150,118 +153,114 @@ def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
         finished = [record.ranking_loss for record in members if record.status == "finished"]
         loss = confidence_interval([value for value in finished if value is not None])
         results.append(PointResult(point, first.variant, first.settings, tuple(members), loss))
-    return sorted(results, key=_rank)
+    return sorted(
+        results,
+        key=lambda one: (not one.is_sound, one.loss is None, one.loss.mean if one.loss else 0.0),
+    )
 
 
-class _Sweep:
-    """Turns points into trials that still have to run, and tells the sampler when one is done."""
-
-    def __init__(
-        self,
-        spec: SweepConfig,
-        folder: SweepFolder,
-        sampler: Sampler,
-        seeds: list[int],
-    ) -> None:
-        self._spec = spec
-        self._folder = folder
-        self._sampler = sampler
-        self._seeds = seeds
-        self._records = folder.records()
-        self._asked: set[str] = set()
-        self._open: list[tuple[Point, list[str]]] = []
-
-    def trials(self) -> Iterator[Trial]:
-        for point in self._sampler.points():
-            runs = self._folder.runs
-            try:
-                trials = [make_trial(self._spec, point, seed, runs) for seed in self._seeds]
-            except ConfigError as error:
-                # Only a proposal can be impossible: points known beforehand were checked.
-                _log.warning("a proposal is left out: %s", error)
-                self._sampler.tell(point, [])
-                continue
-            self._open.append((point, [trial.name for trial in trials]))
-            for trial in trials:
-                if trial.name in self._asked:
-                    continue
-                self._asked.add(trial.name)
-                record = self._records.get(trial.name)
-                if record is None or record.status == "failed":
-                    self._records.pop(trial.name, None)
-                    yield trial
-            self._tell_complete()
-
-    def note(self, trial: Trial, record: TrialRecord) -> None:
-        self._records[trial.name] = record
-        self._tell_complete()
-
-    def _tell_complete(self) -> None:
-        for entry in list(self._open):
-            point, names = entry
-            if all(name in self._records for name in names):
-                self._sampler.tell(point, [self._records[name] for name in names])
-                self._open.remove(entry)
-
-
-def _find_trials(spec: SweepConfig, folder: SweepFolder) -> tuple[list[Trial], int]:
-    """The trials that are known, and how many points a search still has to propose."""
-    trials = plan_trials(spec, folder.path)
+def _look(
+    spec: SweepConfig, folder: SweepFolder, points: Sequence[Point] | None, seeds: Sequence[int]
+) -> Outlook:
+    check_packages(spec.sampler)
+    trials = plan_trials(spec, folder.path, points)
     folder.check(spec)
-    return search_trials(spec, folder.path, folder.runs) if spec.is_search else (trials, 0)
-
-
-def _check_data(
-    spec: SweepConfig, folder: SweepFolder, trials: list[Trial], num_to_propose: int
-) -> None:
-    """Raise for the first trial still to run whose data are missing; what has ended needs none."""
+    num_to_propose = 0
+    if points is None and spec.is_search:
+        proposed = folder.proposals(spec)
+        for point in proposed:
+            # One that cannot be built has no trials; the sweep leaves it out too.
+            with contextlib.suppress(ConfigError):
+                trials += plan_trials(spec, folder.path, [point])
+        num_to_propose = max(0, (spec.num_trials or 0) - len(proposed))
+    trials = list({one.name: one for one in trials if one.config.seed in seeds}.values())
     left = folder.left(trials)
     if num_to_propose:
-        left += _trials_by_data(spec, folder)
+        left += num_to_propose * plan_trials(spec, folder.path, [Point({})])
+    return Outlook(trials, left, num_to_propose)
+
+
+def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
+    """The trials of every point that was proposed, then of new ones until there are num_trials."""
+    assert spec.num_trials is not None
+    if spec.sampler in ("tpe", "gp") and spec.num_trials <= NUM_RANDOM:
+        _log.info(
+            "the first %d points of sampler %s are random: with num_trials %d it learns nothing "
+            "yet",
+            NUM_RANDOM,
+            spec.sampler,
+            spec.num_trials,
+        )
+    points, names = folder.proposals(spec), list[str | None]()
+    for point in () if folder.proposals_file.exists() else points:
+        folder.add_proposal(point)
+    for number in range(max(len(points), spec.num_trials)):
+        if number == len(points):
+            points.append(propose(spec, points, _endings(spec, folder, names)))
+            folder.add_proposal(points[-1])
+        try:
+            trials = plan_trials(spec, folder.path, points[number : number + 1])
+        except ConfigError as error:
+            _log.warning("a proposal is left out: %s", error)
+            names.append(None)
+        else:
+            names.append(trials[0].point)
+            yield from trials
+
+
+def _endings(
+    spec: SweepConfig, folder: SweepFolder, names: Sequence[str | None]
+) -> list[Ending | None]:
+    """How points ended, by their names; one that could not be built counts as lost."""
+    records = folder.records().values()
+    # A failure says nothing about its point.
+    results = summarize(record for record in records if record.status != "failed")
+    found: dict[str | None, Ending] = {None: Ending()}
+    for result in results:
+        if len(result.records) >= len(spec.seeds):
+            loss = result.loss.mean if result.loss and result.is_sound else None
+            found[result.point] = Ending(loss)
+    return [found.get(name) for name in names]
+
+
+def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:
+    """Those that have not ended, and those that failed before, each once."""
+    records, asked = folder.records(), set[str]()
+    for trial in trials:
+        record = records.get(trial.name)
+        if trial.name not in asked and (record is None or record.status == "failed"):
+            asked.add(trial.name)
+            yield trial
+
+
+def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> None:
+    """Raise for the first trial still to run whose data are missing; what has ended needs none."""
+    left = list(outlook.left)
+    if outlook.num_to_propose:
+        # All data that a search may propose; whatever else it tries is the base's.
+        chosen = {name: spec.grid[name] for name in (_SHARDS, _TOKENIZER) if name in spec.grid}
+        for point in grid_points(spec.model_copy(update={"grid": chosen, "ranges": {}})):
+            # A variant may need what is left out here.
+            with contextlib.suppress(ConfigError):
+                left += plan_trials(spec, folder.path, [point])
     states, known = folder.states(left), set[tuple[str, Path]]()
     for trial in left:
         data = trial.config.data
-        needed = [(_SHARDS, data.shards)]
+        needed = {(_SHARDS, data.shards)}
         if states[trial.name] == "to run":
             # One that has begun carries its own copy.
-            needed.append((_TOKENIZER, data.tokenizer))
-        for setting, path in needed:
-            if (setting, path) not in known:
-                _check_path(setting, path, f"trial {trial.name}")
-                known.add((setting, path))
-
-
-def _trials_by_data(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
-    """Trials with all data that a search may propose; whatever else it tries is the base's."""
-    chosen = {name: spec.grid[name] for name in (_SHARDS, _TOKENIZER) if name in spec.grid}
-    for point in grid_points(spec.model_copy(update={"grid": chosen, "ranges": {}})):
-        # A variant may need what is left out here.
-        with contextlib.suppress(ConfigError):
-            yield make_trial(spec, point, spec.seeds[0], folder.runs)
-
-
-def _check_path(setting: str, path: Path, whose: str) -> None:
-    if setting == _SHARDS:
-        try:
-            read_index(path)
-        except DataError as error:
-            raise DataError(f"{setting} of {whose}: {error}") from error
-    elif not path.is_file():
-        what = "is not a file" if path.exists() else "does not exist"
-        raise DataError(
-            f"{setting} of {whose}: {path} {what}; name the tokenizer of the shards, or make one "
-            f"with groundup tokenizer train"
-        )
-
-
-def _check_devices(spec: SweepConfig, left: list[Trial], num_to_propose: int) -> None:
-    """Raise for a device or precision that this machine lacks, before a trial fails on it."""
-    configs = [trial.config for trial in left]
-    if num_to_propose:
-        configs.append(base_config(spec))
-    for config in {(one.device, one.precision): one for one in configs}.values():
-        resolve_device(config)
-
-
-def _rank(result: PointResult) -> tuple[bool, bool, float]:
-    return not result.is_sound, result.loss is None, result.loss.mean if result.loss else 0.0
+            needed.add((_TOKENIZER, data.tokenizer))
+        for setting, path in sorted(needed - known):
+            where = f"{setting} of trial {trial.name}"
+            if setting == _SHARDS:
+                try:
+                    read_index(path)
+                except DataError as error:
+                    raise DataError(f"{where}: {error}") from error
+            elif not path.is_file():
+                what = "is not a file" if path.exists() else "does not exist"
+                raise DataError(
+                    f"{where}: {path} {what}; name the tokenizer of the shards, or make one with "
+                    f"groundup tokenizer train"
+                )
+        known |= needed

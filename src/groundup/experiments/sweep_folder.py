@@ -1,6 +1,6 @@
 """The folder of a sweep: what it tries, how its trials ended, and their runs.
 
-sweeps/<name>/{sweep.yaml, trials.jsonl}
+sweeps/<name>/{sweep.yaml, trials.jsonl, proposals.jsonl}
 sweeps/<name>/trials/<trial>.{yaml, txt}     settings, and what the trial printed
 sweeps/<name>/runs/<trial>/                  a run folder like any other
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from groundup.config import load_settings, save_yaml
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.trials import Status, Trial, TrialRecord
+from groundup.experiments.trials import Point, Status, Trial, TrialRecord
 from groundup.files import append_json_line, locked, read_json_lines, remove_stale_temporaries
 from groundup.runs.folder import RunFolder
 from groundup.training.changes import differences
@@ -31,6 +31,7 @@ class SweepFolder:
         self.path = Path(path)
         self.spec_file = self.path / "sweep.yaml"
         self.records_file = self.path / "trials.jsonl"
+        self.proposals_file = self.path / "proposals.jsonl"
         self.trials = self.path / "trials"
         self.runs = self.path / "runs"
 
@@ -94,6 +95,31 @@ class SweepFolder:
 
     def add_record(self, record: TrialRecord) -> None:
         append_json_line(self.records_file, asdict(record))
+
+    def proposals(self, spec: SweepConfig) -> list[Point]:
+        """The points that a search has proposed, in order."""
+        if not self.proposals_file.exists():
+            # A folder of before there was such a file, or a new one.
+            names = (*spec.grid, *spec.ranges)
+            found = {
+                record.point: Point(
+                    {name: record.settings[name] for name in names if name in record.settings},
+                    record.variant,
+                )
+                for record in self.records().values()
+            }
+            return list(found.values())
+        lines = list(read_json_lines(self.proposals_file))
+        if not all(isinstance(line.get("settings"), dict) for line in lines):
+            raise DataError(f"{self.proposals_file} has a line without settings: remove that line")
+        return [Point(line["settings"], line.get("variant")) for line in lines]
+
+    def add_proposal(self, point: Point) -> None:
+        append_json_line(self.proposals_file, asdict(point))
+
+    def output_file(self, trial: str) -> Path:
+        """What the trial printed."""
+        return self.trials / f"{trial}.txt"
 
     def remove_checkpoints(self, trial: str) -> None:
         shutil.rmtree(RunFolder(self.runs / trial).checkpoints, ignore_errors=True)

@@ -1,45 +1,29 @@
 """What the temperature does to the texts of a model: how sure, how varied, how long they are.
 
 Each setting generates the same number of texts with the same seeds; text that people wrote may be
-measured beside them.
+measured beside them. A study is a JSON value, as `groundup temperatures --out` writes it.
 """
 
 import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from groundup.errors import ConfigError, DataError
-from groundup.experiments.reference_text import (
-    ReferenceText,
-    distinct_fraction,
-    known_fraction,
-    own_fractions,
-    repeated_fraction,
-    words_of,
-)
+from groundup.errors import ConfigError
+from groundup.experiments.reference_text import Measured, Reference, measure_words, words_of
 from groundup.experiments.report.text import shorten
-from groundup.experiments.results.statistics import Interval, confidence_interval
-from groundup.generation import (
-    Engine,
-    GenerationRequest,
-    GenerationSettings,
-    LanguageModel,
-    Sampler,
-)
+from groundup.experiments.results.statistics import confidence_interval
+from groundup.generation import GenerationRequest, GenerationSettings, LanguageModel, Sampler
 from groundup.generation.sampling import Temperature, not_finite
+from groundup.tokenizer import Tokenizer
 
 # As many rows at once as a step carries without slowing much.
 _MOST_ROWS = 64
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """How the next token is chosen. Greedy decoding (temperature 0) knows no top-p but 1."""
 
     temperature: float
@@ -48,52 +32,6 @@ class Setting:
     @property
     def is_greedy(self) -> bool:
         return Temperature(self.temperature).temperature == 0
-
-    @property
-    def label(self) -> str:
-        """The temperature, and what is cut."""
-        return f"{self.temperature:g}" + ("" if self.top_p == 1 else f", top-p {self.top_p:g}")
-
-
-@dataclass(frozen=True)
-class GeneratedText:
-    """One text and its metrics; one is None where the text is too short for it."""
-
-    prompt: str
-    seed: int
-    text: str
-    """What the model generated after the prompt."""
-    is_finished: bool
-    """Did the model end it, rather than the number of tokens?"""
-    figures: dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class SettingResult:
-    """All texts of one setting, and the means of their metrics; None where no text has one."""
-
-    setting: Setting
-    figures: dict[str, Interval | None]
-    texts: list[GeneratedText]
-
-    @property
-    def num_finished(self) -> int:
-        return sum(text.is_finished for text in self.texts)
-
-
-@dataclass(frozen=True)
-class RunStudy:
-    """One run at every setting."""
-
-    name: str
-    step: int | None
-    most_tokens: int
-    """As many as were asked for, or as the context has room for after the longest prompt."""
-    results: Annotated[list[SettingResult], Field(min_length=1)]
-    reference: dict[str, Interval | None] | None
-    """The same metrics of documents that people wrote, as far as texts may reach."""
-    reference_is_unseen: bool = False
-    """Whether the model is known not to have learned from them."""
 
 
 @dataclass(frozen=True)
@@ -116,44 +54,17 @@ class Conditions:
             raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
 
 
-@dataclass(frozen=True)
-class TemperatureStudy:
-    """Every run at every setting, under which conditions, on which device."""
-
-    conditions: Conditions
-    settings: list[Setting]
-    device: str
-    reference: str | None
-    """The file of which words are known, and documents where no unseen ones were found."""
-    runs: Annotated[list[RunStudy], Field(min_length=1)]
-
-    @classmethod
-    def read(cls, path: Path) -> "TemperatureStudy":
-        """The study in a file that `groundup temperatures --out` wrote."""
-        try:
-            return TypeAdapter(cls).validate_json(path.read_bytes())
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"])) or "its beginning"
-            raise DataError(
-                f"{path} is no study of temperatures (at {where}: {error.errors()[0]['msg']}): "
-                f"give a file that groundup temperatures --out wrote, or runs"
-            ) from error
-
-
 def settings_of(temperatures: Sequence[float], top_ps: Sequence[float]) -> list[Setting]:
     """Every temperature with every top-p, each once, in the order given; greedy once."""
     if not temperatures or not top_ps:
         missing = "top-p" if temperatures else "temperature"
         raise ConfigError(f"there is no {missing} to generate at: give at least one")
     settings: dict[Setting, None] = {}
-    for temperature in temperatures:
-        for top_p in top_ps:
-            # Numbers out of range are told here.
-            Sampler.of(temperature, top_p=top_p)
-            setting = Setting(float(temperature), float(top_p))
-            settings[Setting(0.0) if setting.is_greedy else setting] = None
+    for temperature, top_p in itertools.product(temperatures, top_ps):
+        # Numbers out of range are told here.
+        Sampler.of(temperature, top_p=top_p)
+        setting = Setting(float(temperature), float(top_p))
+        settings[Setting(0.0) if setting.is_greedy else setting] = None
     return list(settings)
 
 
@@ -163,32 +74,49 @@ def study_run(
     settings: Sequence[Setting],
     conditions: Conditions,
     *,
-    reference: ReferenceText | None = None,
+    reference: Reference | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> RunStudy:
+) -> dict[str, Any]:
     """Generate and measure the texts of one model at each setting.
 
-    `progress` is told how many texts are done, and of how many.
+    name: of the run.
+    reference: what people wrote, to measure beside the texts.
+    progress: told how many texts are done, and of how many.
     """
     plans = [(setting, _requests(language_model, setting, conditions)) for setting in settings]
     num_texts = sum(len(requests) for _, requests in plans)
     done = itertools.count(1)
     report = progress or (lambda done, total: None)
-    most_rows = min(_MOST_ROWS, max(len(requests) for _, requests in plans))
-    engine = language_model.make_engine(most_rows)
+    longest = max(len(language_model.encode_prompt(prompt)) for prompt in conditions.prompts)
+    # The last token is generated where none can be read any more.
+    room = language_model.model.config.context_length + 1 - longest
+    most_tokens = min(conditions.max_tokens, room)
+    words = None if reference is None else reference.words
     results = []
     for setting, requests in plans:
-        drafts = generate_drafts(engine, requests, lambda: report(next(done), num_texts))
-        texts = _measure(language_model, conditions, drafts, reference)
-        results.append(SettingResult(setting, _means([text.figures for text in texts]), texts))
-    return RunStudy(
-        name,
-        language_model.step,
-        _most_tokens(language_model, conditions),
-        results,
-        None if reference is None else _measure_reference(language_model, conditions, reference),
-        reference is not None and reference.is_unseen,
-    )
+        drafts = generate_drafts(language_model, requests, lambda: report(next(done), num_texts))
+        texts = _measure(language_model.tokenizer, conditions, drafts, words)
+        means = mean_metrics([text["figures"] for text in texts])
+        results.append({"setting": setting._asdict(), "figures": means, "texts": texts})
+    measured = None if reference is None else _read(language_model, reference, most_tokens)
+    return {
+        "name": name,
+        "step": language_model.step,
+        "most_tokens": most_tokens,
+        "results": results,
+        "reference": measured,
+        "reference_is_unseen": reference is not None and reference.is_unseen,
+    }
+
+
+def mean_metrics(measured: Sequence[Measured]) -> dict[str, dict[str, Any] | None]:
+    """Each metric over the texts that have it, as mean and half width; None where none has it."""
+    means: dict[str, dict[str, Any] | None] = {}
+    for name in measured[0]:
+        values = [own[name] for own in measured]
+        interval = confidence_interval([value for value in values if value is not None])
+        means[name] = None if interval is None else asdict(interval)
+    return means
 
 
 @dataclass
@@ -196,7 +124,7 @@ class Draft:
     """The ids of a text as far as it is generated."""
 
     request: GenerationRequest
-    ids: list[int] = field(default_factory=list)
+    ids: list[int]
     nats: float = 0.0
     """-ln p of all ids chosen, by the model alone: before temperature and cuts."""
     num_chosen: int = 0
@@ -206,13 +134,16 @@ class Draft:
 
 
 def generate_drafts(
-    engine: Engine, requests: Sequence[GenerationRequest], tell: Callable[[], None]
+    language_model: LanguageModel,
+    requests: Sequence[GenerationRequest],
+    tell: Callable[[], None] = lambda: None,
 ) -> list[Draft]:
-    """Generate until every text is over, as many at a time as the engine has rows.
+    """Generate until every text is over; `tell` is called whenever one is.
 
-    The requests must ask for log-probabilities. `tell` is called whenever a text is over.
+    The requests must ask for log-probabilities.
     """
-    drafts = [Draft(request) for request in requests]
+    engine = language_model.make_engine(min(_MOST_ROWS, len(requests)))
+    drafts = [Draft(request, []) for request in requests]
     waiting = deque(drafts)
     running: dict[int, Draft] = {}
     while waiting or running:
@@ -237,10 +168,7 @@ def generate_drafts(
 def _requests(
     language_model: LanguageModel, setting: Setting, conditions: Conditions
 ) -> list[GenerationRequest]:
-    settings = GenerationSettings(
-        max_tokens=conditions.max_tokens, temperature=setting.temperature, top_p=setting.top_p
-    )
-    num_texts = 1 if setting.is_greedy else conditions.num_texts
+    settings = GenerationSettings(max_tokens=conditions.max_tokens, **setting._asdict())
     context_length = language_model.model.config.context_length
     requests = []
     for prompt in conditions.prompts:
@@ -252,88 +180,55 @@ def _requests(
             )
         requests += [
             replace(request, seed=conditions.seed + number, num_alternatives=0)
-            for number in range(num_texts)
+            for number in range(1 if setting.is_greedy else conditions.num_texts)
         ]
     return requests
 
 
-def _most_tokens(language_model: LanguageModel, conditions: Conditions) -> int:
-    longest = max(len(language_model.encode_prompt(prompt)) for prompt in conditions.prompts)
-    # The last token is generated where none can be read any more.
-    return min(conditions.max_tokens, language_model.model.config.context_length + 1 - longest)
-
-
 def _measure(
-    language_model: LanguageModel,
+    tokenizer: Tokenizer,
     conditions: Conditions,
     drafts: Sequence[Draft],
-    reference: ReferenceText | None,
-) -> list[GeneratedText]:
+    known_words: frozenset[str] | None,
+) -> list[dict[str, Any]]:
     num_texts = len(drafts) // len(conditions.prompts)
     generated = []
     for number, prompt in enumerate(conditions.prompts):
         own_drafts = drafts[number * num_texts : (number + 1) * num_texts]
-        texts = [language_model.tokenizer.decode(draft.ids) for draft in own_drafts]
+        texts = [tokenizer.decode(draft.ids) for draft in own_drafts]
         words = [words_of(prompt + text, begin=len(prompt)) for text in texts]
-        for draft, text, own_words, diversity in zip(
-            own_drafts, texts, words, _diversity(words), strict=True
-        ):
-            figures = {
-                "bits_per_token": draft.nats / math.log(2) / draft.num_chosen,
-                "num_tokens": float(len(draft.ids)),
-                "finished": float(draft.is_finished),
-                **diversity,
-            }
-            if reference is not None and reference.words is not None:
+        varied = measure_words(words)
+        for draft, text, own, metrics in zip(own_drafts, texts, words, varied, strict=True):
+            bits = draft.nats / math.log(2) / draft.num_chosen
+            metrics = _with_length(metrics, bits, len(draft.ids), draft.is_finished)
+            if known_words is not None:
                 # Where a text was cut off, so may be its last word.
-                whole_words = own_words if draft.is_finished else own_words[:-1]
-                figures["known_words"] = known_fraction(whole_words, reference.words)
-            seed = draft.request.seed
-            generated.append(GeneratedText(prompt, seed, text, draft.is_finished, figures))
+                whole = own if draft.is_finished else own[:-1]
+                known = sum(word in known_words for word in whole)
+                metrics["known_words"] = known / len(whole) if whole else None
+            common = {"prompt": prompt, "seed": draft.request.seed, "text": text}
+            generated.append({**common, "is_finished": draft.is_finished, "figures": metrics})
     return generated
 
 
-def _measure_reference(
-    language_model: LanguageModel, conditions: Conditions, reference: ReferenceText
-) -> dict[str, Interval | None]:
-    """Documents cut off where texts are, read from their beginning."""
-    tokenizer, most_tokens = language_model.tokenizer, _most_tokens(language_model, conditions)
+def _read(
+    language_model: LanguageModel, reference: Reference, most_tokens: int
+) -> dict[str, dict[str, Any] | None]:
+    """The same metrics of documents that people wrote, cut off where texts are."""
+    tokenizer = language_model.tokenizer
     all_ids = [tokenizer.encode(document) for document in reference.documents]
     texts = [tokenizer.decode(ids[:most_tokens]) for ids in all_ids]
-    figures = []
-    for text, ids, diversity in zip(
-        texts, all_ids, _diversity([words_of(text) for text in texts]), strict=True
-    ):
-        figures.append(
-            {
-                "bits_per_token": language_model.score(text).loss / math.log(2),
-                "num_tokens": float(min(len(ids), most_tokens)),
-                "finished": float(len(ids) <= most_tokens),
-                **diversity,
-                # All of them are, for it is they that make a word known.
-                "known_words": None,
-            }
-        )
-    return _means(figures)
+    measured = []
+    varied = measure_words([words_of(text) for text in texts])
+    for text, ids, metrics in zip(texts, all_ids, varied, strict=True):
+        bits = language_model.score(text).loss / math.log(2)
+        length = min(len(ids), most_tokens)
+        # All their words are known, for it is they that make a word known.
+        metrics = {**_with_length(metrics, bits, length, length == len(ids)), "known_words": None}
+        measured.append(metrics)
+    return mean_metrics(measured)
 
 
-def _diversity(texts: Sequence[Sequence[str]]) -> list[dict[str, float | None]]:
-    """What the words of each of some texts say, alone and beside those of the others."""
-    return [
-        {
-            **{
-                f"distinct_{length}_grams": distinct_fraction(words, length) for length in (1, 2, 3)
-            },
-            "own_3_grams": own_fraction,
-            "repeated_4_grams": repeated_fraction(words, 4),
-        }
-        for words, own_fraction in zip(texts, own_fractions(texts, 3), strict=True)
-    ]
-
-
-def _means(figures: Sequence[dict[str, float | None]]) -> dict[str, Interval | None]:
-    means = {}
-    for name in figures[0]:
-        values = [own[name] for own in figures]
-        means[name] = confidence_interval([value for value in values if value is not None])
-    return means
+def _with_length(metrics: Measured, bits: float, num_tokens: int, is_finished: bool) -> Measured:
+    own = {"bits_per_token": bits, "num_tokens": float(num_tokens)}
+    return {**own, "finished": float(is_finished), **metrics}

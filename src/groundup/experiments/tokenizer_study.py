@@ -8,7 +8,7 @@ and are not measured, for a tokenizer that does not know them would pay for ever
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 from groundup.errors import DataError
 from groundup.tokenizer import Tokenizer
@@ -44,6 +44,10 @@ class Cell:
     relative_to_home: float | None = None
     """bytes_per_token in parts of what the tokenizer learned from this corpus, with the same
     vocabulary size, reaches here; 1 at home."""
+
+    @property
+    def is_home(self) -> bool:
+        return self.learned_from == self.corpus
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,11 @@ def study_tokenizers(
             "--vocab-sizes"
         )
     measured = {name: _split(text, special_tokens) for name, (_, text) in halves.items()}
-    cells = []
+    cells: list[Cell] = []
     for name, tokenizer in known.items():
-        tokenizer.encode(
-            "Once"
-        )  # What it builds at its first use is no matter of the first corpus.
+        # What it builds at its first use is no matter of the first corpus.
+        tokenizer.encode("Once")
+        learned_from, asked_size = origins.get(name, (None, None))
         for corpus, documents in measured.items():
             fresh = Tokenizer.from_definition(tokenizer.definition)
             result = measure(fresh, documents, num_passes=num_passes, num_threads=num_threads)
@@ -101,8 +105,8 @@ def study_tokenizers(
                     tokenizer=name,
                     corpus=corpus,
                     vocab_size=result.vocab_size,
-                    learned_from=origins[name][0] if name in origins else None,
-                    asked_size=origins[name][1] if name in origins else None,
+                    learned_from=learned_from,
+                    asked_size=asked_size,
                     num_bytes=result.num_bytes,
                     num_tokens=result.num_tokens,
                     bytes_per_token=result.bytes_per_token,
@@ -113,7 +117,18 @@ def study_tokenizers(
                     bytes_per_core_second=_rate_of_core(tokenizer, documents, num_passes),
                 )
             )
-    return TokenizerStudy(list(known), list(halves), _with_homes(cells, origins), device)
+    homes = {(cell.corpus, cell.asked_size): cell for cell in cells if cell.is_home}
+    cells = [
+        cell
+        if cell.asked_size is None
+        else replace(
+            cell,
+            relative_to_home=cell.bytes_per_token
+            / homes[cell.corpus, cell.asked_size].bytes_per_token,
+        )
+        for cell in cells
+    ]
+    return TokenizerStudy(list(known), list(halves), cells, device)
 
 
 def hold_out(text: str, name: str) -> tuple[str, str]:
@@ -144,16 +159,3 @@ def _split(text: str, special_tokens: Sequence[str]) -> list[str]:
         return [text]
     pattern = "|".join(map(re.escape, special_tokens))
     return [document for document in re.split(pattern, text) if document.strip()] or [text]
-
-
-def _with_homes(cells: list[Cell], origins: dict[str, tuple[str, int]]) -> list[Cell]:
-    homes = {origin: name for name, origin in origins.items()}
-    by_place = {(cell.tokenizer, cell.corpus): cell for cell in cells}
-    result = []
-    for cell in cells:
-        relative = None
-        if cell.tokenizer in origins:
-            home = homes[(cell.corpus, origins[cell.tokenizer][1])]
-            relative = cell.bytes_per_token / by_place[home, cell.corpus].bytes_per_token
-        result.append(Cell(**{**asdict(cell), "relative_to_home": relative}))
-    return result

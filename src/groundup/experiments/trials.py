@@ -9,8 +9,11 @@ from typing import Any, Literal
 
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
+from groundup.model.config import ModelConfig
 from groundup.runs.config import COUNTED_IN_STEPS, RunConfig, scaled_steps
 from groundup.runs.folder import RunFolder
+
+LEARNING_RATE = "optimizer.learning_rate"
 
 Status = Literal["finished", "diverged", "pruned", "failed"]
 
@@ -95,8 +98,10 @@ class TrialRecord:
 
 def make_trial(spec: SweepConfig, point: Point, seed: int, runs_folder: Path) -> Trial:
     """Build and check the settings of one trial; a ConfigError names the trial and the setting."""
-    bundle = {} if point.variant is None else spec.variants[point.variant]
     where = f"trial {_name(point.variant, point.settings) or 'base'}"
+    if point.variant is not None and point.variant not in spec.variants:
+        raise ConfigError(f"{where}: there is no variant {point.variant} any more")
+    bundle = {} if point.variant is None else spec.variants[point.variant]
     config = build_config(spec.base_values, bundle, point.settings, where=where)
     # As validated: YAML reads 1e-3 as text, and a name should not depend on how it was written.
     settings = {name: setting_of(config, name) for name in (*bundle, *point.settings)}
@@ -120,6 +125,12 @@ def setting_of(config: RunConfig, name: str) -> Any:
     for part in name.split("."):
         value = value[part]
     return value
+
+
+def model_with(model: ModelConfig, settings: Mapping[str, Any]) -> ModelConfig:
+    """The model with those of some settings, by dotted name, that are its own."""
+    own = {k.removeprefix("model."): v for k, v in settings.items() if k.startswith("model.")}
+    return model.model_copy(update=own)
 
 
 def _name(variant: str | None, settings: Mapping[str, Any]) -> str:

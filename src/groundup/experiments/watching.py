@@ -1,7 +1,6 @@
 """Is a running trial still worth its time? Judged from the metrics that it writes."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
@@ -13,16 +12,11 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
+Verdict = tuple[Status, str]
+"""How a trial that should be stopped ends, and why."""
+
 Curve = list[tuple[float, float]]
 """(fraction of the run, best validation loss so far), in order."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a trial should be stopped."""
-
-    status: Status
-    reason: str
 
 
 class Watcher:
@@ -32,7 +26,6 @@ class Watcher:
         self._rules = rules
         self._sizes: dict[str, int] = {}
         self._finished: dict[Path, list[Curve]] = {}
-        self._num_steps: dict[str, int] = {}
 
     def look(self, trial: Trial) -> Verdict | None:
         """A verdict if the newest metrics call for one; None while they do not."""
@@ -58,46 +51,39 @@ class Watcher:
 
     def _find_hopeless(self, trial: Trial, metrics: Metrics) -> Verdict | None:
         rules = self._rules
-        if not rules.hopeless:
+        # Losses on other shards say nothing about this trial.
+        rivals = self._finished.get(trial.config.data.shards, [])
+        if len(rivals) < rules.min_trials:
             return None
-        curve = self._curve(trial, metrics)
+        curve = validation_curve(metrics, trial.find_num_steps())
         if not curve or curve[-1][0] < rules.after:
             return None
         fraction, loss = curve[-1]
-        # Losses on other shards say nothing about this trial.
-        data = trial.config.data.shards
-        others = [_value_at(other, fraction) for other in self._finished.get(data, [])]
-        known = [value for value in others if value is not None]
+        # Of each rival the best loss at its last evaluation up to the same fraction of its run.
+        until = [[best for at, best in rival if at <= fraction + 1e-9] for rival in rivals]
+        known = [losses[-1] for losses in until if losses]
         if len(known) < rules.min_trials:
             return None
         limit = float(numpy.quantile(known, rules.quantile, method="inverted_cdf"))
         if loss <= limit:
             return None
-        return Verdict(
+        return (
             "pruned",
             f"best validation loss {loss:.4f} after {fraction:.0%} of the run, where "
             f"{rules.quantile:.0%} of {len(known)} finished trials had {limit:.4f} or less",
         )
 
-    def _curve(self, trial: Trial, metrics: Metrics) -> Curve:
-        # A run that writes metrics has its settings in its folder, so they are read but once.
-        num_steps = self._num_steps.get(trial.name) or trial.find_num_steps()
-        self._num_steps[trial.name] = num_steps
-        return validation_curve(metrics, num_steps)
-
 
 def find_divergence(metrics: Metrics, rules: PruneConfig) -> Verdict | None:
     """Has the loss stayed above where it began, for long enough to be no mere spike?"""
-    if rules.worse_than_start is None:
-        return None
     losses = metrics.values("loss")
     newest = losses[1:][-rules.patience :]
-    if len(newest) < rules.patience:
+    if rules.worse_than_start is None or len(newest) < rules.patience:
         return None
     limit = losses[0] + rules.worse_than_start
     if min(newest) <= limit:
         return None
-    return Verdict(
+    return (
         "diverged",
         f"the loss was {newest[-1]:.4g} and above {limit:.4g} for {len(newest)} lines in a row, "
         f"after {losses[0]:.4g} at the first step",
@@ -112,8 +98,3 @@ def validation_curve(metrics: Metrics, num_steps: int) -> Curve:
         best = min(best, losses[index])
         curve.append((metrics.step_of(index) / num_steps, best))
     return curve
-
-
-def _value_at(curve: Curve, fraction: float) -> float | None:
-    """The best loss at the last evaluation up to that fraction of the run."""
-    return next((loss for at, loss in reversed(curve) if at <= fraction + 1e-9), None)

@@ -4,7 +4,10 @@ Lines are told apart by color, marker and dash. A static picture of the same cha
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log
+from statistics import mean, pstdev
 from typing import Any
 
 from groundup.experiments.report.text import markup
@@ -21,13 +24,15 @@ COLORS = (
     "#8a4b2d",
     "#5a4fa3",
 )
+NUM_STYLES = len(COLORS)
+"""Lines beyond so many are grey."""
+
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond")
 _DASHES = ("solid", "solid", "dash", "dot")
 
-# The highest losses, early ones mostly, may lie above the chart: where they are this many times as
-# far above the lowest one as nearly all others. Of few points none is lightly left out.
-_FRACTION_SHOWN = 0.88
-_FARTHEST, _FARTHEST_OF_FEW, _FEW = 2.5, 6.0, 20
+# Losses this many times as far from the best as nearly all others would press down the rest.
+_FARTHEST, _FRACTION_SHOWN = 5.0, 0.88
+_LEAST_RATIO_OF_LOG = 4.0
 _MOST_TICKS = 12
 
 
@@ -90,42 +95,68 @@ class Chart:
         return sorted({x for line in self.lines for x in (*line.crosses, *dict(line.points))})
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """A value for each row and column, and a bar beside each row."""
+def y_range_of(lines: Sequence[Line], farthest: float) -> tuple[float, float] | None:
+    """The range that shows what matters: without far values, and without lines that diverged.
 
-    title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    outlined: frozenset[tuple[int, int]]
-    """Cells, by row and column, that stand out."""
-    bars: tuple[float, ...]
-    bar_name: str
-    description: str = ""
-
-
-def y_range_of(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """The range that shows what matters: without early peaks, and without lines that diverged."""
+    farthest: values lie above the chart where they are more than this many times as far above the
+        lowest one as nearly all others are. Up to three values are all shown.
+    """
     sound = [line for line in lines if line.points and not line.is_diverged]
     counted = [line for line in sound if line.style is not None] or sound
     counted = counted or [line for line in lines if line.points]
     values = sorted(y for line in counted for _, y in line.points)
     if not values:
         return None
-    ends = (line.points[-1][1] for line in counted)
-    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends)
-    farthest = _FARTHEST_OF_FEW if len(values) <= _FEW else _FARTHEST
-    if values[-1] - low <= farthest * (high - low):
+    ends = (line.points[-1][1] for line in counted if not line.has_markers)
+    low, high = values[0], max(values[int((len(values) - 1) * _FRACTION_SHOWN)], *ends, values[0])
+    if len(values) <= 3 or values[-1] - low <= farthest * (high - low):
         high = values[-1]
-    room = max((high - low) * 0.06, abs(high) * 1e-4, 1e-9)
-    return low - room, high + room
+    room = max((high - low) * 0.06, abs(high) * 1e-3, 1e-9)
+    widths = [
+        min(width, 0.6 * (high - low) + room)
+        for line in lines
+        for (_, y), width in zip(line.points, line.half_widths, strict=False)
+        if width is not None and y <= high
+    ]
+    room = max([room, *widths])
+    # The top is kept for crosses.
+    top = high + (1.5 if any(line.crosses for line in lines) else 1.0) * room
+    return _rounded(low - room), _rounded(top)
 
 
-def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
+def chart_over(x_name: str, y_name: str, lines: Sequence[Line]) -> Chart:
+    """A chart of lines over one setting, with its range, its scale and its description."""
+    title = f"{y_name} by {x_name}"
+    told = "; ".join(_describe(line, x_name) for line in lines)
+    chart = Chart(title, x_name, y_name, tuple(lines), f"{title}: {told}.")
+    is_log, y_range = are_geometric(chart.x_values), y_range_of(lines, _FARTHEST)
+    return replace(chart, is_log=is_log, y_range=y_range)
+
+
+def are_geometric(values: Sequence[float]) -> bool:
+    """Are the values, in order, spaced by ratio rather than by difference?"""
+    if len(values) < 2 or values[0] <= 0 or values[-1] < _LEAST_RATIO_OF_LOG * values[0]:
+        return False
+    steps = [after - before for before, after in pairwise(values)]
+    ratios = [log(after / before) for before, after in pairwise(values)]
+    return pstdev(ratios) / mean(ratios) <= pstdev(steps) / mean(steps)
+
+
+def _describe(line: Line, x_name: str) -> str:
+    told = [f"{line.label}:"] if line.label else []
+    ended = [point for point in line.points if point[0] not in line.hollow]
+    best = min(ended or line.points, key=lambda point: point[1], default=None)
+    if best is not None:
+        told.append(f"lowest at {x_name} {best[0]:g} with {best[1]:.4f}")
+        told += ["so far"] if best[0] in line.hollow else []
+    if line.crosses:
+        values = ", ".join(f"{x:g}" for x in line.crosses)
+        told.append(f"{'and ' if best else ''}divergence at {values}")
+    return " ".join(told)
+
+
+def plotly_figure(chart: Chart) -> dict[str, Any]:
     """The chart as plotly.js takes it; `var(--…)` stands for a color of the page's style sheet."""
-    if isinstance(chart, HeatMap):
-        return _plotly_heat_map(chart)
     data: list[dict[str, Any]] = []
     for line in sorted(
         chart.lines, key=lambda line: -(line.style if line.style is not None else 99)
@@ -133,7 +164,13 @@ def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
         data += _plotly_line(line, chart)
     axis = {"gridcolor": "var(--line)", "zeroline": False, "linecolor": "var(--line-strong)"}
     layout: dict[str, Any] = {
-        **_layout(),
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": "var(--text-muted)", "size": 12},
+        "margin": {"l": 64, "r": 16, "t": 40, "b": 48},
+        "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
+        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
         "xaxis": {**axis, "title": {"text": markup(chart.x_name)}, "showgrid": False},
         "yaxis": {**axis, "title": {"text": markup(chart.y_name)}},
         "showlegend": len(chart.lines) > 1,
@@ -161,24 +198,11 @@ def plotly_figure(chart: Chart | HeatMap) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def _layout() -> dict[str, Any]:
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": "var(--text-muted)", "size": 12},
-        "margin": {"l": 64, "r": 16, "t": 16, "b": 48},
-        "hovermode": "closest",
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--text-muted)"},
-        "legend": {"orientation": "h", "y": -0.2, "traceorder": "reversed"},
-    }
-
-
 def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
     name, color = markup(line.label), line.color
 
     def scatter(points: Iterable[Point], **look: Any) -> dict[str, Any]:
-        """As exact as a chart can show, in as few digits."""
-        xs, ys = ([float(f"{value:.5g}") for value in axis] for axis in columns_of(points))
+        xs, ys = ([*map(_rounded, axis)] for axis in columns_of(points))
         return {"type": "scatter", "legendgroup": name, "name": name, "x": xs, "y": ys, **look}
 
     behind = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
@@ -214,6 +238,12 @@ def _plotly_line(line: Line, chart: Chart) -> list[dict[str, Any]]:
     return data
 
 
+def _rounded(value: float) -> float:
+    """As exact as a chart can show, in as few digits. What lies at an end of the range must not
+    lie beyond it after rounding, so that is rounded too."""
+    return float(f"{value:.5g}")
+
+
 def columns_of(points: Iterable[Point]) -> tuple[list[float], list[float]]:
     """The x and the y of points."""
     known = list(points)
@@ -234,49 +264,3 @@ def crosses_of(line: Line, chart: Chart) -> list[Point]:
             return [(x + fraction * (end[0] - x), top)]
         end = x, y
     return [(end[0], top)]
-
-
-def _plotly_heat_map(chart: HeatMap) -> dict[str, Any]:
-    rows, columns = [*map(markup, chart.rows)], [*map(markup, chart.columns)]
-    cells = {
-        "type": "heatmap",
-        "x": columns,
-        "y": rows,
-        "z": chart.values,
-        "showscale": False,
-        "colorscale": [[0, "rgba(10,107,77,0.05)"], [1, "rgba(10,107,77,0.55)"]],
-        "texttemplate": "%{z:.2f}",
-        "xgap": 4,
-        "ygap": 4,
-    }
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": rows,
-        "x": chart.bars,
-        "xaxis": "x2",
-        "marker": {"color": "rgba(58,91,199,0.55)"},
-        "texttemplate": "%{x:,.0f}",
-    }
-    outlines = [
-        {
-            "type": "rect",
-            "x0": column - 0.48,
-            "x1": column + 0.48,
-            "y0": row - 0.45,
-            "y1": row + 0.45,
-            "line": {"color": COLORS[0], "width": 2},
-        }
-        for row, column in sorted(chart.outlined)
-    ]
-    layout = {
-        **_layout(),
-        "margin": {"l": 64, "r": 16, "t": 48, "b": 48},
-        "showlegend": False,
-        "shapes": outlines,
-        "height": 90 + 32 * len(rows),
-        "xaxis": {"domain": [0, 0.74], "side": "top", "showgrid": False},
-        "xaxis2": {"domain": [0.78, 1], "title": {"text": chart.bar_name}, "showgrid": False},
-        "yaxis": {"autorange": "reversed", "automargin": True, "showgrid": False},
-    }
-    return {"data": [cells, bars], "layout": layout}

@@ -1,45 +1,58 @@
 """Runs compared: what was run and why, what came of it, and what a reader must know first.
 
-The sections with its tables and charts are `sections`.
+The other sections with their tables and charts are `sections`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from groundup.experiments.report.charts import Chart
+from groundup.experiments.report.curves import assign_styles
+from groundup.experiments.report.document import Cell, Mark, Row, Table
 from groundup.experiments.report.setting_chart import setting_chart
 from groundup.experiments.report.studies import Study, read_studies
-from groundup.experiments.report.text import show_interval, show_loss
+from groundup.experiments.report.text import show_count, show_interval, show_loss, shown
 from groundup.experiments.results.groups import Group, Measure, choose_measure, group_runs
 from groundup.experiments.results.run_finding import find_runs
 from groundup.experiments.results.run_result import RunResult
+from groundup.experiments.results.statistics import Interval
+from groundup.runtime import format_duration
 
 _MOST_NAMES = 6
 # A last loss this much above the best one is more than the jitter of a measurement.
 _RISEN = 1.01
+STATES = {
+    "finished": ("✓", "finished"),
+    "running": ("◔", "still training"),
+    "unfinished": ("◑", "unfinished"),
+    "diverged": ("✕", "diverged"),
+    "pruned": ("✂", "pruned"),
+    "failed": ("!", "failed"),
+    "empty": ("○", "no metrics yet"),
+}
 MEASURE_NAMES = {"validation_loss": "validation loss", "loss": "training loss"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Report:
     """Everything that a page shows."""
 
     title: str
     why: str
-    runs: tuple[RunResult, ...]
-    groups: tuple[Group, ...]
+    runs: list[RunResult]
+    groups: list[Group]
     measure: Measure
-    verdicts: tuple[str, ...]
-    """What came out, a sentence or two for each data set."""
-    warnings: tuple[str, ...]
-    """What keeps results from being compared or complete."""
-    finding: str = ""
+    finding: str
     """What a person makes of it, in their own words."""
-    studies: tuple[Study, ...] = ()
+    studies: list[Study]
     """What ablations and ladders of sizes came to."""
     chart: Chart | None = None
     """The loss over the setting that was varied, where that is a number."""
+    verdicts: list[str] = field(default_factory=list)
+    """What came out, a sentence or two for each data set."""
+    warnings: list[str] = field(default_factory=list)
+    """What keeps results from being compared or complete."""
 
     @property
     def measure_name(self) -> str:
@@ -62,10 +75,8 @@ class Report:
 
     def data_name(self, data_id: str | None) -> str:
         """data 1, data 2, …: content ids are too long to be read."""
-        if data_id is None:
-            return "unknown data"
         known = [one for one in self.data_ids if one is not None]
-        return f"data {known.index(data_id) + 1}"
+        return "unknown data" if data_id is None else f"data {known.index(data_id) + 1}"
 
 
 def make_report(
@@ -81,27 +92,69 @@ def make_report(
     """
     found = find_runs(paths)
     measure = choose_measure(found.runs)
-    groups = tuple(group_runs(found.runs, measure))
+    groups = group_runs(found.runs, measure)
     studies, study_notes = read_studies(found.sweeps)
-    has_ladder = any(study.has_chart for study in studies)
-    varied = found.varied if found.sweeps else None
     report = Report(
         title=title or _title(found.names, found.runs),
         why=why or " ".join(found.reasons),
-        runs=tuple(found.runs),
+        runs=found.runs,
         groups=groups,
         measure=measure,
-        verdicts=(),
-        warnings=(),
         finding="\n\n".join(found.findings) if finding is None else finding.strip(),
-        studies=tuple(studies),
-        chart=None if has_ladder else setting_chart(groups, varied, MEASURE_NAMES[measure]),
+        studies=studies,
     )
-    is_told = len(found.sweeps) == 1 and any(study.is_ranking for study in studies)
-    verdicts = [] if is_told else _verdicts(report)
-    verdicts += [study.verdict for study in studies if study.verdict]
-    warnings = (*_warnings(report), *found.notes, *study_notes)
-    return replace(report, verdicts=tuple(verdicts), warnings=warnings)
+    if not any(study.has_chart for study in studies):
+        varied = found.varied if found.sweeps else None
+        report.chart = setting_chart(groups, varied, report.measure_name)
+    if len(found.sweeps) != 1 or not any(study.is_ranking for study in studies):
+        report.verdicts = _verdicts(report)
+    report.verdicts += [study.verdict for study in studies if study.verdict]
+    report.warnings = [*_warnings(report), *found.notes, *study_notes]
+    return report
+
+
+def results_table(report: Report) -> Table:
+    """The groups from best to worst."""
+    name, styles = report.measure_name, assign_styles(report.groups)
+    rows: list[Row] = []
+    for group in report.groups:
+        seeds = ", ".join(map(str, group.seeds))
+        note = f"{len(group.seeds)} seeds: {seeds}" if len(group.seeds) > 1 else ""
+        rows.append(
+            {
+                "Runs": Cell(group.label, note, _marks(report, group), style=styles[group.label]),
+                f"Best {name} ± 95%": Cell(show_interval(group.best), is_strong=group.is_winner),
+                f"Last {name}": show_interval(group.last(report.measure)),
+                "Bits per byte at the best": show_interval(group.at_best("bits_per_byte")),
+                "Training loss": show_interval(group.last("loss")),
+                "Tokens": shown(show_count, _mean(group.last("tokens"))),
+                "Wall clock": shown(format_duration, _mean(group.last("wall_seconds"))),
+            }
+        )
+    return Table.of(f"Results, best {name} first", rows, "results")
+
+
+def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
+    marks = [Mark("★", "best", "winner")] if group.is_winner else []
+    if "tied" in group.marks:
+        marks.append(Mark("≈", "not told apart from the best", "tied"))
+    for state, (sign, word) in STATES.items():
+        count = num_in(group.runs, state)
+        if count and state != "finished":
+            of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
+            marks.append(Mark(sign, word + of_all, state))
+    if len(report.data_ids) > 1:
+        marks.append(Mark("▤", report.data_name(group.data_id), "data"))
+    return tuple(marks)
+
+
+def num_in(runs: Sequence[RunResult], state: str) -> int:
+    """How many of the runs are in a state."""
+    return sum(run.outcome.state == state for run in runs)
+
+
+def _mean(interval: Interval | None) -> float | None:
+    return None if interval is None else interval.mean
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -130,35 +183,24 @@ def _title(sweeps: Sequence[str], runs: Sequence[RunResult]) -> str:
 
 
 def _verdicts(report: Report) -> list[str]:
-    verdicts = []
-    for winner in report.winners:
-        rivals = [group for group in report.groups if group.data_id == winner.data_id]
-        verdicts.append(_verdict(report, winner, rivals))
-    if not verdicts:
-        leading = report.groups[0] if report.groups else None
-        if leading is None or leading.best is None:
-            verdicts.append("No run has a loss to compare yet.")
-        elif len(report.groups) == 1:
-            num_seeds = leading.best.num_values
-            mean = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
-            verdicts.append(
-                f"{leading.label} reached a {report.measure_name} of "
-                f"{show_interval(leading.best)}{mean}."
-            )
-        elif [group for group in report.groups if group.is_complete] == [leading]:
-            verdicts.append(
-                f"{leading.label} alone has finished, with a {report.measure_name} of "
-                f"{show_interval(leading.best)}."
-            )
-        else:
-            verdicts.append(
-                "No winner is named: no two finished groups learned from the same data."
-            )
-    return verdicts
+    if report.winners:
+        return [_verdict(report, winner) for winner in report.winners]
+    leading = report.groups[0] if report.groups else None
+    if leading is None or leading.best is None:
+        return ["No run has a loss to compare yet."]
+    told = f"a {report.measure_name} of {show_interval(leading.best)}"
+    if len(report.groups) == 1:
+        num_seeds = leading.best.num_values
+        mean = f", the mean of {num_seeds} seeds" if num_seeds > 1 else ""
+        return [f"{leading.label} reached {told}{mean}."]
+    if [group for group in report.groups if group.is_complete] == [leading]:
+        return [f"{leading.label} alone has finished, with {told}."]
+    return ["No winner is named: no two finished groups learned from the same data."]
 
 
-def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
+def _verdict(report: Report, winner: Group) -> str:
     assert winner.best is not None
+    rivals = [group for group in report.groups if group.data_id == winner.data_id]
     where = f" on {report.data_name(winner.data_id)}" if len(report.data_ids) > 1 else ""
     waiting = {"running", "unfinished", "empty"}
     is_open = any(run.outcome.state in waiting for group in rivals for run in group.runs)
@@ -186,10 +228,10 @@ def _verdict(report: Report, winner: Group, rivals: Sequence[Group]) -> str:
 def _warnings(report: Report) -> list[str]:
     warnings = []
     if len(report.data_ids) > 1:
-        told = "; ".join(
-            f"{report.data_name(data_id)}: {_names_of(report, data_id)}"
-            for data_id in report.data_ids
-        )
+        labels: dict[str, list[str]] = {}
+        for group in report.groups:
+            labels.setdefault(report.data_name(group.data_id), []).append(group.label)
+        told = "; ".join(f"{data}: {list_names(these)}" for data, these in labels.items())
         warnings.append(
             f"These runs did not all learn from the same data, so their losses do not compare "
             f"across it ({told})."
@@ -219,35 +261,22 @@ def _warnings(report: Report) -> list[str]:
         ("failed", "Failed"),
         ("empty", "Without metrics yet"),
     ):
-        names = _names_in(report, state)
+        names = []
+        for group in report.groups:
+            # A group that is in a state as a whole by its label, other runs by their name.
+            runs = [run.name for run in group.runs if run.outcome.state == state]
+            names += [group.label] if runs and len(runs) == len(group.runs) else runs
         if names:
             warnings.append(f"{told}: {list_names(names)}.")
-    if report.measure == "validation_loss" and (risen := _risen(report)):
+    risen = []
+    for group in report.groups:
+        best, last = group.best, group.last("validation_loss")
+        # It had learned by heart at its end.
+        if best is not None and last is not None and last.mean > _RISEN * best.mean:
+            risen.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
+    if risen and report.measure == "validation_loss":
         warnings.append(
             f"The validation loss rose again after its best, by which groups are ranked, while the "
             f"training loss fell: {list_names(risen)}."
         )
     return warnings
-
-
-def _risen(report: Report) -> list[str]:
-    """Groups that had learned by heart at their end, with their best and their last loss."""
-    told = []
-    for group in report.groups:
-        best, last = group.best, group.last("validation_loss")
-        if best is not None and last is not None and last.mean > _RISEN * best.mean:
-            told.append(f"{group.label} ({show_loss(best.mean)}, then {show_loss(last.mean)})")
-    return told
-
-
-def _names_in(report: Report, state: str) -> list[str]:
-    """Groups that are in a state as a whole by their label, other runs by their name."""
-    names = []
-    for group in report.groups:
-        runs = [run.name for run in group.runs if run.outcome.state == state]
-        names += [group.label] if runs and len(runs) == len(group.runs) else runs
-    return names
-
-
-def _names_of(report: Report, data_id: str | None) -> str:
-    return list_names([group.label for group in report.groups if group.data_id == data_id])

@@ -5,20 +5,19 @@ A curve of one run is its line; of several, the mean with its 95% band and the r
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from groundup.experiments.report.charts import Chart, Line, Point, y_range_of
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line, Point, y_range_of
 from groundup.experiments.report.text import show_loss
 from groundup.experiments.results.groups import Group
 from groundup.experiments.results.run_result import RunResult
-from groundup.experiments.results.statistics import confidence_interval
+from groundup.experiments.results.statistics import Interval, confidence_interval
 
 Axis = Literal["step", "tokens", "wall_seconds"]
 AXES: dict[Axis, str] = {"step": "Steps", "tokens": "Tokens", "wall_seconds": "Wall clock"}
-NUM_STYLES = 8
 
 _NUM_POINTS = 4_000
 _MOST_POINTS, _FEWEST_POINTS = 240, 40
@@ -28,6 +27,11 @@ _FEWEST_SEEDS_OF_A_BAND = 3
 _SMOOTHING = 40
 _JITTERING = frozenset({"loss", "gradient_norm", "tokens_per_second", "mfu"})
 _MOST_DESCRIBED = 8
+# The first steps of a long curve would press all that follows together; a short one is shown whole.
+_FARTHEST, _SHORT = 2.5, 20
+
+Rows = np.ndarray[Any, np.dtype[np.float64]]
+"""Of a metric of one run: step, tokens, wall_seconds and the value, a row for each point."""
 
 
 def learning_curves(groups: Sequence[Group], metric: str, name: str) -> dict[Axis, Chart]:
@@ -36,19 +40,24 @@ def learning_curves(groups: Sequence[Group], metric: str, name: str) -> dict[Axi
     num_runs = sum(len(group.runs) for group in shown)
     num_points = max(_FEWEST_POINTS, min(_MOST_POINTS, _NUM_POINTS // max(1, num_runs)))
     styles = assign_styles(groups)
-    shows_jitter = len(shown) <= _MOST_GROUPS_WITH_JITTER
-    traces = {
-        group.label: [_trace(run, metric, num_points) for run in group.runs] for group in shown
-    }
+    found = {run.path: _read(run, metric, num_points) for group in shown for run in group.runs}
+    rows = {path: own for path, (own, _) in found.items()}
+    jitter: dict[Path, Rows] = {}
+    if len(shown) <= _MOST_GROUPS_WITH_JITTER:
+        jitter = {path: own for path, (_, own) in found.items()}
     charts: dict[Axis, Chart] = {}
-    for axis in AXES:
-        lines = [
-            _line(group, styles[group.label], traces[group.label], axis, shows_jitter)
-            for group in shown
-        ]
+    for column, axis in enumerate(AXES):
+        x_name, unit = {"step": "steps", "tokens": "tokens"}.get(axis, "seconds"), 1.0
+        if axis == "wall_seconds":
+            end = max((own[-1, column] for own in rows.values() if len(own)), default=0.0)
+            for told, seconds in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+                if end >= 2 * seconds:
+                    x_name, unit = told, seconds
+                    break
+        lines = [_line(group, styles[group.label], rows, jitter, column, unit) for group in shown]
         lines = [line for line in lines if line.points]
         if lines:
-            charts[axis] = _chart(lines, axis, name)
+            charts[axis] = _chart(lines, f"{name} by {AXES[axis].lower()}", x_name, name)
     return charts
 
 
@@ -62,120 +71,83 @@ def assign_styles(groups: Sequence[Group]) -> dict[str, int | None]:
     return styles
 
 
-class _Trace(NamedTuple):
-    """A metric of one run: (line of the file, value), smoothed and thinned; and as it jitters."""
-
-    run: RunResult
-    points: list[tuple[int, float]]
-    jitter: list[tuple[int, float]]
-
-
-def _trace(run: RunResult, metric: str, num_points: int) -> _Trace:
-    indices = run.metrics.indices(metric)
-    column = run.metrics.column(metric)
-    values = [column[index] for index in indices]
-    jitter: list[tuple[int, float]] = []
-    if metric in _JITTERING and len(values) > _SMOOTHING:
-        jitter = [(indices[i], values[i]) for i in thin_to_extremes(values, num_points)]
-        values = smooth(values, len(values) // _SMOOTHING)
-    points = [(indices[i], values[i]) for i in thin_evenly(len(values), num_points)]
-    return _Trace(run, points, jitter)
+def _read(run: RunResult, metric: str, num_points: int) -> tuple[Rows, Rows]:
+    """The metric, smoothed where it jitters, at evenly chosen points; and as it jitters."""
+    indices = np.array(run.metrics.indices(metric), dtype=int)
+    table = np.full((len(indices), 4), math.nan)
+    table[:, 0] = [run.metrics.step_of(index) for index in indices]
+    for column, name in enumerate(("tokens", "wall_seconds", metric), start=1):
+        if values := run.metrics.column(name):
+            table[:, column] = np.array(values)[indices]
+    if metric not in _JITTERING or len(table) <= _SMOOTHING:
+        return table[thin_evenly(len(table), num_points)], table[:0]
+    jitter = table[thin_to_extremes(table[:, 3].tolist(), num_points)]
+    table[:, 3] = smooth(table[:, 3].tolist(), len(table) // _SMOOTHING)
+    return table[thin_evenly(len(table), num_points)], jitter
 
 
-def _along(trace: _Trace, axis: Axis, points: Sequence[tuple[int, float]]) -> tuple[Point, ...]:
-    metrics = trace.run.metrics
-    column = metrics.column(axis)
-
-    def position(index: int) -> float:
-        if axis == "step":
-            return float(metrics.step_of(index))
-        return column[index] if column else math.nan
-
-    located = ((position(index), y) for index, y in points)
-    return tuple(point for point in located if math.isfinite(point[0]))
+def _along(rows: Rows, column: int, unit: float) -> tuple[Point, ...]:
+    finite = rows[np.isfinite(rows[:, column])]
+    return tuple(zip((finite[:, column] / unit).tolist(), finite[:, 3].tolist(), strict=True))
 
 
 def _line(
-    group: Group, style: int | None, traces: Sequence[_Trace], axis: Axis, shows_jitter: bool
+    group: Group,
+    style: int | None,
+    rows: dict[Path, Rows],
+    jitter: dict[Path, Rows],
+    column: int,
+    unit: float,
 ) -> Line:
-    lines = [_along(trace, axis, trace.points) for trace in traces]
-    points, threads = lines[0], tuple(lines)
-    band: tuple[tuple[float, float, float], ...] = ()
-    if len(traces) == 1:
-        jitter = _along(traces[0], axis, traces[0].jitter) if shows_jitter else ()
-        threads = (jitter,) if jitter else ()
+    threads = tuple(_along(rows[run.path], column, unit) for run in group.runs)
+    points, band = threads[0], list[tuple[float, float, float]]()
+    if len(group.runs) == 1:
+        own = jitter.get(group.runs[0].path)
+        threads = (_along(own, column, unit),) if own is not None and len(own) else ()
     else:
-        counted = {run.path for run in group.counted or group.runs}
-        averaged = _average([trace for trace in traces if trace.run.path in counted], axis)
-        if len(averaged[0]) > 1:
-            points, band = averaged
+        averaged = _average([rows[run.path] for run in group.counted or group.runs], column)
+        if len(averaged) > 1:
+            points = tuple((x / unit, interval.mean) for x, interval in averaged)
+            if len(group.counted or group.runs) >= _FEWEST_SEEDS_OF_A_BAND:
+                band = [(x / unit, one.low, one.high) for x, one in averaged]
     return Line(
         group.label,
         points,
         style,
-        band=band,
+        band=tuple(band),
         threads=threads,
         is_diverged=group.num_diverged == len(group.runs),
         has_markers=len(points) == 1,
     )
 
 
-def _average(
-    traces: Sequence[_Trace], axis: Axis
-) -> tuple[tuple[Point, ...], tuple[tuple[float, float, float], ...]]:
+def _average(runs: Sequence[Rows], column: int) -> list[tuple[float, Interval]]:
     """The mean of several runs and its interval, at the first one's steps that all have reached."""
-    steps = [[float(t.run.metrics.step_of(index)) for index, _ in t.points] for t in traces]
-    paths = [_along(trace, axis, trace.points) for trace in traces]
-    if not all(paths) or any(len(a) != len(b) for a, b in zip(steps, paths, strict=True)):
-        return (), ()
-    low, high = max(s[0] for s in steps), min(s[-1] for s in steps)
-    shared = [step for step in steps[0] if low <= step <= high]
-    columns = [
-        np.array([np.interp(shared, own, [point[i] for point in path]) for i in (0, 1)])
-        for own, path in zip(steps, paths, strict=True)
-    ]
-    line, band = [], []
-    for index in range(len(shared)):
-        x = sum(float(column[0][index]) for column in columns) / len(columns)
-        interval = confidence_interval([float(column[1][index]) for column in columns])
-        assert interval is not None
-        line.append((x, interval.mean))
-        if interval.half_width is not None and len(columns) >= _FEWEST_SEEDS_OF_A_BAND:
-            band.append((x, interval.low, interval.high))
-    return tuple(line), tuple(band)
+    if not all(len(rows) and np.isfinite(rows[:, column]).all() for rows in runs):
+        return []
+    low, high = max(rows[0, 0] for rows in runs), min(rows[-1, 0] for rows in runs)
+    shared = [step for step in runs[0][:, 0] if low <= step <= high]
+    xs = np.mean([np.interp(shared, rows[:, 0], rows[:, column]) for rows in runs], axis=0)
+    ys = np.array([np.interp(shared, rows[:, 0], rows[:, 3]) for rows in runs])
+    intervals = map(confidence_interval, ys.T.tolist())
+    return [(float(x), one) for x, one in zip(xs, intervals, strict=True) if one is not None]
 
 
-def _chart(lines: Sequence[Line], axis: Axis, name: str) -> Chart:
+def _chart(lines: Sequence[Line], title: str, x_name: str, y_name: str) -> Chart:
     ends = "; ".join(
         f"{line.label} {'diverges at' if line.is_diverged else 'ends at'} "
         f"{show_loss(line.points[-1][1])}"
         for line in lines[:_MOST_DESCRIBED]
     )
     more = f"; and {len(lines) - _MOST_DESCRIBED} more" if len(lines) > _MOST_DESCRIBED else ""
-    x_name, unit = {"step": "steps", "tokens": "tokens"}.get(axis, "seconds"), 1.0
-    if axis == "wall_seconds":
-        end = max(line.points[-1][0] for line in lines)
-        for told, seconds in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
-            if end >= 2 * seconds:
-                x_name, unit = told, seconds
-                break
+    is_short = max(len(line.points) for line in lines) <= _SHORT
     return Chart(
-        title=f"{name} by {AXES[axis].lower()}",
+        title=title,
         x_name=x_name,
-        y_name=name,
-        lines=tuple(_scaled(line, unit) for line in lines),
-        description=f"{name} by {AXES[axis].lower()}: {ends}{more}.",
-        y_range=y_range_of(lines),
-    )
-
-
-def _scaled(line: Line, unit: float) -> Line:
-    """The line with its x in another unit."""
-    return replace(
-        line,
-        points=tuple((x / unit, y) for x, y in line.points),
-        band=tuple((x / unit, low, high) for x, low, high in line.band),
-        threads=tuple(tuple((x / unit, y) for x, y in thread) for thread in line.threads),
+        y_name=y_name,
+        lines=tuple(lines),
+        description=f"{title}: {ends}{more}.",
+        y_range=y_range_of(lines, math.inf if is_short else _FARTHEST),
     )
 
 

@@ -3,10 +3,10 @@
 Every report fills one; `html_page` and `markdown_page` show it. All texts here are plain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from groundup.experiments.report.charts import Chart, HeatMap
+from groundup.experiments.report.charts import Chart
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell or a header of a table."""
+    """A cell of a table."""
 
     text: str
     note: str = ""
@@ -32,14 +32,24 @@ class Cell:
     """The line of the charts that the row belongs to."""
 
 
+Row = Mapping[str, Cell | str]
+"""Cells by the headers of their columns."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells; the first cell names its row."""
 
     title: str
-    headers: tuple[Cell | str, ...]
+    headers: tuple[str, ...]
     rows: tuple[tuple[Cell | str, ...], ...]
     kind: str = ""
+
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Row], kind: str = "") -> "Table":
+        """A table of rows by their headers, which all rows share."""
+        headers = tuple(rows[0]) if rows else ()
+        return cls(title, headers, tuple(tuple(row.values()) for row in rows), kind)
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Figure:
 
     name: str
     """Of the picture's file, without its ending."""
-    charts: tuple[Chart | HeatMap, ...]
+    charts: tuple[Chart, ...]
     title: str = ""
     axis: str = ""
     """Which choice of the x axis shows it; always shown if empty."""
@@ -80,6 +90,13 @@ class Specimen:
 
 
 @dataclass(frozen=True)
+class Specimens:
+    """Several of them side by side."""
+
+    specimens: tuple[Specimen, ...]
+
+
+@dataclass(frozen=True)
 class Folded:
     """Blocks that a reader opens when they want them."""
 
@@ -89,7 +106,7 @@ class Folded:
     """Left out of Markdown."""
 
 
-Block = Table | Figure | Text | Pairs | Specimen | Folded
+Block = Table | Figure | Text | Pairs | Specimens | Folded
 
 
 @dataclass(frozen=True)

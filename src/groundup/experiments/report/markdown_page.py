@@ -10,7 +10,7 @@ from groundup.experiments.report.document import (
     Figure,
     Folded,
     Pairs,
-    Specimen,
+    Specimens,
     Table,
     Text,
 )
@@ -48,10 +48,10 @@ def _render(block: Block, name: str, files: dict[str, str]) -> Iterator[str]:
             yield f"![{plain(told)}]({file})"
         case Pairs():
             yield fenced("\n".join(f"{key}: {value}" for key, value in block.values.items()))
-        case Specimen():
-            yield f"{plain(block.title)}{', ' if block.note else ''}{plain(block.note)}:"
-            for prompt, text in block.texts:
-                yield fenced(prompt + text)
+        case Specimens():
+            for one in block.specimens:
+                yield f"{plain(one.title)}{', ' if one.note else ''}{plain(one.note)}:"
+                yield from (fenced(prompt + text) for prompt, text in one.texts)
         case Folded() if not block.is_page_only:
             inside = "\n\n".join(part for one in block.blocks for part in _render(one, name, files))
             yield f"<details>\n<summary>{plain(block.title)}</summary>\n\n{inside}\n\n</details>"
@@ -60,7 +60,7 @@ def _render(block: Block, name: str, files: dict[str, str]) -> Iterator[str]:
 def _table(table: Table) -> str:
     """The first column is left-aligned, the others right; marks have a column of their own."""
     has_marks = any(isinstance(row[0], Cell) and row[0].marks for row in table.rows)
-    headers = [*map(_cell, table.headers), *([""] if has_marks else [])]
+    headers = [*map(plain, table.headers), *([""] if has_marks else [])]
     lines = [headers, ["---", *["---:"] * (len(headers) - 1)]]
     for row in table.rows:
         marks = row[0].marks if isinstance(row[0], Cell) else ()

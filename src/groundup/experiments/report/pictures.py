@@ -1,14 +1,13 @@
 """Charts as SVG files by matplotlib, for Markdown pages. Needs the extra `report`."""
 
 import io
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from groundup.errors import MissingExtraError
-from groundup.experiments.report.charts import COLORS, Chart, HeatMap, Line, columns_of, crosses_of
+from groundup.experiments.report.charts import Chart, Line, columns_of, crosses_of
 from groundup.experiments.report.text import shorten, show_count, visible
 from groundup.model.config import ModelConfig
 from groundup.planner.flops import fractions_by_context, fractions_by_size
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CREATOR = "groundup report"
 _MARKERS, _DASHES = ("o", "s", "^", "D"), ("-", "-", "--", ":")
 _MOST_LABELS, _LONGEST_LABEL = 16, 40
 # Lightness falls from one to the next, so that they are told apart without color too.
@@ -59,27 +57,23 @@ def new_figure(width: float, height: float) -> Iterator["Figure"]:
 def as_svg(figure: "Figure") -> str:
     """The figure as text, which is the same whenever it is made."""
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Creator": CREATOR, "Date": None})
+    figure.savefig(file, format="svg", metadata={"Creator": "groundup report", "Date": None})
     return file.getvalue()
 
 
-def draw_picture(charts: Sequence[Chart | HeatMap]) -> str:
+def draw_picture(charts: Sequence[Chart]) -> str:
     """One chart, or several as panels in two columns with one legend."""
-    first = charts[0]
-    if isinstance(first, HeatMap):
-        return _draw_heat_map(first)
-    panels = [chart for chart in charts if isinstance(chart, Chart)]
-    num_rows = (len(panels) + 1) // 2 if len(panels) > 1 else 1
-    with new_figure(9.2, 4.0 if len(panels) == 1 else 0.5 + 2.8 * num_rows) as figure:
-        axes = figure.subplots(num_rows, 1 if len(panels) == 1 else 2, squeeze=False).ravel()
-        for axis, chart in zip(axes, panels, strict=False):
-            _draw_chart(axis, chart, has_title=len(panels) > 1)
-        for axis in axes[len(panels) :]:
+    num_rows = (len(charts) + 1) // 2
+    with new_figure(9.2, 4.0 if len(charts) == 1 else 0.5 + 2.8 * num_rows) as figure:
+        axes = figure.subplots(num_rows, min(2, len(charts)), squeeze=False).ravel()
+        for axis, chart in zip(axes, charts, strict=False):
+            _draw_chart(axis, chart, has_title=len(charts) > 1)
+        for axis in axes[len(charts) :]:
             axis.set_visible(False)
         handles, labels = axes[0].get_legend_handles_labels()
         if len(labels) > 1:
             where: dict[str, Any] = {"loc": "outside right upper"}
-            if len(panels) > 1:
+            if len(charts) > 1:
                 where = {"loc": "outside upper left", "ncols": min(4, len(labels))}
             handles, labels = handles[::-1][:_MOST_LABELS], labels[::-1][:_MOST_LABELS]
             figure.legend(handles, labels, **where)
@@ -169,36 +163,6 @@ def _draw_line(axes: "Axes", line: Line, chart: Chart) -> None:
         axes.plot(*columns_of(line.stars), marker="*", markersize=15, mec="white", **look)
     if crosses := crosses_of(line, chart):
         axes.plot(*columns_of(crosses), marker="x", markersize=8, mew=2, clip_on=False, **look)
-
-
-def _draw_heat_map(chart: HeatMap) -> str:
-    with new_figure(9.2, 1.2 + 0.32 * len(chart.rows)) as figure:
-        from matplotlib.patches import Rectangle
-
-        cells, bars = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
-        cells.imshow(chart.values, cmap="Greens", aspect="auto", alpha=0.6)
-        middle = (min(map(min, chart.values)) + max(map(max, chart.values))) / 2
-        for row, values in enumerate(chart.values):
-            for column, value in enumerate(values):
-                ink = _INK if value < 2 * middle else "white"
-                cells.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
-        for row, column in chart.outlined:
-            box: dict[str, Any] = {"fill": False, "edgecolor": COLORS[0], "linewidth": 2}
-            cells.add_patch(Rectangle((column - 0.48, row - 0.44), 0.96, 0.88, **box))
-        columns = [textwrap.shorten(visible(name), 24) for name in chart.columns]
-        cells.set_xticks(range(len(columns)), columns)
-        cells.xaxis.tick_top()
-        cells.set_yticks(range(len(chart.rows)), [shorten(visible(row), 32) for row in chart.rows])
-        cells.tick_params(length=0)
-        cells.spines[:].set_visible(False)
-        stacked = bars.barh(range(len(chart.bars)), chart.bars, 0.55, color=COLORS[2], alpha=0.6)
-        bars.bar_label(stacked, fmt="{:,.0f}", padding=3)
-        bars.set_title(chart.bar_name)
-        bars.set_xticks([])
-        bars.spines[:].set_visible(False)
-        bars.tick_params(length=0)
-        cells.set_title(chart.title)
-        return as_svg(figure)
 
 
 def _show_tick(value: float, _: object) -> str:

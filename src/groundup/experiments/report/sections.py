@@ -2,13 +2,20 @@
 
 import datetime
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from groundup.config import flatten
 from groundup.experiments.report.charts import Chart
-from groundup.experiments.report.comparison import Report, list_names, run_notes
-from groundup.experiments.report.curves import AXES, assign_styles, learning_curves, thin_evenly
+from groundup.experiments.report.comparison import (
+    STATES,
+    Report,
+    list_names,
+    num_in,
+    results_table,
+    run_notes,
+)
+from groundup.experiments.report.curves import AXES, learning_curves, thin_evenly
 from groundup.experiments.report.document import (
     Block,
     Cell,
@@ -17,50 +24,43 @@ from groundup.experiments.report.document import (
     Folded,
     Mark,
     Pairs,
+    Row,
     Section,
     Specimen,
+    Specimens,
     Table,
     Text,
     Verdict,
 )
 from groundup.experiments.report.text import (
     UNKNOWN,
-    show_bytes,
     show_count,
-    show_duration,
     show_flops,
     show_interval,
     show_loss,
     show_percent,
+    shown,
     slug,
 )
 from groundup.experiments.results.groups import (
-    Group,
     shared_settings,
     show_setting,
     usual_values,
 )
 from groundup.experiments.results.run_cost import mean_cost
 from groundup.experiments.results.run_result import RunResult
-from groundup.experiments.results.statistics import Interval
 from groundup.planner.duration import EXPECTED_MFU
+from groundup.planner.quantities import show_bytes
 from groundup.runs.metrics import Sample
+from groundup.runtime import format_duration
 
-_LOSSES = {"validation_loss": "Validation loss", "loss": "Training loss"}
-_MORE_METRICS = {
+_METRICS = {
+    "validation_loss": "Validation loss",
+    "loss": "Training loss",
     "bits_per_byte": "Bits per byte",
     "learning_rate": "Learning rate",
     "gradient_norm": "Gradient norm",
     "tokens_per_second": "Tokens per second",
-}
-_STATES = {
-    "finished": ("✓", "finished"),
-    "running": ("◔", "still training"),
-    "unfinished": ("◑", "unfinished"),
-    "diverged": ("✕", "diverged"),
-    "pruned": ("✂", "pruned"),
-    "failed": ("!", "failed"),
-    "empty": ("○", "no metrics yet"),
 }
 _NUM_COLUMNS = 7
 _MOST_GROUPS_OPEN, _MOST_EARLIER = 4, 12
@@ -69,23 +69,23 @@ _TOLD_ELSEWHERE = ("command", "started", "seed", "resumes")
 
 def comparison_document(report: Report) -> Document:
     """The whole page about some runs."""
-    devices = dict.fromkeys(str(run.environment.get("device", "")) for run in report.runs)
+    runs = report.runs
+    devices = dict.fromkeys(str(run.environment.get("device", "")) for run in runs)
     device = ", ".join(filter(None, devices))
-    num_runs, finished = len(report.runs), _num_in(report.runs, "finished")
-    tokens = sum(run.cost.tokens or 0 for run in report.runs)
-    flops = sum(run.cost.flops or 0 for run in report.runs)
+    num_runs, finished = len(runs), num_in(runs, "finished")
+    flops = sum(run.cost.flops or 0 for run in runs)
     facts = {
         "Runs": f"{num_runs}" if finished == num_runs else f"{finished} of {num_runs} finished",
         "Settings compared": str(len(report.groups)),
-        "Tokens": show_count(tokens),
+        "Tokens": show_count(sum(run.cost.tokens or 0 for run in runs)),
         "Compute": show_flops(flops) if flops else UNKNOWN,
-        "Time, all runs": show_duration(sum(run.cost.seconds or 0 for run in report.runs)),
+        "Time, all runs": format_duration(sum(run.cost.seconds or 0 for run in runs)),
         "Device": device or UNKNOWN,
         **({"Begun": report.days} if report.days else {}),
     }
     told = "One run" if num_runs == 1 else f"{num_runs} runs of {len(report.groups)} settings"
-    charts = () if report.chart is None else (report.chart,)
-    figures = [Figure(slug(chart.title), (chart,), chart.title) for chart in charts]
+    chart = report.chart
+    figures = () if chart is None else (Figure(slug(chart.title), (chart,), chart.title),)
     days = report.days or f"{datetime.date.today():%Y-%m-%d}"
     return Document(
         kind="report",
@@ -96,7 +96,7 @@ def comparison_document(report: Report) -> Document:
         summary=f"{told}; {device or 'device unknown'}; {days}.",
         verdicts=_verdicts(report),
         finding=report.finding,
-        warnings=report.warnings,
+        warnings=tuple(report.warnings),
         sections=(
             *(study.section for study in report.studies),
             Section("results", "Results", (*figures, results_table(report))),
@@ -110,73 +110,30 @@ def comparison_document(report: Report) -> Document:
 
 
 def _verdicts(report: Report) -> tuple[Verdict, ...]:
+    """The sentences, those about a group with its number; one about an ablation has none."""
     told = report.winners or (report.groups if len(report.groups) == 1 else ())
-    numbers = [(group.label, show_interval(group.best)) for group in told if group.best]
-    numbers += [("", "")] * len(report.verdicts)
-    return tuple(
-        Verdict(text, label, number, report.measure_name)
-        for text, (label, number) in zip(report.verdicts, numbers, strict=False)
-    )
-
-
-def results_table(report: Report) -> Table:
-    """The groups from best to worst."""
-    name = report.measure_name
-    styles = assign_styles(report.groups)
-    headers = (
-        "Runs",
-        Cell(f"Best {name}", "mean ± 95% interval"),
-        f"Last {name}",
-        Cell("Bits per byte", "at the best"),
-        "Training loss",
-        "Tokens",
-        "Wall clock",
-    )
-    rows = tuple(
-        (
-            Cell(group.label, _seeds(group), _marks(report, group), style=styles[group.label]),
-            Cell(show_interval(group.best), is_strong=group.is_winner),
-            show_interval(group.last(report.measure)),
-            show_interval(group.at_best("bits_per_byte")),
-            show_interval(group.last("loss")),
-            show_count(_mean(group.last("tokens"))),
-            show_duration(_mean(group.last("wall_seconds"))),
-        )
-        for group in report.groups
-    )
-    return Table(f"Results, best {name} first", headers, rows, "results")
-
-
-def _seeds(group: Group) -> str:
-    seeds = group.seeds
-    return f"{len(seeds)} seeds: {', '.join(map(str, seeds))}" if len(seeds) > 1 else ""
-
-
-def _marks(report: Report, group: Group) -> tuple[Mark, ...]:
-    marks = [Mark("★", "best", "winner")] if group.is_winner else []
-    if "tied" in group.marks:
-        marks.append(Mark("≈", "not told apart from the best", "tied"))
-    for state, (sign, word) in _STATES.items():
-        count = _num_in(group.runs, state)
-        if count and state != "finished":
-            of_all = f", {count} of {len(group.runs)}" if len(group.runs) > 1 else ""
-            marks.append(Mark(sign, word + of_all, state))
-    if len(report.data_ids) > 1:
-        marks.append(Mark("▤", report.data_name(group.data_id), "data"))
-    return tuple(marks)
+    numbers = {group.label: show_interval(group.best) for group in told if group.best}
+    verdicts = []
+    for text in report.verdicts:
+        label = next((label for label in numbers if text.startswith(f"{label} ")), "")
+        verdicts.append(Verdict(text, label, numbers.get(label, ""), report.measure_name))
+    return tuple(verdicts)
 
 
 def _curves(report: Report) -> Section:
     blocks: list[Block] = []
-    for metric, name in _LOSSES.items():
-        charts = learning_curves(report.groups, metric, name)
-        blocks += _figures(metric, charts)
-        if "step" in charts:
-            table = _numbers(name, charts["step"])
-            blocks.append(Folded(table.title, (table,), is_page_only=True))
     more: list[Block] = []
-    for metric, name in _MORE_METRICS.items():
-        more += _figures(metric, learning_curves(report.groups, metric, name))
+    for metric, name in _METRICS.items():
+        charts = learning_curves(report.groups, metric, name)
+        figures = [
+            Figure(f"{metric}_by_{axis}", (chart,), chart.title, axis)
+            for axis, chart in charts.items()
+        ]
+        if metric not in ("validation_loss", "loss"):
+            more += figures
+        elif charts:
+            table = _numbers(name, charts["step"])
+            blocks += [*figures, Folded(table.title, (table,), is_page_only=True)]
     if more:
         blocks.append(Folded("More metrics", tuple(more), is_page_only=True))
     if not blocks:
@@ -185,40 +142,33 @@ def _curves(report: Report) -> Section:
     return Section("curves", "Learning curves", tuple(blocks), choices)
 
 
-def _figures(metric: str, charts: Mapping[Any, Chart]) -> list[Block]:
-    return [
-        Figure(f"{metric}_by_{axis}", (chart,), chart.title, axis) for axis, chart in charts.items()
-    ]
-
-
 def _numbers(name: str, chart: Chart) -> Table:
     """The curves as a table: what each says at a few steps, for eyes and ears alike."""
     steps = sorted({x for line in chart.lines for x, _ in line.points})
     steps = [steps[index] for index in thin_evenly(len(steps), _NUM_COLUMNS)]
     rows = []
     for line in chart.lines:
-        values = []
+        row: dict[str, Cell | str] = {"Runs": line.label}
         for step in steps:
             until = [y for x, y in line.points if x <= step]
-            values.append(until[-1] if until and step <= line.points[-1][0] else None)
-        rows.append((line.label, *map(show_loss, values)))
-    headers = ("Runs", *(f"step {step:,.0f}" for step in steps))
-    return Table(f"{name} in numbers", headers, tuple(rows))
+            is_known = until and step <= line.points[-1][0]
+            row[f"step {step:,.0f}"] = show_loss(until[-1]) if is_known else UNKNOWN
+        rows.append(row)
+    return Table.of(f"{name} in numbers", rows)
 
 
 def _settings(report: Report) -> tuple[Block, ...]:
     """The settings in which groups differ; values off the usual one stand out."""
-    names = list(report.groups[0].differences) if report.groups else []
     usual = {name: show_setting(value) for name, value in usual_values(report.groups).items()}
-    rows = []
+    rows: list[Row] = []
     for group in report.groups:
-        cells: list[Cell | str] = [group.label]
-        for name in names:
-            own = show_setting(group.differences[name]) if group.runs[0].settings else UNKNOWN
-            cells.append(Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN)))
-        rows.append(tuple(cells))
-    if names:
-        block: Block = Table("Settings that differ", ("Runs", *names), tuple(rows), "settings")
+        cells: dict[str, Cell | str] = {"Runs": group.label}
+        for name, value in group.differences.items():
+            own = show_setting(value) if group.runs[0].settings else UNKNOWN
+            cells[name] = Cell(own, is_strong=own not in (usual.get(name, own), UNKNOWN))
+        rows.append(cells)
+    if rows and len(rows[0]) > 1:
+        block: Block = Table.of("Settings that differ", rows, "settings")
     elif any(run.settings for run in report.runs):
         told = "One run: nothing to compare." if len(report.runs) == 1 else "Only seeds differ."
         block = Text(told, is_muted=False)
@@ -227,34 +177,28 @@ def _settings(report: Report) -> tuple[Block, ...]:
     shared = {name: show_setting(value) for name, value in shared_settings(report.runs).items()}
     if not shared:
         return (block,)
-    told = f"{len(shared)} settings all runs share"
-    if len(report.runs) == 1:
-        told = f"All {len(shared)} settings"
-    return block, Folded(told, (Pairs(shared),))
+    is_alone = len(report.runs) == 1
+    title = f"All {len(shared)} settings" if is_alone else f"{len(shared)} settings all runs share"
+    return block, Folded(title, (Pairs(shared),))
 
 
 def _cost(report: Report) -> tuple[Block, ...]:
     """What a run of each group was to cost beside what it did cost on average."""
-    headers = (
-        *("Runs", "Parameters", "Compute", "Tokens", "Tokens per second", "MFU", "Wall clock"),
-        "Memory",
-    )
-    rows = []
+    rows: list[Row] = []
     for group in report.groups:
         cost = mean_cost([run.cost for run in group.counted or group.runs])
+        rate, planned_rate = cost.tokens_per_second, cost.planned_tokens_per_second
         rows.append(
-            (
-                group.label,
-                show_count(cost.num_parameters),
-                show_flops(cost.flops),
-                _against(show_count(cost.tokens), show_count(cost.planned_tokens)),
-                _against(
-                    show_count(cost.tokens_per_second), show_count(cost.planned_tokens_per_second)
-                ),
-                _against(show_percent(cost.mfu), show_percent(cost.planned_mfu)),
-                _against(show_duration(cost.seconds), show_duration(cost.planned_seconds)),
-                _against(show_bytes(cost.memory_bytes), show_bytes(cost.planned_bytes)),
-            )
+            {
+                "Runs": group.label,
+                "Parameters": shown(show_count, cost.num_parameters),
+                "Compute": shown(show_flops, cost.flops),
+                "Tokens": _against(show_count, cost.tokens, cost.planned_tokens),
+                "Tokens per second": _against(show_count, rate, planned_rate),
+                "MFU": _against(show_percent, cost.mfu, cost.planned_mfu),
+                "Wall clock": _against(format_duration, cost.seconds, cost.planned_seconds),
+                "Memory": _against(show_bytes, cost.memory_bytes, cost.planned_bytes),
+            }
         )
     explained = (
         "Means over seeds. Planned values follow from the settings: 6 FLOPs per parameter and "
@@ -263,11 +207,12 @@ def _cost(report: Report) -> tuple[Block, ...]:
         f"{EXPECTED_MFU['cpu']:.0%} of the rate that the run measured. Measured speed and MFU are "
         "medians; memory is the device's, on a CPU that of the whole process."
     )
-    return Text(explained), Table("Cost, measured and planned", headers, tuple(rows), "cost")
+    return Text(explained), Table.of("Cost, measured and planned", rows, "cost")
 
 
-def _against(measured: str, planned: str) -> Cell:
-    return Cell(measured, "" if planned in (UNKNOWN, measured) else f"planned {planned}")
+def _against(show: Callable[[float], str], measured: float | None, planned: float | None) -> Cell:
+    told, expected = shown(show, measured), shown(show, planned)
+    return Cell(told, "" if expected in (UNKNOWN, told) else f"planned {expected}")
 
 
 def _samples(report: Report) -> tuple[Block, ...]:
@@ -276,44 +221,35 @@ def _samples(report: Report) -> tuple[Block, ...]:
     for group in report.groups:
         run = next((run for run in group.runs if run.metrics.samples), None)
         if run is not None:
-            newest, *earlier = reversed(run.metrics.samples)
-            kept = [earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER)]
-            before = tuple(_specimen(run, sample, "") for sample in kept)
-            specimens.append(_specimen(run, newest, group.label, before))
+            newest, *earlier = (_specimen(run, sample) for sample in reversed(run.metrics.samples))
+            kept = tuple(earlier[index] for index in thin_evenly(len(earlier), _MOST_EARLIER))
+            specimens.append(replace(newest, title=group.label, earlier=kept))
     if not specimens:
         return (Text("No run generated samples: set samples.every_steps.", is_muted=False),)
-    first, others = specimens[:_MOST_GROUPS_OPEN], specimens[_MOST_GROUPS_OPEN:]
-    if not others:
-        return tuple(first)
-    more = Folded(f"Samples of {len(others)} more", tuple(others), is_page_only=True)
-    return (*first, more)
+    first = Specimens(tuple(specimens[:_MOST_GROUPS_OPEN]))
+    others = Specimens(tuple(specimens[_MOST_GROUPS_OPEN:]))
+    if not others.specimens:
+        return (first,)
+    title = f"Samples of {len(others.specimens)} more"
+    return first, Folded(title, (others,), is_page_only=True)
 
 
-def _specimen(
-    run: RunResult, sample: Sample, title: str, earlier: tuple[Specimen, ...] = ()
-) -> Specimen:
+def _specimen(run: RunResult, sample: Sample) -> Specimen:
     prompts = [*run.prompts, *[""] * len(sample.texts)]
     texts = tuple(zip(prompts, sample.texts, strict=False))
-    return Specimen(title, f"after step {sample.step:,}", texts, earlier)
+    return Specimen("", f"after step {sample.step:,}", texts)
 
 
 def _environment(report: Report) -> tuple[Block, ...]:
     """What all runs ran on, what differs between them, and the runs one by one."""
     blocks: list[Block] = []
-    described = [run for run in report.runs if run.environment]
-    if described:
-        shared, differing = _split(described)
-        blocks.append(Pairs({name: show_setting(value) for name, value in shared.items()}))
-        if differing:
-            rows = tuple(
-                (name, value, list_names(runs))
-                for name, by_value in differing.items()
-                for value, runs in by_value.items()
-            )
-            headers = ("What differs", "Value", "Runs")
-            blocks.append(Table("Environments that differ", headers, rows, "differing"))
+    shared, differing = _split([run for run in report.runs if run.environment])
+    if shared or differing:
+        blocks.append(Pairs(shared))
     else:
         blocks.append(Text("No run says what it ran on.", is_muted=False))
+    if differing:
+        blocks.append(Table.of("Environments that differ", differing, "differing"))
     known = [data_id for data_id in report.data_ids if data_id is not None]
     if len(known) > 1:
         blocks.append(Pairs({report.data_name(data_id): data_id for data_id in known}))
@@ -322,40 +258,42 @@ def _environment(report: Report) -> tuple[Block, ...]:
 
 
 def _runs(report: Report) -> Table:
-    headers = ("Run", "Seed", "Steps", "Tokens", "Wall clock", "Began", "Outcome", "Folder")
-    rows = []
+    rows: list[Row] = []
     for run in report.runs:
-        sign, word = _STATES[run.outcome.state]
+        sign, word = STATES[run.outcome.state]
         rows.append(
-            (
-                Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
-                UNKNOWN if run.seed is None else str(run.seed),
-                f"{run.metrics.last_step:,}",
-                show_count(run.cost.tokens),
-                show_duration(run.cost.seconds),
-                str(run.environment.get("started", UNKNOWN)).replace("T", " "),
-                run.outcome.sentence,
-                Cell(str(run.path), _command(run), is_code=True),
-            )
+            {
+                "Run": Cell(run.name, marks=(Mark(sign, word, run.outcome.state),)),
+                "Seed": UNKNOWN if run.seed is None else str(run.seed),
+                "Steps": f"{run.metrics.last_step:,}",
+                "Tokens": shown(show_count, run.cost.tokens),
+                "Wall clock": shown(format_duration, run.cost.seconds),
+                "Began": str(run.environment.get("started", UNKNOWN)).replace("T", " "),
+                "Outcome": run.outcome.sentence,
+                "Folder": Cell(str(run.path), _command(run), is_code=True),
+            }
         )
-    return Table("Every run", headers, tuple(rows), "runs")
+    return Table.of("Every run", rows, "runs")
 
 
-def _split(runs: Sequence[RunResult]) -> tuple[dict[str, Any], dict[str, dict[str, list[str]]]]:
+def _split(runs: Sequence[RunResult]) -> tuple[dict[str, str], list[Row]]:
     """What all environments say alike; and what they do not, with the runs that say so."""
-    flat = [
-        {name: value for name, value in flatten(run.environment) if name not in _TOLD_ELSEWHERE}
-        for run in runs
-    ]
-    shared: dict[str, Any] = {}
-    differing: dict[str, dict[str, list[str]]] = {}
+    flat = [{name: show_setting(value) for name, value in flatten(run.environment)} for run in runs]
+    shared: dict[str, str] = {}
+    differing: list[Row] = []
     for name in dict.fromkeys(name for one in flat for name in one):
-        values = [one.get(name, UNKNOWN) for one in flat]
-        if all(value == values[0] for value in values):
-            shared[name] = values[0]
-        else:
-            for run, value in zip(runs, values, strict=True):
-                differing.setdefault(name, {}).setdefault(show_setting(value), []).append(run.name)
+        names: dict[str, list[str]] = {}
+        for run, one in zip(runs, flat, strict=True):
+            names.setdefault(one.get(name, UNKNOWN), []).append(run.name)
+        if name in _TOLD_ELSEWHERE:
+            continue
+        if len(names) == 1:
+            shared[name] = next(iter(names))
+            continue
+        differing += [
+            {"What differs": name, "Value": value, "Runs": list_names(these)}
+            for value, these in names.items()
+        ]
     return shared, differing
 
 
@@ -366,11 +304,3 @@ def _command(run: RunResult) -> str:
     words = [str(word) for word in command]
     program = words[0].rpartition("/")[2]
     return shlex.join(["groundup" if program == "__main__.py" else program, *words[1:]])
-
-
-def _num_in(runs: Sequence[RunResult], state: str) -> int:
-    return sum(run.outcome.state == state for run in runs)
-
-
-def _mean(interval: Interval | None) -> float | None:
-    return None if interval is None else interval.mean

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundup.experiments.report.charts import Chart, Line
-from groundup.experiments.report.curves import NUM_STYLES
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line, chart_over
 from groundup.experiments.report.document import Cell, Figure, Mark, Section, Table, Text
-from groundup.experiments.report.setting_chart import chart_over
 from groundup.experiments.report.text import (
     UNKNOWN,
     show_count,
     show_flops,
     show_interval,
     show_loss,
+    shown,
 )
 from groundup.experiments.results.statistics import Interval
 
@@ -62,30 +61,18 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
         raise TypeError("an ablation is a list of rows")
     known = [row for row in rows if row["variant"] != "base" and row["difference"] is not None]
     best = min(known, key=lambda row: float(row["difference"]), default=None)
-    # Files of before the search beyond the list do not say what was tried.
-    knows_rates = all("rates_tried" in row for row in rows)
-    told: list[tuple[Cell | str, ...]] = []
+    told = []
     for row in rows:
-        rate, difference = row["learning_rate"], row["difference"]
-        is_told = difference is not None and row["variant"] != "base"
-        told.append(
-            (
-                Cell(str(row["variant"]), marks=tuple(_ablation_marks(row, is_best=row is best))),
-                f"{row['num_parameters']:,}",
-                UNKNOWN if rate is None else f"{rate:g}",
-                *([_show_rates(row["rates_tried"])] if knows_rates else []),
-                show_interval(_interval(row["loss"])),
-                f"{difference:+.4f}" if is_told else UNKNOWN,
-            )
-        )
-    headers = (
-        "Variant",
-        "Parameters",
-        "Best learning rate",
-        *(["Rates tried"] if knows_rates else []),
-        "Loss",
-        "Difference from the base",
-    )
+        is_told = row["difference"] is not None and row["variant"] != "base"
+        cells: dict[str, Cell | str] = {
+            "Variant": Cell(row["variant"], marks=_ablation_marks(row, is_best=row is best)),
+            "Parameters": f"{row['num_parameters']:,}",
+            "Best learning rate": shown("{:g}".format, row["learning_rate"]),
+            "Rates tried": _show_rates(row.get("rates_tried", ())),
+            "Loss": show_interval(_interval(row["loss"])),
+            "Difference from the base": f"{row['difference']:+.4f}" if is_told else UNKNOWN,
+        }
+        told.append(cells)
     title = "What each part is worth"
     lede = (
         "Each variant at the best of the learning rates tried, with as many parameters and tokens "
@@ -93,7 +80,7 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
         "difference above 0 is worse than the base."
     )
     verdict = _verdict(rows)
-    blocks = (Text(lede), Table(title, headers, tuple(told), "study"))
+    blocks = (Text(lede), Table.of(title, told, "study"))
     return Study(Section(anchor, title, blocks), verdict, is_ranking=bool(verdict))
 
 
@@ -120,15 +107,12 @@ def _mark(row: Mapping[str, Any]) -> Mark | None:
         return None
     if not row["is_clear"]:
         return Mark("≈", "not told apart from the base", "tied")
-    is_better = row["difference"] < 0
-    return (
-        Mark("★", "clearly better", "winner")
-        if is_better
-        else Mark("▲", "clearly worse", "diverged")
-    )
+    if row["difference"] < 0:
+        return Mark("★", "clearly better", "winner")
+    return Mark("▲", "clearly worse", "diverged")
 
 
-def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
+def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> tuple[Mark, ...]:
     compared = _mark(row)
     marks = [] if compared is None else [compared]
     if is_best and row["difference"] < 0 and not row["is_clear"]:
@@ -139,7 +123,7 @@ def _ablation_marks(row: Mapping[str, Any], *, is_best: bool) -> list[Mark]:
         marks.append(Mark("→", told, "unfinished"))
     if row["diverged_at"]:
         marks.append(Mark("✕", f"diverged at {_show_rates(row['diverged_at'])}", "diverged"))
-    return marks
+    return tuple(marks)
 
 
 def _show_rates(rates: Sequence[float]) -> str:
@@ -155,33 +139,28 @@ def _interval(value: Mapping[str, Any] | None) -> Interval | None:
 def scaling_study(values: Mapping[str, Any], anchor: str) -> Study:
     """A row for each budget, the predicted one last."""
     rungs, prediction = values["rungs"], values["prediction"]
-    rows: list[tuple[Cell | str, ...]] = []
+    rows: list[dict[str, Cell | str]] = []
     for fit in values["fits"]:
         budget = fit["budget_flops"]
         sizes = [rung for rung in rungs if rung["budget_flops"] == budget]
         lowest = min(sizes, key=lambda rung: float(rung["loss"]))
         outside = Mark("→", "at the end of the ladder: add widths", "unfinished")
         rows.append(
-            (
-                Cell(show_flops(budget), marks=() if fit["is_inside"] else (outside,)),
-                str(len(sizes)),
-                f"{show_count(lowest['num_parameters'])} with {show_loss(lowest['loss'])}",
-                show_count(fit["best_parameters"]),
-                show_loss(fit["best_loss"]),
-                UNKNOWN,
-            )
+            {
+                "Budget": Cell(show_flops(budget), marks=() if fit["is_inside"] else (outside,)),
+                "Sizes trained": str(len(sizes)),
+                "Best one trained": (
+                    f"{show_count(lowest['num_parameters'])} with {show_loss(lowest['loss'])}"
+                ),
+                "Best size by the fit": show_count(fit["best_parameters"]),
+                "Loss by the fit": show_loss(fit["best_loss"]),
+                "Loss when trained": UNKNOWN,
+            }
         )
     if prediction is not None:
         num_inside = sum(bool(fit["is_inside"]) for fit in values["fits"])
-        rows.append(_prediction_row(prediction, is_sound=num_inside >= 2))
-    headers = (
-        "Budget",
-        "Sizes trained",
-        "Best one trained",
-        "Best size by the fit",
-        "Loss by the fit",
-        "Loss when trained",
-    )
+        cells = _prediction_cells(prediction, is_sound=num_inside >= 2)
+        rows.append(dict(zip(rows[0], cells, strict=True)))
     title = "Best size for each budget"
     lede = (
         "For each budget of training FLOPs, a parabola of the loss over the logarithm of the "
@@ -189,31 +168,30 @@ def scaling_study(values: Mapping[str, Any], anchor: str) -> Study:
         f"points predict the next budget.{_laws(values)}"
     )
     chart = _ladder(rungs, prediction)
-    figures = () if chart is None else (Figure(anchor.replace("-", "_"), (chart,), chart.title),)
-    blocks = (Text(lede), Table(title, headers, tuple(rows), "study"), *figures)
+    figure = Figure(anchor.replace("-", "_"), (chart,), chart.title)
+    blocks = (Text(lede), Table.of(title, rows, "study"), figure)
     verdict = "" if prediction is None else _prediction_verdict(prediction)
     return Study(Section(anchor, title, blocks), verdict)
 
 
-def _prediction_row(prediction: Mapping[str, Any], *, is_sound: bool) -> tuple[Cell | str, ...]:
+def _prediction_cells(prediction: Mapping[str, Any], *, is_sound: bool) -> list[Cell | str]:
     measured = prediction["measured_loss"]
-    told = (
-        UNKNOWN
-        if measured is None
-        else f"{show_loss(measured)} ({measured - prediction['predicted_loss']:+.4f})"
-    )
     size = f"width {prediction['d_model']:,}, {show_count(prediction['num_parameters'])} parameters"
-    told_size = f"predicted{'' if measured is None else ', then trained'}: {size}"
-    mark = Mark("◇", told_size, "tied")
-    guess = Mark("→", "rests on best sizes at the ladder's end: a guess", "unfinished")
-    return (
-        Cell(show_flops(prediction["budget_flops"]), marks=(mark,) if is_sound else (mark, guess)),
+    trained = "" if measured is None else ", then trained"
+    marks = [Mark("◇", f"predicted{trained}: {size}", "tied")]
+    if not is_sound:
+        told = "rests on best sizes at the ladder's end: a guess"
+        marks.append(Mark("→", told, "unfinished"))
+    return [
+        Cell(show_flops(prediction["budget_flops"]), marks=tuple(marks)),
         "0" if measured is None else "1",
         UNKNOWN,
         show_count(prediction["best_parameters"]),
         show_loss(prediction["predicted_loss"]),
-        told,
-    )
+        UNKNOWN
+        if measured is None
+        else f"{show_loss(measured)} ({measured - prediction['predicted_loss']:+.4f})",
+    ]
 
 
 def _prediction_verdict(prediction: Mapping[str, Any]) -> str:
@@ -257,9 +235,7 @@ def _floor(fit: Mapping[str, Any] | None) -> str:
     )
 
 
-def _ladder(
-    rungs: Sequence[Mapping[str, Any]], prediction: Mapping[str, Any] | None
-) -> Chart | None:
+def _ladder(rungs: Sequence[Mapping[str, Any]], prediction: Mapping[str, Any] | None) -> Chart:
     """Loss over size, a line for each budget; the prediction and its test as single points."""
     lines: list[Line] = []
     for budget in dict.fromkeys(rung["budget_flops"] for rung in rungs):
@@ -278,7 +254,7 @@ def _ladder(
                 label = f"{show_flops(prediction['budget_flops'])}, {word}"
                 point = (float(size), float(loss))
                 lines.append(Line(label, (point,), _style(lines), hollow=hollow))
-    return chart_over("parameters", "Loss", lines) if lines else None
+    return chart_over("parameters", "Loss", lines)
 
 
 def _style(lines: Sequence[Line]) -> int | None:

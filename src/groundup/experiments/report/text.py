@@ -3,11 +3,10 @@ control characters."""
 
 import re
 import unicodedata
+from collections.abc import Callable
 from html import escape
 
 from groundup.experiments.results.statistics import Interval
-from groundup.planner import quantities
-from groundup.runtime import format_duration
 
 UNKNOWN = "—"
 
@@ -17,20 +16,21 @@ _NO_CHARACTERS = frozenset("\ufffe\uffff")
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~&$])")
 
 
-def show_count(number: float | None) -> str:
+def shown(show: Callable[[float], str], number: float | None) -> str:
+    """A number as it is shown, or a dash where it is not known."""
+    return UNKNOWN if number is None else show(number)
+
+
+def show_count(number: float) -> str:
     """Three digits and a letter: 950, 12.3k, 4.51M, 1.64B."""
-    if number is None:
-        return UNKNOWN
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e4)):
         if number >= size:
             return f"{number / (1e3 if unit == 'k' else size):.3g}{unit}"
     return f"{number:,.0f}"
 
 
-def show_flops(number: float | None) -> str:
+def show_flops(number: float) -> str:
     """Floating-point operations with the field's prefixes."""
-    if number is None:
-        return UNKNOWN
     units = (("Z", 1e21), ("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
     for unit, size in units:
         if number >= size:
@@ -38,21 +38,11 @@ def show_flops(number: float | None) -> str:
     return f"{number:,.0f} FLOP"
 
 
-def show_bytes(number: float | None) -> str:
-    return UNKNOWN if number is None else quantities.show_bytes(number)
+def show_percent(fraction: float) -> str:
+    return f"{100 * fraction:.3g}%"
 
 
-def show_duration(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else format_duration(seconds)
-
-
-def show_percent(fraction: float | None) -> str:
-    return UNKNOWN if fraction is None else f"{100 * fraction:.3g}%"
-
-
-def show_loss(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
+def show_loss(value: float) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.4g}"
 
 
@@ -77,11 +67,6 @@ def visible(text: str) -> str:
 def markup(text: object) -> str:
     """Foreign text for HTML: nothing in it is a tag."""
     return escape(visible(str(text)))
-
-
-def breakable(text: object) -> str:
-    """The same for names of runs and for paths, which may break between their parts."""
-    return markup(text).replace("+", "+<wbr>").replace("/", "/<wbr>")
 
 
 def _is_shapeless(sign: str) -> bool:

@@ -1,12 +1,13 @@
-"""A tokenizer study as a document: sentences, a heat map with speeds, and tables."""
+"""A tokenizer study as a document: sentences, a chart for each corpus, and tables."""
 
 import datetime
 from collections.abc import Callable
 
-from groundup.experiments.report.charts import HeatMap
+from groundup.experiments.report.charts import NUM_STYLES, Chart, Line
 from groundup.experiments.report.document import Document, Figure, Section, Table, Text, Verdict
-from groundup.experiments.report.text import UNKNOWN, show_bytes, slug
+from groundup.experiments.report.text import UNKNOWN, slug
 from groundup.experiments.tokenizer_study import Cell, TokenizerStudy
+from groundup.planner.quantities import show_bytes
 
 # Title, explanation, and what a cell shows; rows without anything are left out.
 _TABLES: tuple[tuple[str, str, Callable[[Cell], str | None]], ...] = (
@@ -40,7 +41,6 @@ def tokenizer_document(
     study: TokenizerStudy, title: str, *, why: str = "", finding: str = ""
 ) -> Document:
     """The whole page: a row per tokenizer, a column per corpus."""
-    figure = Figure("bytes_per_token", (_heat_map(study),))
     sections: list[Section] = []
     for name, lede, show in _TABLES:
         rows = []
@@ -52,9 +52,16 @@ def tokenizer_document(
                 rows.append((tokenizer, f"{cells[0].vocab_size:,}", *values))
         if rows:
             table = Table(name, ("tokenizer", "vocabulary", *study.corpora), tuple(rows), "study")
-            chart = () if sections else (figure,)
-            sections.append(Section(slug(name), name, (*chart, Text(lede), table)))
-    measured = sum(study.cell(study.tokenizers[0], corpus).num_bytes for corpus in study.corpora)
+            charts = tuple(_chart(study, corpus) for corpus in study.corpora)
+            figure = () if sections else (Figure("bytes_per_token", charts),)
+            sections.append(Section(slug(name), name, (*figure, Text(lede), table)))
+    sizes = {corpus: study.cell(study.tokenizers[0], corpus).num_bytes for corpus in study.corpora}
+    num_learned = len({cell.tokenizer for cell in study.cells if cell.asked_size is not None})
+    num_given = len(study.tokenizers) - num_learned
+    counts = [f"{num_learned} tokenizers learned from the rest"] if num_learned else []
+    counts += [f"{num_given} that were given"] if num_given else []
+    texts = ", ".join(f"{corpus} {show_bytes(size)}" for corpus, size in sizes.items())
+    device = f"; {study.device}" if study.device else ""
     return Document(
         kind="tokenizer study",
         command="groundup tokenizer study",
@@ -63,30 +70,18 @@ def tokenizer_document(
         facts={
             "Tokenizers": str(len(study.tokenizers)),
             "Corpora": ", ".join(study.corpora),
-            "Text measured": show_bytes(measured),
+            "Text measured": show_bytes(sum(sizes.values())),
             "Device": study.device or UNKNOWN,
         },
-        summary=f"{_describe(study)}; {datetime.date.today():%Y-%m-%d}.",
+        summary=(
+            f"The last tenth of each corpus ({texts}), with {' and '.join(counts)}{device}; "
+            f"{datetime.date.today():%Y-%m-%d}."
+        ),
         verdicts=tuple(Verdict(text) for text in find_verdicts(study)),
         finding=finding.strip(),
         warnings=(),
         sections=tuple(sections),
     )
-
-
-def _describe(study: TokenizerStudy) -> str:
-    """What was measured, on which text, and where."""
-    learned = _learned_sizes(study)
-    num_learned = sum(map(len, learned.values()))
-    num_given = len(study.tokenizers) - num_learned
-    counts = [f"{num_learned} tokenizers learned from the rest"] if num_learned else []
-    counts += [f"{num_given} that were given"] if num_given else []
-    texts = ", ".join(
-        f"{corpus} {show_bytes(study.cell(study.tokenizers[0], corpus).num_bytes)}"
-        for corpus in study.corpora
-    )
-    device = f"; {study.device}" if study.device else ""
-    return f"The last tenth of each corpus ({texts}), with {' and '.join(counts)}{device}"
 
 
 def find_verdicts(study: TokenizerStudy) -> list[str]:
@@ -95,7 +90,7 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
     abroad = [
         (1 / cell.relative_to_home - 1, cell)
         for cell in study.cells
-        if cell.relative_to_home and cell.learned_from != cell.corpus
+        if cell.relative_to_home and not cell.is_home
     ]
     if abroad:
         (least, near), *_, (most, far) = sorted(abroad, key=lambda pair: pair[0])
@@ -109,12 +104,11 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
             f"the least {near.corpus} with {near.tokenizer}, the most {far.corpus} with "
             f"{far.tokenizer}."
         )
-    sizes = sorted(_learned_sizes(study))
-    if len(sizes) > 1:
-        small, large = sizes[0], sizes[-1]
+    homes = {(cell.asked_size or 0, cell.corpus): cell for cell in study.cells if cell.is_home}
+    if homes and min(homes)[0] < max(homes)[0]:
+        small, large = min(homes)[0], max(homes)[0]
         gains = [
-            study.cell(_home(study, large, corpus), corpus).bytes_per_token
-            / study.cell(_home(study, small, corpus), corpus).bytes_per_token
+            homes[large, corpus].bytes_per_token / homes[small, corpus].bytes_per_token
             for corpus in study.corpora
         ]
         verdicts.append(
@@ -124,60 +118,23 @@ def find_verdicts(study: TokenizerStudy) -> list[str]:
     return verdicts
 
 
-def _learned_sizes(study: TokenizerStudy) -> dict[int, list[str]]:
-    """The tokenizers that were learned here by the size that was asked for."""
-    sizes: dict[int, list[str]] = {}
+def _chart(study: TokenizerStudy, corpus: str) -> Chart:
+    """One corpus: a line for each that tokenizers learned from, and a point for each given one."""
+    points: dict[str, list[tuple[float, float]]] = {}
     for cell in study.cells:
-        if cell.asked_size is not None:
-            names = sizes.setdefault(cell.asked_size, [])
-            if cell.tokenizer not in names:
-                names.append(cell.tokenizer)
-    return sizes
-
-
-def _mean_rate(study: TokenizerStudy, tokenizer: str) -> float:
-    """Bytes per second of one core over all corpora, each seen for the first time."""
-    cells = [study.cell(tokenizer, corpus) for corpus in study.corpora]
-    seconds = sum(cell.num_bytes / cell.bytes_per_core_second for cell in cells)
-    return sum(cell.num_bytes for cell in cells) / seconds
-
-
-def _heat_map(study: TokenizerStudy) -> HeatMap:
-    """Bytes per token: those that were learned by their size, the given ones after them."""
-    sizes = _learned_sizes(study)
-    learned = [name for names in sizes.values() for name in names]
-    names = learned + [name for name in study.tokenizers if name not in learned]
-    table = [[study.cell(name, corpus) for corpus in study.corpora] for name in names]
-    homes = {
-        (row, column)
-        for row, cells in enumerate(table)
-        for column, cell in enumerate(cells)
-        if cell.learned_from == cell.corpus
-    }
-    return HeatMap(
-        title="Bytes per token" + ("; outlined: learned from the same corpus" if homes else ""),
-        rows=tuple(_label(cells[0]) for cells in table),
-        columns=tuple(study.corpora),
-        values=tuple(tuple(cell.bytes_per_token for cell in cells) for cells in table),
-        outlined=frozenset(homes),
-        bars=tuple(_mean_rate(study, name) / 1e6 for name in names),
-        bar_name="MB/s of one core",
-        description="Bytes per token of every tokenizer on every corpus, and its speed.",
-    )
-
-
-def _label(cell: Cell) -> str:
-    if cell.asked_size is None:
-        return f"{cell.tokenizer} {cell.vocab_size:,}"
-    is_short = cell.vocab_size < cell.asked_size
-    return f"{cell.learned_from} {cell.asked_size:,}" + (
-        f" (only {cell.vocab_size:,})" if is_short else ""
-    )
-
-
-def _home(study: TokenizerStudy, size: int, corpus: str) -> str:
-    return next(
-        cell.tokenizer
-        for cell in study.cells
-        if cell.asked_size == size and cell.learned_from == corpus
+        if cell.corpus == corpus:
+            label = cell.tokenizer if cell.learned_from is None else f"from {cell.learned_from}"
+            points.setdefault(label, []).append((float(cell.vocab_size), cell.bytes_per_token))
+    lines = [
+        Line(label, tuple(sorted(found)), number if number < NUM_STYLES else None)
+        for number, (label, found) in enumerate(points.items())
+    ]
+    told = ", ".join(f"{line.label} up to {max(dict(line.points).values()):.3f}" for line in lines)
+    return Chart(
+        f"Bytes per token of {corpus}",
+        "vocabulary size",
+        "Bytes per token",
+        tuple(lines),
+        description=f"Bytes per token of {corpus} by vocabulary size: {told}.",
+        is_log=True,
     )

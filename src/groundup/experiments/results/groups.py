@@ -4,15 +4,15 @@ Groups are ranked within the data they learned from: losses on different text do
 """
 
 import json
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from groundup.experiments.results.run_result import RunResult
 from groundup.experiments.results.statistics import Interval, confidence_interval
+from groundup.runs.metrics import Metrics
 
 Measure = Literal["validation_loss", "loss"]
 
@@ -22,7 +22,6 @@ _NOT_DECISIVE = ("name", "seed", "runs_folder", "data.verify", "data.shards", "d
 _PATHS_OF_DATA = ("data.shards", "data.tokenizer")
 _NOT_DECISIVE_SECTIONS = ("logging.", "checkpoints.", "samples.")
 _LONGEST_LABEL = 48
-_LONG_NUMBER = re.compile(r"\b\d{1,9}\.\d{6,18}(e-?\d{1,3})?\b")
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,19 @@ class Group:
 
     @property
     def best(self) -> Interval | None:
-        """The measure that ranks: each run's lowest validation loss, or its training loss."""
-        return self._over_seeds([best_loss(run, self.measure) for run in self.counted])
+        """The measure that ranks: each run's lowest validation loss; of training losses, which
+        jitter, the mean at the end."""
+        if self.measure == "validation_loss":
+            return self.at_best("validation_loss")
+        return self._over_seeds(lambda metrics: metrics.at_end("loss"))
 
     def last(self, name: str) -> Interval | None:
         """The last value of a metric over the runs that count."""
-        return self._over_seeds([run.metrics.last(name) for run in self.counted])
+        return self._over_seeds(lambda metrics: metrics.last(name))
 
     def at_best(self, name: str) -> Interval | None:
         """A metric where the validation loss was least."""
-        return self._over_seeds(
-            [run.metrics.at_lowest(name, by="validation_loss") for run in self.counted]
-        )
+        return self._over_seeds(lambda metrics: metrics.at_lowest(name, by="validation_loss"))
 
     @property
     def repeated_seeds(self) -> list[int]:
@@ -84,21 +84,13 @@ class Group:
         finished = [run for run in self.runs if run.outcome.state == "finished"]
         return finished or [run for run in self.runs if run.outcome.state != "diverged"]
 
-    def _over_seeds(self, values: Sequence[float | None]) -> Interval | None:
+    def _over_seeds(self, read: Callable[[Metrics], float | None]) -> Interval | None:
         """Runs of one seed are one measurement: a copy of a run makes nothing more certain."""
         by_seed: dict[int | None, list[float]] = {}
-        for run, value in zip(self.counted, values, strict=True):
-            if value is not None:
+        for run in self.counted:
+            if (value := read(run.metrics)) is not None:
                 by_seed.setdefault(run.seed, []).append(value)
         return confidence_interval([sum(same) / len(same) for same in by_seed.values()])
-
-
-def best_loss(run: RunResult, measure: Measure) -> float | None:
-    """A run's lowest validation loss; of training losses, which jitter, the mean at the end."""
-    if measure == "validation_loss":
-        lowest = run.metrics.lowest("validation_loss")
-        return None if lowest is None else lowest[0]
-    return run.metrics.at_end("loss")
 
 
 def choose_measure(runs: Sequence[RunResult]) -> Measure:
@@ -122,8 +114,18 @@ def group_runs(runs: Sequence[RunResult], measure: Measure) -> list[Group]:
     for batch in members.values():
         differences = {name: batch[0].settings.get(name) for name in names}
         groups.append(Group(_label(batch, differences), tuple(batch), differences, measure))
-    groups = _with_unique_labels(groups)
-    ranked = sorted(groups, key=_rank)
+    counts = Counter(group.label for group in groups)
+    groups = [
+        group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
+        for group in groups
+    ]
+    bests = {group.label: group.best for group in groups}
+
+    def rank(group: Group) -> tuple[bool, bool, float]:
+        best = bests[group.label]
+        return best is None, not group.is_complete, 0.0 if best is None else best.mean
+
+    ranked = sorted(groups, key=rank)
     order = list(dict.fromkeys(group.data_id for group in ranked))
     return _with_marks(sorted(ranked, key=lambda group: order.index(group.data_id)))
 
@@ -202,27 +204,11 @@ def _label(runs: Sequence[RunResult], differences: Mapping[str, Any]) -> str:
     points = {run.point for run in runs}
     point = points.pop() if len(points) == 1 else None
     if point is not None:
-        told = point.replace("+", ", ").replace("_", " ").replace("=", " ")
-        return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.4g}", told)
+        return point.replace("+", ", ").replace("_", " ").replace("=", " ")
     told = ", ".join(
         f"{short_name(name)} {show_setting(value)}" for name, value in differences.items()
     )
     return told if len(runs) > 1 and 0 < len(told) <= _LONGEST_LABEL else runs[0].name
-
-
-def _with_unique_labels(groups: list[Group]) -> list[Group]:
-    counts = Counter(group.label for group in groups)
-    return [
-        group if counts[group.label] == 1 else replace(group, label=group.runs[0].name)
-        for group in groups
-    ]
-
-
-def _rank(group: Group) -> tuple[bool, bool, float]:
-    best = group.best
-    if best is None:
-        return True, True, 0.0
-    return False, not group.is_complete, best.mean
 
 
 def _with_marks(groups: list[Group]) -> list[Group]:
@@ -238,12 +224,7 @@ def _with_marks(groups: list[Group]) -> list[Group]:
             if winner is None:
                 winners[group.data_id] = best
                 marks.add("winner")
-            elif _is_tied(best, winner):
+            elif best.overlaps(winner):
                 marks.add("tied")
         marked.append(replace(group, marks=frozenset(marks)))
     return marked
-
-
-def _is_tied(one: Interval, other: Interval) -> bool:
-    has_width = one.half_width is not None or other.half_width is not None
-    return one.overlaps(other) if has_width else one.mean == other.mean

@@ -2,20 +2,18 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,
     count_parameters,
-    describe_cpu,
     expected_duration,
     peak_flops_per_second,
     training_flops_per_token,
     training_memory,
 )
-from groundup.planner.duration import Duration
 from groundup.planner.hardware import Precision, find_accelerator
 from groundup.runs.config import model_of
 from groundup.runs.metrics import Metrics, as_float
@@ -55,32 +53,53 @@ class Cost:
 
 def cost_of(settings: Mapping[str, Any], environment: Mapping[str, Any], metrics: Metrics) -> Cost:
     """The cost of a run as far as its folder tells; `settings` by dotted names."""
-    model = model_of(settings)
-    flops_per_token = training_flops_per_token(model) if model else None
-    planned_tokens = _planned_tokens(settings, model)
-    peak = (
-        _noted_peak(environment)
-        or _peak(settings, environment)
-        or _implied_peak(flops_per_token, metrics)
-    )
-    duration = _duration(settings, environment, model, peak)
     tokens, memory_bytes = metrics.last("tokens"), metrics.last("memory_bytes")
-    fraction_read = tokens / planned_tokens if tokens and planned_tokens else 1.0
-    return Cost(
-        num_parameters=sum(count_parameters(model).values()) if model else None,
-        flops_per_token=flops_per_token,
-        planned_tokens=planned_tokens,
-        planned_tokens_per_second=(
-            planned_tokens / duration.seconds if planned_tokens and duration else None
-        ),
-        planned_seconds=fraction_read * duration.seconds if duration else None,
-        planned_mfu=duration.mfu if duration else None,
-        planned_bytes=_planned_bytes(settings, environment, model),
+    cost = Cost(
         tokens=None if tokens is None else int(tokens),
         tokens_per_second=metrics.typical("tokens_per_second"),
         mfu=metrics.typical("mfu"),
         seconds=metrics.last("wall_seconds"),
         memory_bytes=None if memory_bytes is None else int(memory_bytes),
+    )
+    model, num_steps = model_of(settings), settings.get("num_steps")
+    batch_size = settings.get("batch_size")
+    if model is None:
+        return cost
+    cost = replace(
+        cost,
+        num_parameters=sum(count_parameters(model).values()),
+        flops_per_token=training_flops_per_token(model),
+    )
+    if not isinstance(num_steps, int) or not isinstance(batch_size, int):
+        return cost
+    cost = replace(
+        cost,
+        planned_tokens=num_steps * batch_size * model.context_length,
+        planned_bytes=_planned_bytes(settings, environment, model, batch_size),
+    )
+    precision, execution = (
+        _precision_of(settings, environment),
+        _execution_of(settings, environment),
+    )
+    peak = _peak(cost, environment, precision)
+    if peak is None:
+        return cost
+    duration = expected_duration(
+        model,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        peak_flops_per_second=peak,
+        device=str(environment.get("device", "")),
+        kind="cuda" if execution is None else execution.device,
+        precision=precision,
+    )
+    planned_tokens = cost.planned_tokens or 0
+    fraction_read = tokens / planned_tokens if tokens and planned_tokens else 1.0
+    return replace(
+        cost,
+        planned_tokens_per_second=planned_tokens / duration.seconds,
+        planned_seconds=fraction_read * duration.seconds,
+        planned_mfu=duration.mfu,
     )
 
 
@@ -93,29 +112,16 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
     return Cost(**means)  # type: ignore[arg-type]
 
 
-def _planned_tokens(settings: Mapping[str, Any], model: ModelConfig | None) -> int | None:
-    num_steps, batch_size = settings.get("num_steps"), settings.get("batch_size")
-    if model is None or not isinstance(num_steps, int) or not isinstance(batch_size, int):
-        return None
-    return num_steps * batch_size * model.context_length
-
-
-def _noted_peak(environment: Mapping[str, Any]) -> float | None:
-    """FLOPs per second at best, by which the log of the run told its time."""
-    rate = as_float(environment.get("peak_flops_per_second"))
-    return rate if rate > 0 else None
-
-
-def _peak(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> float | None:
-    """The same of a run that did not note it, on a device that the planner's table knows."""
-    precision = _precision_of(settings, environment)
-    return peak_flops_per_second(str(environment.get("device", "")), precision)
-
-
-def _implied_peak(flops_per_token: int | None, metrics: Metrics) -> float | None:
-    """The rate that its MFU was told by, where no table has it either."""
-    rate, mfu = metrics.typical("tokens_per_second"), metrics.typical("mfu")
-    return rate * flops_per_token / mfu if rate and mfu and flops_per_token else None
+def _peak(cost: Cost, environment: Mapping[str, Any], precision: Precision) -> float | None:
+    """FLOPs per second at best: as the run noted, as the planner's table has it for its device, or
+    the rate that its MFU was told by."""
+    noted = as_float(environment.get("peak_flops_per_second"))
+    if noted > 0:
+        return noted
+    known = peak_flops_per_second(str(environment.get("device", "")), precision)
+    if known is not None or not (cost.tokens_per_second and cost.mfu and cost.flops_per_token):
+        return known
+    return cost.tokens_per_second * cost.flops_per_token / cost.mfu
 
 
 def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Precision:
@@ -129,45 +135,18 @@ def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -
     return "tf32" if settings.get("tf32", True) else "float32"
 
 
-def _duration(
+def _planned_bytes(
     settings: Mapping[str, Any],
     environment: Mapping[str, Any],
-    model: ModelConfig | None,
-    peak_flops_per_second: float | None,
-) -> Duration | None:
-    """The time of the steps as the log of the run gave it before the first one."""
-    num_steps, batch_size = settings.get("num_steps"), settings.get("batch_size")
-    if model is None or peak_flops_per_second is None:
-        return None
-    if not isinstance(num_steps, int) or not isinstance(batch_size, int):
-        return None
-    execution = _execution_of(settings, environment)
-    kind = "cuda" if execution is None else execution.device
-    device = str(environment.get("device", ""))
-    if kind == "cpu":
-        device = describe_cpu(int(environment.get("num_threads") or 1), 0).name
-    return expected_duration(
-        model,
-        batch_size=batch_size,
-        num_steps=num_steps,
-        peak_flops_per_second=peak_flops_per_second,
-        device=device,
-        kind=kind,
-        precision=_precision_of(settings, environment),
-    )
-
-
-def _planned_bytes(
-    settings: Mapping[str, Any], environment: Mapping[str, Any], model: ModelConfig | None
+    model: ModelConfig,
+    batch_size: int,
 ) -> int | None:
-    optimizer, batch_size = settings.get("optimizer.name", "adamw"), settings.get("batch_size")
-    if model is None or not isinstance(batch_size, int) or optimizer not in _OPTIMIZERS:
+    optimizer = settings.get("optimizer.name", "adamw")
+    execution = _execution_of(settings, environment)
+    if execution is None or optimizer not in _OPTIMIZERS:
         return None
     micro_batch = settings.get("micro_batch_size")
     size = micro_batch if isinstance(micro_batch, int) else batch_size
-    execution = _execution_of(settings, environment)
-    if execution is None:
-        return None
     device = find_accelerator(str(environment.get("device", "")))
     device_bytes = None if device is None else device.memory_bytes
     memory = training_memory(model, execution, optimizer, device_bytes)

@@ -78,7 +78,8 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str
     if spec.get("why"):
         found.reasons.append(str(spec["why"]).strip())
     found.sweeps.append(path)
-    found.varied += [name for name in _varied(spec) if name not in found.varied]
+    varied = map(str, (*_part(spec, "grid"), *_part(spec, "ranges")))
+    found.varied += [name for name in varied if name not in found.varied]
     trials = _read_trials(path / "trials.jsonl", found)
     runs = _run_folders_in(path / "runs")
     known = {str(trial.get("point")) for trial in trials.values()}
@@ -86,12 +87,13 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str
         trial = trials.pop(run.name, {}) or _trial_by_name(run.name, spec)
         known.add(str(trial.get("point")))
         yield run, trial
-    num_missing = _num_points(spec) - len(known)
+    num_points = _num_points(spec)
+    num_missing = num_points - len(known)
     if num_missing > 0:
         verb = "has" if num_missing == 1 else "have"
         found.notes.append(
-            f"{num_missing:,} of {_num_points(spec):,} points of {path.name} {verb} not begun: "
-            f"the command that made it goes on"
+            f"{num_missing:,} of {num_points:,} points of {path.name} {verb} not begun: the "
+            f"command that made it goes on"
         )
     for name, trial in trials.items():
         status = trial.get("status", "unknown status")
@@ -101,10 +103,6 @@ def _runs_of_sweep(path: Path, found: Found) -> Iterator[tuple[Path, Mapping[str
 def _part(spec: Mapping[str, Any], name: str) -> dict[Any, Any]:
     part = spec.get(name)
     return part if isinstance(part, dict) else {}
-
-
-def _varied(spec: Mapping[str, Any]) -> list[str]:
-    return [str(name) for part in ("grid", "ranges") for name in _part(spec, part)]
 
 
 def _num_points(spec: Mapping[str, Any]) -> int:

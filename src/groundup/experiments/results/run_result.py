@@ -60,11 +60,11 @@ class RunResult:
     @property
     def data_id(self) -> str | None:
         """Content id of the shards it learned from and was measured on."""
-        return _text_or_none(self._data.get("content"))
+        return self._id_of("content")
 
     @property
     def tokenizer_id(self) -> str | None:
-        return _text_or_none(self._data.get("tokenizer"))
+        return self._id_of("tokenizer")
 
     @property
     def day(self) -> str | None:
@@ -77,17 +77,12 @@ class RunResult:
         prompts = self.settings.get("samples.prompts")
         return [str(prompt) for prompt in prompts] if isinstance(prompts, list) else []
 
-    @property
-    def _data(self) -> Mapping[str, Any]:
+    def _id_of(self, name: str) -> str | None:
         data = self.environment.get("data")
-        return data if isinstance(data, dict) else {}
+        return _text_or_none(data.get(name)) if isinstance(data, dict) else None
 
 
-def read_run(
-    path: Path,
-    *,
-    trial: Mapping[str, Any] | None = None,
-) -> RunResult:
+def read_run(path: Path, *, trial: Mapping[str, Any] | None = None) -> RunResult:
     """Read a run folder, or a lone metrics file; `trial` is what a sweep noted about it."""
     folder = RunFolder(path) if path.is_dir() else None
     settings = folder.read_settings() if folder else {}
@@ -100,30 +95,26 @@ def read_run(
         notes.append(f"config.yaml {what}: its settings and planned cost are not known")
     if folder and not environment:
         notes.append("environment.json is missing or damaged: what it ran on is not known")
-    if trial is not None and not settings and isinstance(trial.get("settings"), dict):
-        settings = dict(flatten(trial["settings"]))
     resumes = environment.get("resumes")
     if isinstance(resumes, list) and resumes:
         notes.append(f"it was resumed {len(resumes):,} time{'s' if len(resumes) > 1 else ''}")
+    noted = dict(trial or {})
+    if not settings and isinstance(noted.get("settings"), dict):
+        settings = dict(flatten(noted["settings"]))
     metrics = read_metrics(folder.metrics_file if folder else path)
     num_steps = settings.get("num_steps")
-    outcome = find_standing(
-        folder,
-        metrics,
-        num_steps if isinstance(num_steps, int) else None,
-        trial,
-    )
+    num_steps = num_steps if isinstance(num_steps, int) else None
     return RunResult(
         name=path.name if folder else path.stem,
         path=path,
         settings=settings,
         environment=environment,
         metrics=metrics,
-        outcome=outcome,
+        outcome=find_standing(folder, metrics, num_steps, noted),
         cost=cost_of(settings, environment, metrics),
         notes=(*notes, *metrics.notes),
-        point=_text_or_none(trial.get("point")) if trial else None,
-        variant=_text_or_none(trial.get("variant")) if trial else None,
+        point=_text_or_none(noted.get("point")),
+        variant=_text_or_none(noted.get("variant")),
     )
 
 
