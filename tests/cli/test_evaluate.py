@@ -44,6 +44,34 @@ def test_the_whole_split_is_every_token_but_the_first(shell: Any, small_config: 
     assert shell.json("evaluate", "small", "--whole")["tokens"] == shards.num_ids - 1
 
 
+def test_data_that_are_not_the_runs_are_told(
+    shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths in settings are relative: what they mean must not depend on where one stands."""
+    monkeypatch.chdir(tmp_path)
+    for seed, name in ((1, "here"), (2, "elsewhere")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        shell("data", "sample", "--megabytes", "0.05", "--seed", seed, "--out", "text.txt")
+        if name == "here":
+            shell("tokenizer", "train", "text.txt", "--vocab-size", 300, "--out", "tokenizer.json")
+        prepare = ["data", "prepare", "text.txt", "--tokenizer", "../here/tokenizer.json"]
+        prepare += ["--validation-fraction", "0.1", "--out", "shards"]
+        shell(*prepare)
+    monkeypatch.chdir(tmp_path / "here")
+    shape = "--model.vocab-size 300 --model.d-model 16 --model.num-heads 2 --model.num-layers 1"
+    words = f"train --name one --num-steps 2 --batch-size 2 --device cpu {shape}".split()
+    shell(*words, "--model.context-length", 16, "--data.tokenizer", "tokenizer.json")
+    expected = shell.json("evaluate", "one")["loss"]
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert shell.json("evaluate", "../here/runs/one")["loss"] == expected
+    monkeypatch.chdir(tmp_path / "here")
+    shell(*prepare, "--overwrite", "--validation-fraction", "0.2")
+    shell("evaluate", "one")
+    assert main(["evaluate", "one"]) == 0
+    assert "does not hold the data that" in capsys.readouterr().err
+
+
 def test_shards_without_a_validation_split_are_told_with_the_way_out(
     capsys: pytest.CaptureFixture[str], shell: Any, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards."""
 
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,7 +61,7 @@ def run(arguments: Arguments) -> None:
         folder,
         config,
         checkpoint=checkpoint,
-        shards_folder=arguments.shards or config.data.shards,
+        shards_folder=arguments.shards or shards_of(folder, config),
         split=arguments.split,
         whole=arguments.whole,
     )
@@ -77,6 +78,30 @@ def run(arguments: Arguments) -> None:
         _print_json(results)
     else:
         _print_table(results)
+
+
+def shards_of(folder: Path, config: "RunConfig") -> Path:
+    """Where the data of a run lie; a warning where other data have taken their place.
+
+    A relative path is read from where the run was started, which the folder's own path tells.
+
+    folder, config: of the run.
+    """
+    from groundup.data.shards import content_id, read_index
+    from groundup.runs.folder import RunFolder
+
+    shards, parts = config.data.shards, folder.absolute().parts
+    num_own = len(config.run_folder.parts)
+    if parts[-num_own:] == config.run_folder.parts:
+        shards = Path(*parts[:-num_own]) / shards
+    if not shards.exists():
+        return config.data.shards
+    trained = RunFolder(folder).read_environment().get("data")
+    expected = trained.get("content") if isinstance(trained, dict) else None
+    if expected is not None and content_id(read_index(shards)) != expected:
+        message = f"{shards} does not hold the data that {folder} was trained on"
+        print(f"warning: {message}; name other shards with --shards", file=sys.stderr)
+    return shards
 
 
 def measure_run(
