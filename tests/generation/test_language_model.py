@@ -46,6 +46,23 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_saved_model_is_a_run_folder_that_opens_as_it_was(run: Path, tmp_path: Path) -> None:
+    model = LanguageModel.load(run)
+    with torch.no_grad():
+        model.model.lm_head.weight.mul_(2)
+    special = dataclasses.replace(model.special_ids, begin=3, ends=(256, 5))
+    LanguageModel(model.model, model.tokenizer, 30, special).save(tmp_path / "runs" / "saved")
+    again = LanguageModel.load(tmp_path / "runs" / "saved")
+    assert (again.step, again.special_ids, again.model.config) == (30, special, CONFIG)
+    for name, weight in model.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], weight)
+    settings = {"max_tokens": 12, "seed": 4, "past_context": "slide"}
+    expected = LanguageModel(model.model, model.tokenizer, 30, special).generate("a", **settings)
+    assert again.generate("a", **settings) == expected
+    with pytest.raises(ConfigError, match="saved exists"):
+        model.save(tmp_path / "runs" / "saved")
+
+
 @pytest.mark.parametrize(("which", "step"), [("newest", 30), ("best", 20), (10, 10)])
 def test_the_checkpoint_asked_for_is_loaded(run: Path, which: str, step: int) -> None:
     language_model = LanguageModel.load(run, which)  # type: ignore[arg-type]

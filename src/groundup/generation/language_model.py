@@ -14,7 +14,7 @@ import torch
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.decoder import WritableIds
 from groundup.generation.engine import Engine
-from groundup.generation.loading import SpecialIds, find_special_ids, load_run
+from groundup.generation.loading import SpecialIds, find_special_ids, load_run, save_run
 from groundup.generation.packed_decoder import describe_modules
 from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
 from groundup.generation.sampling import not_finite
@@ -84,6 +84,13 @@ class LanguageModel:
         dtype   what they are cast to; as they were saved if not given
         """
         return cls(*load_run(run, checkpoint, device, dtype))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model as a new run folder, which every command opens; it cannot be resumed.
+
+        The weights are in there as they are now, also where they were changed by hand.
+        """
+        save_run(folder, self.model, self.tokenizer, self.step or 0, self.special_ids)
 
     def generate(self, prompt: str = "", **settings: Any) -> str:
         """The text that follows `prompt`: up to `max_tokens`, one of the `stop` strings, or the

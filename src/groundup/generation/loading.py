@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 import torch
 
+from groundup import __version__
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
-from groundup.config import describe_validation_error, load_yaml
-from groundup.errors import CheckpointError
+from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
+from groundup.config import describe_validation_error, load_settings, load_yaml
+from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.planner import check_holdable
+from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import memory_bytes
 from groundup.text_files import END_OF_TEXT
@@ -22,6 +26,8 @@ from groundup.tokenizer import Tokenizer
 
 IMPORTED_KEY = "imported"
 """In environment.json of an imported run: where it came from."""
+SPECIAL_IDS_KEY = "special_ids"
+"""In there, or in environment.json of a saved run: its special ids, under Hugging Face's names."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,57 @@ def load_run(
     return model.eval(), tokenizer, found.step, special_ids
 
 
+def save_run(
+    path: str | os.PathLike[str],
+    model: TransformerLM,
+    tokenizer: Tokenizer,
+    step: int,
+    special_ids: SpecialIds,
+) -> None:
+    """Make a run folder, at once and whole, that holds one checkpoint of this model.
+
+    It can be generated with, evaluated, served, exported and trained from, not resumed: there is no
+    optimizer in it.
+
+    path: of the new folder.   step: how long the model was trained.
+    tokenizer, special_ids: of the model.
+    """
+    destination = Path(path)
+    if destination.exists():
+        raise ConfigError(f"{destination} exists: save to another folder, or remove it")
+    config = load_settings(
+        RunConfig,
+        overrides={
+            "name": destination.name,
+            "runs_folder": str(destination.parent),
+            "model": model.config.model_dump(),
+            "data.tokenizer": str(destination / "tokenizer.json"),
+        },
+    )
+    stored = {"bos_token_id": special_ids.begin, "eos_token_id": list(special_ids.ends)}
+    stored["pad_token_id"] = special_ids.padding
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(destination.parent)
+    with atomic_folder(destination) as temporary:
+        folder = RunFolder(temporary)
+        CheckpointFolder(folder.checkpoints).save(
+            step,
+            model.state_dict(),
+            {"state": {}, "param_groups": []},
+            {"settings": config.model_dump(mode="json")},
+        )
+        folder.begin(config, tokenizer, {"groundup": __version__, SPECIAL_IDS_KEY: stored})
+
+
 def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    """Those an imported run came with; else the end of documents, which also begins and pads.
+    """Those an imported or saved run came with; else the end of documents, to begin and pad too.
 
     tokenizer: of the run.
     environment: as `environment.json` holds it.
     """
     imported = environment.get(IMPORTED_KEY)
-    stored = imported.get("special_ids") if isinstance(imported, dict) else None
+    found = imported if isinstance(imported, dict) else environment
+    stored = found.get(SPECIAL_IDS_KEY)
     if isinstance(stored, dict):
         return read_special_ids(stored, tokenizer)
     end = _known(environment.get("end_id"), tokenizer)
