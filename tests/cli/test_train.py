@@ -79,6 +79,22 @@ def test_defaults_then_file_then_flags(tmp_path: Path) -> None:
     assert settings == load_settings(RunConfig, file, {"model.num_layers": 6, "seed": 5})
 
 
+def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) -> None:
+    shards = str(small_config.parent / "shards")
+    assert settings_of("--data.shards", shards).model.vocab_size == 300
+    given = settings_of("--data.shards", shards, "--model.vocab-size", "320")
+    assert given.model.vocab_size == 320
+    Path("own.yaml").write_text(f"data: {{shards: {shards}}}\n")
+    assert settings_of("--config", "own.yaml").model.vocab_size == 300
+    Path("own.yaml").write_text(f"data: {{shards: {shards}}}\nmodel: {{vocab_size: 310}}\n")
+    assert settings_of("--config", "own.yaml").model.vocab_size == 310
+    # Without shards, or with an index that cannot be read, training says what is wrong.
+    assert settings_of("--data.shards", "nowhere").model.vocab_size == RunConfig().model.vocab_size
+    Path("damaged").mkdir()
+    (Path("damaged") / "index.json").write_text("{")
+    assert settings_of("--data.shards", "damaged").model == RunConfig().model
+
+
 def test_flags_take_values_of_every_kind() -> None:
     settings = settings_of(
         *("--name", "a", "--model.d-ff", "None", "--clip-norm", "None", "--batch_size=64"),

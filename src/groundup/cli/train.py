@@ -16,8 +16,8 @@ from tyro.conf import Fixed, Suppress
 from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import flatten, load_settings, load_yaml
-from groundup.errors import ConfigError
-from groundup.runs.config import COUNTED_IN_STEPS, RunConfig
+from groundup.errors import ConfigError, DataError
+from groundup.runs.config import COUNTED_IN_STEPS, DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import process_start
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Arguments:
     """Train a model on shards, or resume a run that was stopped.
 
-    The settings below come from their defaults, then the file given with --config, then flags.
+    The settings below come from their defaults, then the file given with --config, then flags. The
+    size of the vocabulary comes from the shards, if neither gives it.
     """
 
     config: Path | None = None
@@ -64,11 +65,15 @@ def defaults(argv: Sequence[str]) -> Arguments:
     file = value_of("--config", argv) or _file_of_resumed_run(argv)
     counts = ("num_steps", *COUNTED_IN_STEPS)
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
-    settings = load_settings(RunConfig, file)
+    in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
-    if source is not None:
-        settings = load_settings(RunConfig, file, _settings_from(Path(source), file))
-    return Arguments(settings=settings, given_flags=given)
+    found = {} if source is None else _settings_from(Path(source))
+    shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
+    vocab_size = None if "model.vocab_size" in found else _vocab_size_of(Path(str(shards)))
+    if vocab_size is not None:
+        found["model.vocab_size"] = vocab_size
+    overrides = {name: value for name, value in found.items() if name not in in_file}
+    return Arguments(settings=load_settings(RunConfig, file, overrides), given_flags=given)
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:
@@ -137,8 +142,21 @@ def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
     return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
 
 
-def _settings_from(source: Path, file: str | Path | None) -> dict[str, Any]:
-    """What a run takes over from the run in `source`, unless its settings file says otherwise."""
+def _vocab_size_of(shards: Path) -> int | None:
+    """The ids that the shards were made with; None where there are none to be read."""
+    from groundup.data.shards import INDEX_NAME, read_index
+
+    if not (shards / INDEX_NAME).is_file():
+        return None
+    try:
+        return read_index(shards).vocab_size
+    except DataError:
+        # Training says what is wrong with them.
+        return None
+
+
+def _settings_from(source: Path) -> dict[str, Any]:
+    """What a run takes over from the run in `source`."""
     run = RunFolder(source)
     if not run.has_run():
         raise ConfigError(
@@ -150,8 +168,7 @@ def _settings_from(source: Path, file: str | Path | None) -> dict[str, Any]:
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     # The rule for it depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
-    own = dict(flatten(load_yaml(file))) if file is not None else {}
-    return {name: value for name, value in values.items() if name not in own}
+    return values
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
