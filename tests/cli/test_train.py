@@ -95,6 +95,21 @@ def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) ->
     assert settings_of("--data.shards", "damaged").model == RunConfig().model
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("--lr", "--optimizer.learning-rate"),
+        ("--learning-rate", "--optimizer.learning-rate"),
+        ("--model.n_layer", "--model.num-layers"),
+        ("--block-size", "--model.context-length"),
+        ("--every-steps", "--evaluation.every-steps or --checkpoints.every-steps"),
+        ("--num-stepz", "--num-steps"),
+    ],
+)
+def test_names_of_the_field_are_hints(shell: Any, typed: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in shell.fails("train", typed, "1")
+
+
 def test_flags_take_values_of_every_kind() -> None:
     settings = settings_of(
         *("--name", "a", "--model.d-ff", "None", "--clip-norm", "None", "--batch_size=64"),

@@ -15,6 +15,38 @@ from groundup.errors import ConfigError, nearest_name
 
 ArgumentsType = TypeVar("ArgumentsType")
 
+# What other trainers call a setting of ours, to be understood as a hint.
+_NAMES_ELSEWHERE = {
+    "lr": "learning-rate",
+    "max-lr": "learning-rate",
+    "wd": "weight-decay",
+    "warmup": "warmup-steps",
+    "warmup-iters": "warmup-steps",
+    "grad-clip": "clip-norm",
+    "steps": "num-steps",
+    "max-steps": "num-steps",
+    "max-iters": "num-steps",
+    "bs": "batch-size",
+    "batch": "batch-size",
+    "block-size": "context-length",
+    "seq-len": "context-length",
+    "max-seq-len": "context-length",
+    "n-layer": "num-layers",
+    "n-layers": "num-layers",
+    "layers": "num-layers",
+    "depth": "num-layers",
+    "n-head": "num-heads",
+    "n-heads": "num-heads",
+    "heads": "num-heads",
+    "n-embd": "d-model",
+    "hidden-size": "d-model",
+    "dim": "d-model",
+    "dtype": "precision",
+    "max-new-tokens": "max-tokens",
+    "temp": "temperature",
+    "out-dir": "runs-folder",
+}
+
 
 def parse_arguments(
     arguments_type: type[ArgumentsType],
@@ -76,8 +108,8 @@ def _check_words(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> l
         name = typed.replace("_", "-")
         flag = by_name.get(name)
         if flag is None:
-            nearest = nearest_name(name, known_flags(arguments_type))
-            hint = f"did you mean {nearest}?" if nearest else f"see {prog} --help"
+            meant = _meant_by(name, known_flags(arguments_type))
+            hint = f"did you mean {meant}?" if meant else f"see {prog} --help"
             raise ConfigError(f"{prog} has no option {typed}: {hint}")
         given.add(flag.name)
         values = [value] if is_joined else _take_values(flag, waiting)
@@ -153,3 +185,11 @@ def _validation_error_behind(cause: BaseException | None) -> pydantic.Validation
     while cause is not None and not isinstance(cause, pydantic.ValidationError):
         cause = cause.__cause__ or cause.__context__
     return cause
+
+
+def _meant_by(name: str, flags: list[str]) -> str | None:
+    """The flag that a word probably means: by its name elsewhere, its last part, or its letters."""
+    last = name.removeprefix("--").rpartition(".")[2]
+    own = _NAMES_ELSEWHERE.get(last, last)
+    alike = [flag for flag in flags if flag.removeprefix("--").rpartition(".")[2] == own]
+    return " or ".join(alike[:2]) or nearest_name(name, flags)
