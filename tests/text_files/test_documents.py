@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +25,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".zst": zstandard.ZstdCompressor().compress,
+    ".xz": lzma.compress,
 }
 
 

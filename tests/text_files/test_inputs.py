@@ -17,6 +17,8 @@ from groundup.tokenizer import Tokenizer
 def tree(tmp_path: Path) -> Path:
     for name in (
         "b.txt",
+        "b2.Md",
+        "code/main.rs.xz",
         "a.jsonl.gz",
         "notes.pdf",
         ".hidden.txt",
@@ -30,9 +32,13 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def test_a_folder_gives_its_text_files_in_order(tree: Path) -> None:
-    names = ["a.jsonl.gz", "b.txt", "sub/c.parquet", "sub/d.TXT.zst"]
+def test_a_folder_gives_its_text_files_in_order(
+    tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["a.jsonl.gz", "b.txt", "b2.Md", "code/main.rs.xz", "sub/c.parquet", "sub/d.TXT.zst"]
     assert expand_inputs([tree]) == [tree / name for name in names]
+    # What is left out is told.
+    assert "skipped 1 input (no suffix of a text): " in caplog.text and "notes.pdf" in caplog.text
     assert expand_inputs([str(tree)]) == expand_inputs([tree])
 
 

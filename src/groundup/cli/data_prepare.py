@@ -19,7 +19,8 @@ class Arguments(ReadingFlags, TokenizerFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
+    """Files, folders, globs or - for standard input: .txt, .md, source code, .jsonl, .parquet and
+    more, also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
 
     out: Path = Path("shards")
     """The folder for the shards and their index."""

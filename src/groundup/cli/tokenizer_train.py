@@ -20,7 +20,8 @@ class Arguments(ReadingFlags):
     """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders, globs or - for standard input: .txt, .jsonl, .parquet, also .gz and .zst."""
+    """Files, folders, globs or - for standard input: .txt, .md, source code, .jsonl, .parquet and
+    more, also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
 
     vocab_size: int = 10_000
     """Tokens in all: the 256 bytes, the merges and the special tokens."""

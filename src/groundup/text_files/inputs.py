@@ -13,17 +13,25 @@ from groundup.errors import DataError
 STDIN: Literal["-"] = "-"
 Source = Path | Literal["-"]
 Kind = Literal["text", "json_lines", "parquet"]
-Compression = Literal["gzip", "zstd"]
+Compression = Literal["gzip", "zstd", "xz"]
 OnError = Literal["stop", "skip"]
 
+# Prose and source code, each file one text unless a separator stands in it.
+_TEXT_SUFFIXES = (
+    ".txt .text .md .markdown .rst .tex .org .adoc .asciidoc "
+    ".py .pyi .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .cs .java .kt .scala .go .rs .swift .m .mm "
+    ".js .jsx .mjs .ts .tsx .vue .css .scss .rb .php .pl .pm .lua .r .jl .hs .ml .mli .ex .exs "
+    ".erl .clj .lisp .el .scm .f90 .f95 .pas .d .dart .nim .zig .v .vhd .asm .s .sh .bash .zsh "
+    ".fish .ps1 .bat .sql .proto .cmake"
+).split()
 _KINDS: dict[str, Kind] = {
-    ".txt": "text",
+    **dict.fromkeys(_TEXT_SUFFIXES, "text"),
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
     ".json-lines": "json_lines",
     ".parquet": "parquet",
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 
 _NAMES_SHOWN = 3
 
@@ -36,9 +44,9 @@ def expand_inputs(
     """The files that `inputs` name, in order; a folder or glob gives its files sorted by path.
 
     Of a folder or glob, regular files count, links followed: pipes, devices, sockets and links to
-    nothing are skipped with a warning. Of a folder they count at any depth if their suffix is a
-    known one, hidden ones left out. What is named outright is read whatever it is. A file named
-    twice is read once.
+    nothing are skipped with a warning. Of a folder they count at any depth if their suffix is one
+    of prose, source code, JSON lines or Parquet; others are counted in a warning, hidden ones left
+    out. What is named outright is read whatever it is. A file named twice is read once.
 
     inputs: files, folders and globs, or "-" for standard input.
     on_error: "skip" passes over what cannot be looked at.
@@ -46,12 +54,13 @@ def expand_inputs(
     sources: list[Source] = []
     seen: set[str] = set()
     skipped = SkippedFiles("not a regular file")
+    unknown = SkippedFiles("no suffix of a text")
     unreadable = SkippedFiles("cannot be read")
     for text in inputs:
         if text == STDIN:
             expanded: Iterator[tuple[Source, str]] = iter([(STDIN, STDIN)])
         else:
-            finder = _Finder(skipped, unreadable if on_error == "skip" else None)
+            finder = _Finder(skipped, unknown, unreadable if on_error == "skip" else None)
             expanded = finder.expand(os.fspath(text))
         for source, identity in expanded:
             if identity in seen:
@@ -59,8 +68,8 @@ def expand_inputs(
                 continue
             seen.add(identity)
             sources.append(source)
-    skipped.warn()
-    unreadable.warn()
+    for files in (skipped, unknown, unreadable):
+        files.warn()
     if not sources:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
     return sources
@@ -98,8 +107,11 @@ class SkippedFiles:
 class _Finder:
     """Finds what one input names; each file comes with its real path, by which it is known."""
 
-    def __init__(self, skipped: SkippedFiles, unreadable: SkippedFiles | None) -> None:
+    def __init__(
+        self, skipped: SkippedFiles, unknown: SkippedFiles, unreadable: SkippedFiles | None
+    ) -> None:
         self._skipped = skipped
+        self._unknown = unknown
         self._unreadable = unreadable
         self._visited: set[str] = set()
 
@@ -124,6 +136,7 @@ class _Finder:
             yield file
         if is_empty:
             self._skipped.warn()
+            self._unknown.warn()
             raise DataError(otherwise)
 
     def _matches(self, pattern: str) -> Iterator[tuple[Path, str]]:
@@ -155,6 +168,7 @@ class _Finder:
                 continue
             is_folder = _is_folder(entry)
             if not is_folder and _classify_name(entry.name)[0] is None:
+                self._unknown.add(entry.path)
                 continue
             if not is_folder and not _is_regular(entry):
                 self._skipped.add(entry.path)
@@ -206,4 +220,5 @@ def _classify_name(name: str) -> tuple[Kind | None, Compression | None]:
 
 
 def _known() -> str:
-    return f"{', '.join(_KINDS)}, also with .gz or .zst"
+    kinds = [".txt", ".md", ".rst", ".tex", "source code", *(set(_KINDS) - set(_TEXT_SUFFIXES))]
+    return f"{', '.join(sorted(kinds))}, also with .gz, .zst or .xz; name other files one by one"

@@ -1,17 +1,19 @@
-"""Opening sources: files, pipes and standard input, with gzip and zstd undone on the way.
+"""Opening sources: files, pipes and standard input, with gzip, zstd and xz undone on the way.
 
 Damage that shows while reading becomes a DataError that names the file.
 """
 
 import contextlib
+import functools
 import gzip
 import io
+import lzma
 import mmap
 import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
@@ -19,11 +21,13 @@ import numpy as np
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files.inputs import STDIN, Compression, Source
 
-_ZSTD_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 16
 # Only a single document can be longer; it may be longer than memory.
 _LONGEST_READ_BYTES = 64 << 20
 # Four bytes can stand for a block of 128 kB: unpacked at once, this much gives 64 MB at most.
-_ZSTD_STEP_BYTES = 1 << 11
+_STEP_BYTES = 1 << 11
+# The strongest setting of xz needs 65 MB to unpack; a file may ask for gigabytes.
+_XZ_MEMORY_BYTES = 256 << 20
 
 
 class OpenSource(NamedTuple):
@@ -47,8 +51,8 @@ def open_source(source: Source, compression: Compression | None) -> Iterator[Ope
         if compression == "gzip":
             with gzip.open(raw) as unpacked:
                 yield OpenSource(cast(IO[bytes], unpacked), raw)
-        elif compression == "zstd":
-            with io.BufferedReader(_ZstdReader(raw), _ZSTD_CHUNK_BYTES) as buffered:
+        elif compression is not None:
+            with io.BufferedReader(_FrameReader(raw, compression), _CHUNK_BYTES) as buffered:
                 yield OpenSource(buffered, raw)
         else:
             yield OpenSource(raw, raw)
@@ -145,17 +149,13 @@ class UnreadableError(DataError):
     """A file without text that can be read, which a corpus of many may do without."""
 
 
-class _ZstdReader(io.RawIOBase):
-    """Frames one after another. zstandard's own reader takes a cut frame for the end; we do not."""
+class _FrameReader(io.RawIOBase):
+    """zstd's or xz's frames one after another. zstandard's own reader takes a cut frame for the end
+    and lzma's has no bound on its memory; this one does not and has."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
-        try:
-            import zstandard
-        except ImportError as error:
-            raise MissingExtraError("reading .zst files", "zstd") from error
+    def __init__(self, raw: IO[bytes], compression: Compression) -> None:
         self._raw = raw
-        self._new_frame = zstandard.ZstdDecompressor().decompressobj
-        self._damage = zstandard.ZstdError
+        self._new_frame, self._damage = _unpacker_of(compression)
         self._frame: Any = None
         self._packed = memoryview(b"")
         self._ready = memoryview(b"")
@@ -174,14 +174,14 @@ class _ZstdReader(io.RawIOBase):
         return count
 
     def _unpack_more(self) -> bool:
-        self._packed = self._packed or memoryview(self._raw.read(_ZSTD_CHUNK_BYTES))
+        self._packed = self._packed or memoryview(self._raw.read(_CHUNK_BYTES))
         if not self._packed:
             if self._frame is not None:
                 raise EOFError("the last frame is incomplete")
             return False
         self._frame = self._frame or self._new_frame()
         try:
-            step = self._packed[:_ZSTD_STEP_BYTES]
+            step = self._packed[:_STEP_BYTES]
             self._ready = memoryview(self._frame.decompress(step))
         except self._damage as error:
             raise EOFError(error) from error
@@ -189,3 +189,15 @@ class _ZstdReader(io.RawIOBase):
         if self._frame.eof:
             self._frame = None
         return True
+
+
+def _unpacker_of(compression: Compression) -> tuple[Callable[[], Any], type[Exception]]:
+    """What makes the unpacker of a frame, and what it raises for damage."""
+    if compression == "xz":
+        unpacker = functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _XZ_MEMORY_BYTES)
+        return unpacker, lzma.LZMAError
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtraError("reading .zst files", "zstd") from error
+    return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
