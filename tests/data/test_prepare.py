@@ -18,6 +18,7 @@ import pytest
 
 from groundup._native import hash_documents
 from groundup.data.prepare import PrepareSummary, corpus_writer, prepare
+from groundup.data.prepare.shard_writer import ShardWriter
 from groundup.data.shards import open_shards, verify
 from groundup.errors import ConfigError, DataError, GroundupError, TokenizerError
 from groundup.tokenizer import Tokenizer
@@ -310,9 +311,9 @@ def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
         if is_finishing and Path(destination).name.startswith(f"{split}_"):
             raise KeyboardInterrupt
 
-    def note_and_finish(self: corpus_writer.CorpusWriter) -> Any:
+    def note_and_finish(self: corpus_writer.CorpusWriter, *arguments: Any) -> Any:
         is_finishing.append(True)
-        return finish(self)
+        return finish(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(corpus_writer.CorpusWriter, "finish", note_and_finish)
@@ -321,6 +322,51 @@ def test_an_interrupt_between_the_two_names_of_a_last_shard_goes_on(
             work.prepare()
     work.prepare()
     assert contents(work.out) == work.undisturbed()
+
+
+@pytest.mark.parametrize("num_documents", [1, 3])
+def test_too_few_documents_give_the_end_of_the_text_for_validation(
+    work: Work, num_documents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = work.corpus[0].read_text("utf-8").replace(END, "\n")[:6_000]
+    parts = [text[i * 6_000 // num_documents :][: 6_000 // num_documents] for i in range(3)]
+    file = work.file("few.txt", END.join(parts[:num_documents]))
+    settings: dict[str, Any] = {"validation_fraction": 0.0001}
+    whole = work.prepare([file], "whole", validation_fraction=0)
+    assert open_shards(whole.folder, "train").num_ids == whole.index.splits["train"].num_ids
+    summary = work.prepare([file], **settings)
+    assert work.prepare([file], **settings).outcome == "up to date"
+    verify(work.out, work.tokenizer)
+    ids = open_shards(whole.folder, "train").read(0, whole.index.splits["train"].num_ids)
+    train, validation = (open_shards(work.out, split) for split in ("train", "validation"))
+    # A tenth of a small text, and behind what is left the end of a document.
+    assert validation.num_ids == len(ids) // 10
+    head = train.read(0, train.num_ids)
+    assert head[-1] == work.tokenizer.special_tokens[END]
+    joined = np.concatenate([head[:-1], validation.read(0, validation.num_ids)])
+    assert joined.tolist() == ids.tolist()
+    splits = summary.index.splits.values()
+    assert sum(split.num_bytes for split in splits) == whole.index.splits["train"].num_bytes
+
+    # Whatever stops it on the way, the next run writes the same.
+    for name in ("write_record", "ShardWriter.finish_shortened"):
+        with monkeypatch.context() as patch:
+            owner, _, called = f"corpus_writer.{name}".rpartition(".")
+            target = corpus_writer if owner == "corpus_writer" else ShardWriter
+            original = getattr(target, called)
+
+            def stop(*arguments: Any, original: Any = original, called: str = called) -> None:
+                if called == "write_record" and "index" not in str(arguments[0]):
+                    return original(*arguments)
+                if called != "write_record":
+                    original(*arguments)
+                raise KeyboardInterrupt
+
+            patch.setattr(target, called, stop)
+            with pytest.raises(KeyboardInterrupt):
+                work.prepare([file], name, **settings)
+        work.prepare([file], name, **settings)
+        assert contents(work.path / name) == contents(work.out)
 
 
 def test_a_resume_with_anything_else_is_refused(work: Work, other_tokenizer: Tokenizer) -> None:

@@ -4,6 +4,7 @@ The law: what lies in the folder is always a beginning of what an undisturbed ru
 journal names that beginning; bytes behind it are written again.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from groundup.data.shards.index import (
     JOURNAL_NAME,
     SPLITS,
     HashTree,
+    ShardEntry,
     ShardIndex,
     SourceEntry,
     Split,
@@ -30,9 +32,15 @@ from groundup.data.shards.index import (
 )
 from groundup.errors import DataError
 
+_log = logging.getLogger(__name__)
+
 # Between shards the journal is written this often, and never for more than a twentieth of the time.
 _JOURNAL_SECONDS = 10.0
 _JOURNAL_FRACTION = 0.05
+
+# Of the piece that is taken for validation where there are too few documents to choose from.
+_FEWEST_IDS = 16
+_SMALL_TAIL_IDS = 4_096
 
 
 @dataclass(frozen=True)
@@ -87,11 +95,17 @@ class CorpusWriter:
         else:
             self._write_part(item)
 
-    def finish(self) -> ShardIndex:
-        """Complete the last shards and write the index: from now on the folder is finished."""
+    def finish(self, token_bytes: npt.NDArray[np.int64]) -> ShardIndex:
+        """Complete the last shards and write the index: from now on the folder is finished.
+
+        token_bytes: the length of each id's token, special ones included.
+        """
         self._is_finishing = True
-        for writer in self._writers.values():
-            writer.finish_shard()
+        if self._wants_a_tail():
+            self._cut_a_tail(token_bytes)
+        else:
+            for writer in self._writers.values():
+                writer.finish_shard()
         if not any(writer.shards for writer in self._writers.values()):
             raise DataError("the inputs hold no documents")
         index = ShardIndex(
@@ -101,7 +115,43 @@ class CorpusWriter:
         )
         write_record(self._folder / INDEX_NAME, index)
         (self._folder / JOURNAL_NAME).unlink()
+        self._writers["train"].remove_unfinished()
         return index
+
+    def _wants_a_tail(self) -> bool:
+        """Whether validation was asked for, and there were too few documents to choose one."""
+        train, validation = self._writers["train"], self._writers["validation"]
+        is_empty = not validation.shards and not validation.num_ids
+        return bool(self._threshold) and is_empty and train.num_ids >= 2 * _FEWEST_IDS
+
+    def _cut_a_tail(self, token_bytes: npt.NDArray[np.int64]) -> None:
+        """Let the end of the text, at least a tenth of a small one, be the validation split.
+
+        Nothing that the journal names changes before the index is there.
+        """
+        train, validation = self._writers["train"], self._writers["validation"]
+        all_ids = train.num_ids + sum(shard.num_ids for shard in train.shards)
+        wanted = int(self._settings.validation_fraction * all_ids)
+        wanted = max(wanted, min(all_ids // 10, _SMALL_TAIL_IDS), _FEWEST_IDS)
+        end = self._identity.end
+        tail = train.read_tail(min(wanted, train.num_ids // 2))
+        num_documents = int(np.count_nonzero(tail == end.id))
+        num_bytes = int(token_bytes[tail].sum()) - num_documents * len(end.text.encode())
+        _log.info(
+            "too few documents to choose some for validation: the last %s of %s ids are taken",
+            f"{len(tail):,}",
+            f"{all_ids:,}",
+        )
+        validation.write([tail], num_documents, num_bytes)
+        validation.finish_shard()
+        kept = ShardEntry(
+            file="",
+            num_ids=train.num_ids - len(tail) + 1,
+            num_documents=train.num_documents - num_documents + 1,
+            num_bytes=train.num_bytes - num_bytes,
+            hash="",
+        )
+        train.finish_shortened(kept, end.id)
 
     def save_journal(self) -> None:
         """Make all that has come durable, so that another process can continue from here.

@@ -20,6 +20,7 @@ from groundup.data.prepare.corpus_writer import CorpusWriter, EncodedDocuments
 from groundup.data.prepare.folder import claim_folder, open_journal
 from groundup.data.prepare.journal import Journal, ShardIdentity
 from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_sources, stamp
+from groundup.data.shards.check import token_sizes
 from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
 from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import Progress, num_cores
@@ -72,7 +73,8 @@ def prepare(
     inputs: files, folders and globs, or "-" for standard input.
     tokenizer: what encodes; it must know `separator` as a special token.
     out: the folder for the shards and their index.
-    validation_fraction: fraction of the documents for validation, chosen by their hashes.
+    validation_fraction: fraction of the documents for validation, chosen by their hashes. Where
+        they are so few that none is chosen, the end of the text is taken, a tenth of a small one.
     shard_ids: a shard is complete with the document that brings it to this many ids.
     separator: the special token between documents of plain text, which ends each one in the shards.
     field, column: where the text is in a JSON-lines record and in a Parquet file.
@@ -150,7 +152,7 @@ class _Preparing:
                     if progress is not None:
                         progress(item.done, total)
             behind.finish()
-            index = writer.finish()
+            index = writer.finish(token_sizes(self.tokenizer))
         except BaseException:
             behind.close()
             if behind.error is None:

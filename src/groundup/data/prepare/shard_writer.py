@@ -74,6 +74,41 @@ class ShardWriter:
             with self._named_errors():
                 self._sync()
 
+    def read_tail(self, num_ids: int) -> npt.NDArray[Any]:
+        """The last ids of the current shard."""
+        self._write_waiting()
+        with self._named_errors(), open(_partial(self.path), "rb") as file:
+            file.seek((self.num_ids - num_ids) * self._dtype.itemsize)
+            return np.frombuffer(file.read(), self._dtype)
+
+    def finish_shortened(self, entry: ShardEntry, end_id: int) -> None:
+        """Complete the current shard with fewer ids than it has, as `entry` counts them, the last
+        of them the end id. The unfinished file stays, for `remove_unfinished` to delete when an
+        index holds the shard."""
+        self.close()
+        kept = entry.num_ids - 1
+        with self._named_errors(), open(_partial(self.path), "rb") as file:
+            target = self.path.open("wb")
+            with target:
+                left = kept * self._dtype.itemsize
+                while left:
+                    block = file.read(min(left, HASH_BLOCK_BYTES))
+                    target.write(block)
+                    left -= len(block)
+                target.write(np.array([end_id], self._dtype).tobytes())
+                target.flush()
+                os.fsync(target.fileno())
+        tree = HashTree()
+        with self.path.open("rb") as written:
+            while block := written.read(HASH_BLOCK_BYTES):
+                tree.add_bytes(block)
+        self.shards.append(entry.model_copy(update={"file": self.path.name, "hash": tree.value()}))
+
+    def remove_unfinished(self) -> None:
+        """Delete the file that `finish_shortened` left."""
+        for number in range(len(self.shards)):
+            _partial(self._folder / shard_name(self.split, number)).unlink(missing_ok=True)
+
     def finish_shard(self) -> None:
         """Complete the current shard, unless it is empty, and begin the next."""
         if not self.num_ids:

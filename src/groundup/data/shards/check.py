@@ -81,7 +81,7 @@ def check_shards(
     tokenizer: the one that the model is to be trained with.
     progress: called with the bytes checked and their total.
     """
-    sizes = _token_sizes(tokenizer)
+    sizes = token_sizes(tokenizer)
     index = index or read_index(Path(folder))
     opened = [open_shards(folder, split, tokenizer, index) for split in splits]
     if not opened:
@@ -146,7 +146,7 @@ def verify(
     sizes = None
     if tokenizer is not None:
         check_tokenizer(folder, index, tokenizer)
-        sizes = _token_sizes(tokenizer)
+        sizes = token_sizes(tokenizer)
     shards = [shard for split in index.splits.values() for shard in split.shards]
     total = sum(shard.num_ids for shard in shards) * index.id_bytes
     done = 0
@@ -237,7 +237,7 @@ def _unknown_id(path: Path, id: int, offset: int) -> DataError:
     )
 
 
-def _token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+def token_sizes(tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
     """Bytes of each token by id; 0 where the vocabulary has a gap."""
     sizes = np.zeros(tokenizer.vocab_size, np.int64)
     for id, token in tokenizer.vocab.items():
