@@ -154,7 +154,10 @@ def test_help_shows_the_files_values(
         (["--minutes", "nan"], "--minutes must be a finite number, got 'nan'"),
         (["--minutes", "soon"], "--minutes"),
         (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
-        (["--name", "a"], "the tokenizer file tokenizer.json does not exist"),
+        (
+            ["--name", "a"],
+            "tokenizer.json does not exist: name the one that the shards were made with",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -18,6 +18,7 @@ from groundup.data.shards import (
     open_shards,
     read_index,
 )
+from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model import TransformerLM
 from groundup.model.shapes import weight_shapes
@@ -103,6 +104,11 @@ def open_run(
     changes = []
     if resume:
         changes = check_changes(folder.read_config(), config, allow_changes=allow_changes)
+    if not resume and not config.data.tokenizer.exists():
+        raise ConfigError(
+            f"the tokenizer {config.data.tokenizer} does not exist: name the one that the shards "
+            f"were made with by --data.tokenizer"
+        )
     # A run that has begun carries its own copy.
     tokenizer = Tokenizer.load(folder.tokenizer_file if resume else config.data.tokenizer)
     data = open_data(config, tokenizer)
