@@ -57,7 +57,7 @@ def test_presets_have_their_shapes(name: str, shape: tuple[int, ...]) -> None:
     )  # fmt: skip
     assert config == ModelConfig(
         vocab_size=shape[0], context_length=shape[1], d_model=shape[2], num_layers=shape[3],
-        num_heads=shape[4], d_ff=config.d_ff,
+        num_heads=shape[4], d_ff=config.d_ff, zero_outputs=name == "quickstart",
     )  # fmt: skip
 
 

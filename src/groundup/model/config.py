@@ -146,7 +146,12 @@ PRESETS = {
     "gpt2-large": _gpt2(d_model=1_280, num_layers=36, num_heads=20),
     "gpt2-xl": _gpt2(d_model=1_600, num_layers=48, num_heads=25),
     "quickstart": ModelConfig(
-        vocab_size=4_096, context_length=256, d_model=128, num_layers=4, num_heads=4
+        vocab_size=4_096,
+        context_length=256,
+        d_model=128,
+        num_layers=4,
+        num_heads=4,
+        zero_outputs=True,
     ),
 }
 
