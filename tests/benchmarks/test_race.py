@@ -7,28 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from groundup.cli.main import main
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SMALL = "vocab_size=300 context_length=32 d_model=32 num_heads=2 num_layers=2 d_ff=64".split()
 
 
-def test_both_recipes_learn_from_the_same_windows(tmp_path: Path) -> None:
-    def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *words], capture_output=True, text=True, cwd=tmp_path, timeout=600
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    run("-m", "groundup", "data", "sample", "--megabytes", "0.2", "--out", "text.txt")
-    run(*"-m groundup tokenizer train text.txt --vocab-size 300 --out tokenizer.json".split())
-    prepare = "-m groundup data prepare text.txt --tokenizer tokenizer.json --out shards"
-    run(*prepare.split(), "--validation-fraction", "0.1")
+def test_both_recipes_learn_from_the_same_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in (
+        "data sample --megabytes 0.2 --out text.txt",
+        "tokenizer train text.txt --vocab-size 300 --out tokenizer.json",
+        "data prepare text.txt --tokenizer tokenizer.json --out shards --validation-fraction 0.1",
+    ):
+        assert main(command.split()) == 0
     config = str(REPOSITORY / "configs" / "train" / "speedrun.yaml")
     words = [str(REPOSITORY / "benchmarks" / "race.py"), config, "--seconds", "1", "--seeds", "0"]
     words += ["--rates", "1e-2", "--out", "race.json", "--set", "device=cpu", "batch_size=4"]
     words += [*(f"model.{one}" for one in SMALL), "data.shards=shards"]
     words += ["data.tokenizer=tokenizer.json", "evaluation.num_windows=16", "num_threads=1"]
-    shown = run(*words)
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600)
+    shown = done.stdout
+    assert done.returncode == 0, shown + done.stderr
     assert "groundup, 1 s against nanoGPT at 0.01, 1 s: " in shown
     # One seed names no winner.
     assert "no winner" in shown
