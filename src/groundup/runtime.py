@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import platform
 import random
 import sys
 import time
@@ -150,6 +151,13 @@ def why_no_bfloat16() -> str | None:
         f"this CPU has no bfloat16 instructions that torch uses, so a matmul takes about "
         f"{float(f'{slowdown:.1g}'):.0f} times as long as in float32"
     )
+
+
+def is_onednn_slow() -> bool:
+    """Whether a CPU step is faster without oneDNN: on Arm without SVE it is by 2% (Neoverse N1,
+    three shapes in float32, torch 2.13; 2026-11)."""
+    is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
+    return is_arm and "sve" not in _cpu_flags()
 
 
 def _cpu_flags(system: Path = Path("/")) -> frozenset[str]:

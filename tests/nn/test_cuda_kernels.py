@@ -90,6 +90,27 @@ def test_packed_attention_equals_the_formula(
         assert relative_error(part, expected_part) < 1e-2
 
 
+@pytest.mark.parametrize("shape", [(2, 37, 4, 32), (3, 16, 12, 64), (1, 5, 3, 16)], ids=str)
+def test_the_packed_norm_of_queries_and_keys_equals_the_formula(
+    shape: tuple[int, int, int, int],
+) -> None:
+    packed, _, _ = packed_case(shape, torch.bfloat16, rotate=False)
+    gains = torch.randn(2, shape[3], device="cuda").requires_grad_()
+    out = kernels.packed_query_key_norm(packed, gains[0], gains[1], 1e-3)
+    wide, wide_gains = (one.detach().double().requires_grad_() for one in (packed, gains))
+    parts = wide.unflatten(-1, (3, *shape[2:]))
+    heads = parts[..., :2, :, :]
+    normal = heads * torch.rsqrt(heads.square().mean(-1, keepdim=True) + 1e-3)
+    normal = normal * wide_gains[:, None, :]
+    expected = torch.cat([normal, parts[..., 2:, :, :]], dim=-3).flatten(-3)
+    assert relative_error(out, expected) < 1e-2
+    d_out = torch.randn_like(out)
+    ours = torch.autograd.grad(out, [packed, gains], d_out)
+    theirs = torch.autograd.grad(expected, [wide, wide_gains], d_out.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert relative_error(one, other) < 1e-2
+
+
 @pytest.mark.parametrize("shape", SHORT[:3], ids=str)
 def test_packed_attention_takes_gradients_that_are_not_contiguous(
     shape: tuple[int, int, int, int],
@@ -228,5 +249,9 @@ def test_the_kernels_hold_under_torchs_own_checks() -> None:
         for tables in ((rope.cos, rope.sin), (None, None)):
             arguments = (packed, *tables, 2)
             torch.library.opcheck(attention.packed_attention, arguments, test_utils=kinds)
+    norm = kernels.cuda_query_key_norm.packed_query_key_norm
+    gains = [torch.randn(32, device="cuda").requires_grad_() for _ in range(2)]
+    packed, _, _ = packed_case((2, 20, 2, 32), torch.bfloat16, rotate=False)
+    torch.library.opcheck(norm, (packed, *gains, 1e-5), test_utils=kinds)
     packed = torch.randn(3, 10, device="cuda").bfloat16().requires_grad_()
     torch.library.opcheck(gating.packed_swiglu, (packed,), test_utils=kinds)

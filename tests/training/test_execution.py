@@ -14,7 +14,7 @@ from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import format_duration
+from groundup.runtime import format_duration, is_onednn_slow
 from groundup.training import execution
 from groundup.training.execution import (
     autocast,
@@ -159,6 +159,7 @@ def test_the_switches_are_put_back(
             torch.are_deterministic_algorithms_enabled(),
             getattr(torch.utils.deterministic, "fill_uninitialized_memory"),  # noqa: B009 - untyped
             torch.get_float32_matmul_precision(),
+            torch.backends.mkldnn.enabled,
             os.environ.get(name),
         )
 
@@ -167,6 +168,7 @@ def test_the_switches_are_put_back(
         assert torch.get_num_threads() == 2
         assert torch.are_deterministic_algorithms_enabled()
         assert os.environ[name] == (workspace or ":4096:8")
+        assert torch.backends.mkldnn.enabled == (before[4] and not is_onednn_slow())
         raise KeyError
     assert read() == before
 

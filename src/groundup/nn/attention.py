@@ -13,7 +13,7 @@ from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fused
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.limits import Kernels, is_packed_attention
+from groundup.nn.limits import Kernels, is_packed_attention, is_packed_norm
 from groundup.nn.linear import Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -128,10 +128,19 @@ class MultiHeadSelfAttention(nn.Module):
     def _can_stay_packed(self, packed: Tensor) -> bool:
         if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
             return False
-        is_plain = self.query_norm is None and self.num_kv_heads == self.num_heads
-        return is_plain and packed.ndim == 3 and fused.can_run_on(packed)
+        can_normalize = packed.is_cuda and is_packed_norm(self.d_head)
+        is_known = self.query_norm is None or can_normalize
+        return (
+            is_known
+            and self.num_kv_heads == self.num_heads
+            and packed.ndim == 3
+            and fused.can_run_on(packed)
+        )
 
     def _attend_packed(self, packed: Tensor) -> Tensor:
+        if self.query_norm is not None and self.key_norm is not None:
+            gains = self.query_norm.weight, self.key_norm.weight
+            packed = fused.packed_query_key_norm(packed, *gains, self.query_norm.eps)
         cos = sin = None
         if self.rope is not None:
             self.rope.check_length(packed.shape[-2])

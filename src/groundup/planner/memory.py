@@ -27,6 +27,7 @@ from groundup.planner.activations import (
 )
 from groundup.planner.flops import OptimizerName
 from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
+from groundup.runtime import is_onednn_slow
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
 _USABLE_FRACTION = 0.92
@@ -51,8 +52,6 @@ _HOLES_OF_EMBEDDING = 0.8
 _PROCESS_BYTES = 355_000_000
 # What torch's libraries for CUDA add to a process that trains on the CPU (torch 2.11, CUDA 13).
 _CUDA_BUILD_BYTES = 305_000_000
-# On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch 2.13).
-_COPIES_TRANSPOSED = sys.platform == "linux" and platform.machine() == "aarch64"
 # What oneDNN sets up for matmuls in bfloat16.
 _BFLOAT16_PROCESS_BYTES = 80_000_000
 
@@ -187,7 +186,7 @@ class TrainingMemory:
     def _head_copies(self) -> int:
         """The output matrix as the matmul of the logits wants it, where that is not as it lies."""
         is_cast = self.execution.precision != "float32"
-        is_copied = self.execution.device == "cpu" and _COPIES_TRANSPOSED
+        is_copied = self.execution.device == "cpu" and _copies_transposed()
         size = self.config.vocab_size * self.config.d_model * self.execution.value_bytes
         return (is_cast + is_copied) * size
 
@@ -306,6 +305,14 @@ def _muon_temporaries(config: ModelConfig) -> int:
         short, long = sorted(shape)
         stacks.append(shapes.count(shape) * (5 * short * long + 2 * short**2))
     return FLOAT32_BYTES * config.num_layers * max(stacks)
+
+
+@cache
+def _copies_transposed() -> bool:
+    """On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch
+    2.13); a run does without oneDNN where it is slow."""
+    is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
+    return is_arm and not is_onednn_slow()
 
 
 @cache

@@ -23,7 +23,7 @@ from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
 from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.runs.config import RunConfig
-from groundup.runtime import keep_freed_memory, memory_bytes, why_no_bfloat16
+from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, why_no_bfloat16
 
 # A peak is measured by matmuls of this size, for this long but no more than so many.
 _MATMUL_SIZE = 512
@@ -95,6 +95,10 @@ def switches(config: RunConfig) -> Iterator[None]:
             torch.set_num_threads(config.num_threads)
         if config.device == "cpu":
             keep_freed_memory()
+        if config.device == "cpu" and is_onednn_slow():
+            onednn = torch.backends.mkldnn
+            stack.callback(setattr, onednn, "enabled", onednn.enabled)
+            onednn.enabled = False  # type: ignore[assignment]
         is_cuda = config.device.startswith("cuda")
         if is_cuda:
             stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())

@@ -14,6 +14,7 @@ if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import cross_entropy as cuda_cross_entropy
     from groundup.nn.kernels.cuda_train import gating as cuda_gating
     from groundup.nn.kernels.cuda_train import packed_attention as cuda_attention
+    from groundup.nn.kernels.cuda_train import query_key_norm as cuda_query_key_norm
 
 
 def can_run_on(x: Tensor) -> bool:
@@ -41,6 +42,17 @@ def packed_attention(
         return cuda_attention.packed_attention(packed, cos, sin, num_heads)[0]
     mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, num_heads)
     return mixed
+
+
+def packed_query_key_norm(
+    packed: Tensor, query_gain: Tensor, key_gain: Tensor, eps: float
+) -> Tensor:
+    """Queries and keys normalized in each head, in projections as `packed_attention` takes them; on
+    CUDA alone.
+
+    query_gain, key_gain: of the norms, (d_head,).   eps: under their roots.
+    """
+    return cuda_query_key_norm.packed_query_key_norm(packed, query_gain, key_gain, eps)
 
 
 def packed_swiglu(packed: Tensor) -> Tensor:
