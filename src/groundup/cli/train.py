@@ -67,7 +67,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
-    found = {} if source is None else _settings_from(Path(source))
+    found = {} if source is None else settings_from(Path(source))
     shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
     vocab_size = None if "model.vocab_size" in found else _vocab_size_of(Path(str(shards)))
     if vocab_size is not None:
@@ -99,7 +99,7 @@ def run(arguments: Arguments, started: float | None = None) -> int:
             progress=progress,
             budget=budget,
         )
-    _print_summary(summary)
+    print_summary(summary)
     if summary.stopped_by is None:
         return 0
     return 128 + signal.Signals[summary.stopped_by]
@@ -155,8 +155,8 @@ def _vocab_size_of(shards: Path) -> int | None:
         return None
 
 
-def _settings_from(source: Path) -> dict[str, Any]:
-    """What a run takes over from the run in `source`."""
+def settings_from(source: Path) -> dict[str, Any]:
+    """What a run takes over from the run in `source`, by dotted name."""
     run = RunFolder(source)
     if not run.has_run():
         raise ConfigError(
@@ -181,7 +181,8 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     return run.config_file if run.has_run() else None
 
 
-def _print_summary(summary: "TrainSummary") -> None:
+def print_summary(summary: "TrainSummary") -> None:
+    """Print how a run ended, as a table."""
     from groundup.cli.tables import print_results
     from groundup.runtime import format_duration
 
