@@ -96,7 +96,7 @@ def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> 
 
 def test_ids_are_those_of_the_whole_text_and_answers_are_marked_with_their_end() -> None:
     tokenizer = make_tokenizer()
-    messages = [USER, ANSWER, {"role": "user", "content": "\n\n?"}, ANSWER]
+    messages: list[Message] = [USER, ANSWER, {"role": "user", "content": "\n\n?"}, ANSWER]
     found = encode_conversations([Conversation(messages, "here")], tokenizer, 1000)
     text = ChatTemplate(CHATML).render(messages)
     assert found.ids.tolist() == tokenizer.encode(text)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from groundup.errors import ConfigError
 
-_MEGABYTES = {"stories": 20.0, "dialogues": 0.5}
+_MEGABYTES = {"stories": 20.0, "dialogues": 0.7}
 _FILES = {"stories": "stories.txt", "dialogues": "dialogues.jsonl"}
 
 
@@ -19,7 +19,7 @@ class Arguments:
     """Stories to train a model on, or questions and answers to tune it with (groundup tune)."""
 
     megabytes: float | None = None
-    """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.5 of
+    """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.7 of
     dialogues."""
 
     seed: int = 0

@@ -114,6 +114,7 @@ def train(
             resume=resume,
             allow_changes=allow_changes,
             choose_length=choose_length,
+            is_timed=budget is not None,
         )
         record.takes_errors = True
         for tracker in run.trackers:

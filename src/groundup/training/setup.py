@@ -44,7 +44,7 @@ from groundup.training.changes import (
     describe_environment,
     note_resume,
 )
-from groundup.training.evaluation import Evaluator
+from groundup.training.evaluation import Evaluate, Evaluator
 from groundup.training.execution import (
     compile_model,
     describe_kernels,
@@ -92,7 +92,7 @@ class OpenRun:
     state: TrainingState
     tokenizer: Tokenizer
     loader: BatchLoader
-    evaluator: Evaluator | ConversationEvaluator | None
+    evaluator: Evaluate | None
     trackers: list[Tracker]
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
@@ -105,11 +105,13 @@ def open_run(
     resume: bool,
     allow_changes: bool,
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
+    is_timed: bool = False,
 ) -> OpenRun:
     """Check everything that can be checked before the first step, and build the parts.
 
     The folder must have been claimed. Nothing in it changes before all checks have passed.
-    `choose_length` gives a new run its number of steps once its data are known.
+    `choose_length` gives a new run its number of steps once its data are known; where it has timed
+    them (`is_timed`), the plan guesses no time.
     """
     # It takes a moment on a CPU, which must not come after the steps of a run were timed.
     peak = find_peak(config)
@@ -161,7 +163,7 @@ def open_run(
         _go_back(config, folder, checkpoint, state, changes)
     else:
         folder.begin(config, tokenizer, environment)
-    _log_plan(config, data, state, is_timed=choose_length is not None)
+    _log_plan(config, data, state, is_timed=is_timed)
     return OpenRun(
         config,
         folder,
@@ -237,7 +239,7 @@ def build_loader(config: RunConfig, rows: Shards | PackedRows) -> BatchLoader:
     )
 
 
-def build_evaluator(config: RunConfig, data: RunData) -> Evaluator | ConversationEvaluator | None:
+def build_evaluator(config: RunConfig, data: RunData) -> Evaluate | None:
     """The fixed windows of the validation split; None without such a split."""
     if data.validation is None:
         return None

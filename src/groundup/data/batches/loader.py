@@ -72,8 +72,10 @@ class Batch:
         if self.positions is not None:
             positions = self.positions.chunk(num_pieces)
         return [
-            Batch(self.step, *part, None, at)
-            for *part, at in zip(inputs, targets, positions, strict=True)
+            Batch(self.step, some_inputs, some_targets, None, some_positions)
+            for some_inputs, some_targets, some_positions in zip(
+                inputs, targets, positions, strict=True
+            )
         ]
 
 
