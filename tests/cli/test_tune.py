@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from groundup.data.samples import write_sample_dialogues
+from groundup.files import read_json_lines
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
@@ -40,6 +41,10 @@ def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder:
     assert config.start_from == Path("runs/small") and tokenizer.chat_template is not None
     assert run.read_environment()["start_from"]["step"] == 12
     assert shell("generate", "small-chat", "--prompt", "Hello", "--max-tokens", 4, "--seed", 1)
+    found = shell.json("evaluate", "small-chat")
+    measured = [one for one in read_json_lines(run.metrics_file) if "validation_loss" in one]
+    assert found["loss"] == measured[-1]["validation_loss"]
+    assert shell.json("evaluate", "small-chat", "--split", "train")["tokens"] > found["tokens"]
     shell("export", "small-chat", "--to", "huggingface", "exported")
     exported = json.loads((folder / "exported" / "config.json").read_text())
     assert exported["vocab_size"] == 304
@@ -50,7 +55,7 @@ def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path)
     shell(*words, "--num-steps", 4)
     config = RunFolder(folder / "runs" / "two").read_config()
     assert (config.num_steps, config.tuning.lora_rank) == (4, 2)
-    assert config.evaluation.every_steps == 1 and config.optimizer.learning_rate == 4e-3
+    assert config.evaluation.every_steps == 1 and config.optimizer.learning_rate == 0.015
     assert "already holds a run" in shell.fails(*words)
     shell(*words, "--resume")
     again = shell.fails(*words, "--num-steps", 5, "--resume")

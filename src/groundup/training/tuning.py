@@ -15,11 +15,11 @@ import torch
 
 from groundup.config import load_settings
 from groundup.data.batches.loader import Batch
-from groundup.data.chats.encoding import encode_conversations
+from groundup.data.chats.encoding import EncodedConversations, encode_conversations
 from groundup.data.chats.packing import PackedRows, split
 from groundup.data.chats.reading import read_conversations
 from groundup.data.shards import DataIds
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.model import TransformerLM
 from groundup.nn.adapters import add_adapters
 from groundup.runs.config import RunConfig, with_num_steps
@@ -62,26 +62,15 @@ def open_conversations(
     tokenizer: with a chat template.
     """
     names = ", ".join(map(str, config.tuning.chats))
-    context_length = config.model.context_length
-    if config.model.vocab_size < tokenizer.vocab_size:
-        raise ConfigError(
-            f"vocab_size {config.model.vocab_size} is too small for a tokenizer of "
-            f"{tokenizer.vocab_size} tokens; set the model's vocab_size to that or more"
-        )
-    found = encode_conversations(
-        read_conversations(config.tuning.chats), tokenizer, context_length + 1
-    )
-    chosen, held_out = split(len(found), config.tuning.validation_fraction)
-    train = PackedRows(found, chosen, context_length)
-    validation = PackedRows(found, held_out, context_length) if len(held_out) else None
+    found, train, validation = _read_rows(config, tokenizer)
     if validation is None:
         _log.warning("%s: no conversation is held out, so there is no validation loss", names)
-    num_answers = int(np.count_nonzero(found.is_answer))
+    num_held_out = 0 if validation is None else validation.num_conversations
     _log.info(
         "%s for training and %d for validation, %d%% of their tokens in answers; %s, %d%% full",
-        count_of(len(chosen), "conversation"),
-        len(held_out),
-        round(100 * num_answers / len(found.ids)),
+        count_of(train.num_conversations, "conversation"),
+        num_held_out,
+        round(100 * float(found.is_answer.mean())),
         count_of(train.num_rows, "row"),
         round(100 * train.fill_fraction),
     )
@@ -89,7 +78,7 @@ def open_conversations(
         _log.warning(
             "cut at the context of %d tokens: %s, of which %d with no answer before the cut are "
             "left out; a larger --context-length keeps them whole",
-            context_length,
+            config.model.context_length,
             count_of(found.num_cut, "conversation"),
             found.num_dropped,
         )
@@ -98,6 +87,32 @@ def open_conversations(
         num_ids["validation"] = validation.num_ids
     ids = DataIds(names, found.content_id, tokenizer.id, tokenizer.vocab_size, num_ids)
     return train, validation, ids
+
+
+def evaluate_answers(
+    config: RunConfig,
+    model: TransformerLM,
+    tokenizer: Tokenizer,
+    *,
+    split: str = "validation",
+    num_rows: int | None = None,
+    batch_size: int = 32,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Evaluation:
+    """How well a model predicts the answers of a run's conversations.
+
+    config: of the run.
+    model, tokenizer: what predicts.
+    split: validation, those that were held out, or train.
+    num_rows: the first so many rows of them; all if None.
+    batch_size: rows at once.
+    autocast: what the forward passes run within.
+    """
+    _, train, validation = _read_rows(config, tokenizer)
+    rows = {"train": train, "validation": validation}.get(split)
+    if rows is None:
+        raise DataError(f"the conversations of the run have no {split} split: choose --split train")
+    return ConversationEvaluator(rows, tokenizer, num_rows, batch_size)(model, autocast)
 
 
 def adapt(model: TransformerLM, rank: int, special_ids: Collection[int]) -> None:
@@ -174,3 +189,20 @@ class ConversationEvaluator:
                 num_bytes += int(self._token_bytes[parts[1][parts[1] >= 0]].sum())
         nats = torch.stack(losses).cpu().double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)
+
+
+def _read_rows(
+    config: RunConfig, tokenizer: Tokenizer
+) -> tuple[EncodedConversations, PackedRows, PackedRows | None]:
+    context_length = config.model.context_length
+    if config.model.vocab_size < tokenizer.vocab_size:
+        raise ConfigError(
+            f"vocab_size {config.model.vocab_size} is too small for a tokenizer of "
+            f"{tokenizer.vocab_size} tokens; set the model's vocab_size to that or more"
+        )
+    found = encode_conversations(
+        read_conversations(config.tuning.chats), tokenizer, context_length + 1
+    )
+    chosen, held_out = split(len(found), config.tuning.validation_fraction)
+    train = PackedRows(found, chosen, context_length)
+    return found, train, PackedRows(found, held_out, context_length) if len(held_out) else None
