@@ -35,3 +35,12 @@ def test_a_full_disk_is_one_line(shell: Any) -> None:
         pytest.skip("no /dev/full on this system")
     error = shell.fails("data", "sample", "--megabytes", "0.1", "--out", "/dev/full")
     assert "no space left" in error.lower()
+
+
+def test_the_command_writes_dialogues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = shell("data", "sample", "--kind", "dialogues", "--megabytes", "0.01")
+    num_lines = len((tmp_path / "dialogues.jsonl").read_text().splitlines())
+    assert said.startswith(f"wrote dialogues.jsonl: {num_lines} dialogues, 10.")

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from groundup.data.samples import SEPARATOR, STORIES, write_sample_corpus, write_stories
+from groundup.data.chats.reading import read_conversations
+from groundup.data.samples import (
+    SEPARATOR,
+    STORIES,
+    write_dialogues,
+    write_sample_corpus,
+    write_sample_dialogues,
+    write_stories,
+)
 from groundup.data.samples.grammar import Grammar
 from groundup.errors import DataError
 
@@ -49,6 +57,32 @@ def test_the_file_is_the_stories_with_separators(tmp_path: Path) -> None:
     assert corpus == (len(stories), path.stat().st_size)
     assert seen == sorted(seen)
     assert seen[-1] == (50_000, 50_000)
+
+
+def test_a_seed_gives_the_same_dialogues_on_every_machine() -> None:
+    text = str(list(islice(write_dialogues(seed=0), 200)))
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "811a8b2ddd1951cb"
+    assert str(list(islice(write_dialogues(seed=1), 200))) != text
+
+
+def test_dialogues_are_conversations_and_answers_follow_from_the_questions(tmp_path: Path) -> None:
+    path = tmp_path / "dialogues.jsonl"
+    corpus = write_sample_dialogues(path, 0.2, seed=2)
+    found = [one.messages for one in read_conversations([path])]
+    assert corpus == (len(found), path.stat().st_size) and 200_000 <= corpus.num_bytes < 203_000
+    assert found == list(islice(write_dialogues(seed=2), len(found)))
+    num_checked = 0
+    for messages in found:
+        texts = [message["content"] for message in messages]
+        assert all("{" not in text and "  " not in text for text in texts)
+        if match := re.search(r"The (\w+) lost an? .* and the (\w+) found it. Who (\w+)", texts[0]):
+            loser, finder, deed = match.groups()
+            assert texts[1].startswith(f"The {finder if deed == 'found' else loser} {deed} the")
+            num_checked += 1
+        if match := re.search(r"story about an? (\w+) (?:named|called) (\S+?)[.,?]", texts[0]):
+            assert match[1] in texts[1] and match[2] in texts[1]
+            num_checked += 1
+    assert num_checked > 50
 
 
 def test_a_stopped_writer_leaves_nothing(tmp_path: Path) -> None:
