@@ -83,8 +83,9 @@ def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> 
         ('{"prompt": "a long question", "completion": "x"}\n', (), "no answer begins within"),
         ('{"prompt": "a", "completion": "b"}\n', ("--template", "bad"), "template does not"),
         ('{"prompt": "a", "completion": "b"}\n', ("--epochs", "0"), "--epochs must be more"),
-        ('{"prompt": "a", "completion": "b"}\n', ("--lora-rank", "0"), "lora_rank"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--lora-rank", "0"), "--lora-rank is 0"),
         ('{"prompt": "a", "completion": "b"}\n', ("--template", "none"), "none"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--template", "chats.jsonl"), "turn after turn"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

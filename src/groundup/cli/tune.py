@@ -14,6 +14,20 @@ from groundup.errors import ConfigError
 if TYPE_CHECKING:
     from groundup.runs.config import RunConfig
 
+# The settings that have a flag of their own, named as their last part is.
+_FLAG_SETTINGS = (
+    "tuning.chats",
+    "tuning.lora_rank",
+    "tuning.template",
+    "tuning.validation_fraction",
+    "num_steps",
+    "optimizer.learning_rate",
+    "batch_size",
+    "model.context_length",
+    "seed",
+    "device",
+)
+
 # Measured on a small model; the wider a model, the less of it is used, as others found.
 _LEARNING_RATE, _WIDTH, _WIDTH_POWER = 3e-3, 128, 1.5
 # Adapters want more than all weights do.
@@ -107,7 +121,10 @@ def run(arguments: Arguments) -> int:
     if not 0 < arguments.epochs < math.inf:
         raise ConfigError(f"--epochs must be more than 0, got {arguments.epochs:g}")
     source = find_run(arguments.run)
-    config, chosen = _settings(arguments, source)
+    try:
+        config, chosen = _settings(arguments, source)
+    except ConfigError as error:
+        raise ConfigError(_with_flags(str(error))) from error
     choose = functools.partial(choose_epochs, num_epochs=arguments.epochs, chosen=chosen)
     with progress_bar("tuning", unit="steps") as progress:
         summary = train(
@@ -160,19 +177,16 @@ def _settings(arguments: Arguments, source: Path) -> "tuple[RunConfig, tuple[str
 
 def _given(arguments: Arguments) -> dict[str, Any]:
     """The settings that flags decide, by dotted name."""
-    values = {
-        "tuning.chats": tuple(arguments.chats),
-        "tuning.lora_rank": arguments.lora_rank,
-        "tuning.template": arguments.template,
-        "tuning.validation_fraction": arguments.validation_fraction,
-        "num_steps": arguments.num_steps,
-        "optimizer.learning_rate": arguments.learning_rate,
-        "batch_size": arguments.batch_size,
-        "model.context_length": arguments.context_length,
-        "seed": arguments.seed,
-        "device": arguments.device,
-    }
+    values = {name: getattr(arguments, name.rpartition(".")[2]) for name in _FLAG_SETTINGS}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _with_flags(message: str) -> str:
+    """What is wrong with a setting, under the name of its flag."""
+    for name in _FLAG_SETTINGS:
+        flag = "--" + name.rpartition(".")[2].replace("_", "-")
+        message = message.replace(f"{name} is ", f"{flag} is ")
+    return message.replace(" (in the overrides)", "")
 
 
 def _learning_rate(d_model: int, *, is_adapted: bool) -> float:

@@ -113,10 +113,10 @@ def find_answers(
             continue
         before = template.render(messages[:number], add_generation_prompt=True)
         after = template.render(messages[: number + 1])
-        if not (after.startswith(before) and text.startswith(after)):
+        if after == before or not (after.startswith(before) and text.startswith(after)):
             raise DataError(
-                f"the chat template renders the turns before message {number + 1} differently when "
-                f"more follow, so its answers cannot be found; use one that adds turn after turn"
+                f"the chat template does not put the answer of message {number + 1} behind what it "
+                f"renders for the turns before; use one that adds turn after turn"
             )
         ends = [after.rfind(token) + len(token) for token in special_tokens if token in after]
         end = max([end for end in ends if end > len(before)], default=len(after))

@@ -52,7 +52,8 @@ def _read_line(line: bytes, where: str) -> list[Message]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}; each line must be {_FORMS}") from None
     if not isinstance(record, dict):
-        raise DataError(f"{where} holds {record!r:.40}; each line must be {_FORMS}")
+        shown = json.dumps(record, ensure_ascii=False)
+        raise DataError(f"{where} holds {shown:.40}; each line must be {_FORMS}")
     messages = _messages_of(record, where)
     _check_turns(messages, where)
     return messages
