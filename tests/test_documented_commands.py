@@ -23,6 +23,7 @@ LEFT_OUT = {
     ("serve",): "tests/serving starts servers",
     ("data", "download"): "tests/data downloads from a server of its own",
     ("verify-resume",): "tests/training proves a resume",
+    ("new",): "tests/cli trains on folders of its own",
 }
 SMALL: dict[str, list[str]] = {
     "--megabytes": ["0.3"],

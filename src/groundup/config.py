@@ -101,9 +101,13 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def save_yaml(path: str | os.PathLike[str], settings: Settings) -> None:
     """Write every setting, defaults included, in the order of declaration."""
-    values = settings.model_dump(mode="json")
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    write_text_atomic(path, text)
+    write_text_atomic(path, as_yaml(settings.model_dump(mode="json")))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Settings as the text of a file, in their order."""
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 Settings come from their defaults, then the YAML file, then the flags.
 """
 
+import contextlib
 import math
 import signal
 from collections.abc import Callable, Sequence
@@ -22,18 +23,23 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import process_start
 
 if TYPE_CHECKING:
+    from groundup.data.shards import ShardIndex
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
     from groundup.training.budget import TimeBudget
+
+# What the settings of a run without a file and without --minutes are chosen for.
+_USUAL_MINUTES = 10.0
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Train a model on shards, or resume a run that was stopped.
 
-    The settings below come from their defaults, then the file given with --config, then flags. The
-    size of the vocabulary comes from the shards, if neither gives it.
+    The settings below come from their defaults, then the file given with --config, then flags.
+    Without a file they fit the shards and about ten minutes of this machine, or --minutes. The size
+    of the vocabulary comes from the shards, if neither gives it.
     """
 
     config: Path | None = None
@@ -69,9 +75,11 @@ def defaults(argv: Sequence[str]) -> Arguments:
     source = value_of("--from", argv)
     found = {} if source is None else _settings_from(Path(source))
     shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
-    vocab_size = None if "model.vocab_size" in found else _vocab_size_of(Path(str(shards)))
-    if vocab_size is not None:
-        found["model.vocab_size"] = vocab_size
+    index = None if "model.vocab_size" in found else _index_of(Path(str(shards)))
+    if index is not None:
+        if file is None and not {"-h", "--help"} & set(argv):
+            found |= _recipe_for(index, argv)
+        found["model.vocab_size"] = index.vocab_size
     overrides = {name: value for name, value in found.items() if name not in in_file}
     return Arguments(settings=load_settings(RunConfig, file, overrides), given_flags=given)
 
@@ -142,17 +150,53 @@ def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
     return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
 
 
-def _vocab_size_of(shards: Path) -> int | None:
-    """The ids that the shards were made with; None where there are none to be read."""
+def _index_of(shards: Path) -> "ShardIndex | None":
+    """Of the shards to train on; None where there are none to be read."""
     from groundup.data.shards import INDEX_NAME, read_index
 
     if not (shards / INDEX_NAME).is_file():
         return None
     try:
-        return read_index(shards).vocab_size
+        return read_index(shards)
     except DataError:
         # Training says what is wrong with them.
         return None
+
+
+def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:
+    """What a run without a settings file starts from: sizes that fit the data and the time."""
+    from groundup.training.execution import find_peak, resolve_device
+    from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
+
+    device = value_of("--device", argv) or "auto"
+    minutes = _number(value_of("--minutes", argv)) or _USUAL_MINUTES
+    try:
+        config = resolve_device(load_settings(RunConfig, overrides={"device": device}))
+    except ConfigError:
+        # Training says what is wrong with it.
+        return {}
+    speed = GUESSED_UTILIZATION * (find_peak(config) or 1e11)
+    d_model, num_steps = (
+        _number(value_of(name, argv)) for name in ("--model.d-model", "--num-steps")
+    )
+    recipe = choose_recipe(
+        flops=speed * 60 * minutes,
+        num_tokens=max(1, index.splits["train"].num_ids),
+        vocab_size=index.vocab_size,
+        d_model=None if d_model is None else int(d_model),
+        max_steps=None if num_steps is None else int(num_steps),
+    )
+    values = recipe.config.model_dump(exclude_defaults=True)
+    values.pop("samples", None)
+    return dict(flatten(values))
+
+
+def _number(text: str | None) -> float | None:
+    """A number that makes sense; None for what the parser of flags will refuse."""
+    with contextlib.suppress(TypeError, ValueError):
+        number = float(text)  # type: ignore[arg-type]
+        return number if 1e-6 < number < 1e6 else None
+    return None
 
 
 def _settings_from(source: Path) -> dict[str, Any]:

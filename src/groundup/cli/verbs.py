@@ -20,6 +20,7 @@ class Verb(NamedTuple):
 VERBS = {
     verb.name: verb
     for verb in (
+        Verb("new", "go from your own text to a trained model, in minutes"),
         Verb("quickstart", "walk from a built-in corpus to a model of little stories"),
         Verb("plan", "know the cost first: parameters, FLOP, memory, time, price"),
         Verb("train", "train a model on shards, or resume a run"),
