@@ -143,11 +143,21 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
+# Where pydantic speaks of Python and of regular expressions; names are all that has a pattern.
+_PLAIN_REASONS = {
+    "string_pattern_mismatch": "must be letters, digits and . _ + = -, beginning with a letter or "
+    "a digit",
+    "model_type": "must be a section with settings of its own",
+    "dict_type": "must be a section with settings of its own",
+}
+
+
 def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
     key = tuple(str(part) for part in finding["loc"])
     name = _clip(".".join(key))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
+    reason = _PLAIN_REASONS.get(finding["type"], reason)
     if finding["type"] == "missing":
         complaint = f"{name} is missing and has no default: set it"
     elif not key:

@@ -49,8 +49,9 @@ class Arguments:
     """Resume the run called --name from its newest checkpoint."""
 
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Begin with the weights of this run, with its model settings and its tokenizer, and a schedule
-    of its own. A longer --model.context-length and a larger --model.vocab-size are possible."""
+    """Begin with the weights of this run or export, with its model settings and its tokenizer, and
+    a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
+    possible."""
 
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
@@ -73,7 +74,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
-    found = {} if source is None else _settings_from(Path(source))
+    runs_folder = Path(value_of("--runs-folder", argv) or in_file.get("runs_folder", RUNS_FOLDER))
+    found = {} if source is None else _settings_from(Path(source), runs_folder)
     shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
     index = None if "model.vocab_size" in found else _index_of(Path(str(shards)))
     if index is not None:
@@ -199,20 +201,34 @@ def _number(text: str | None) -> float | None:
     return None
 
 
-def _settings_from(source: Path) -> dict[str, Any]:
+def _settings_from(source: Path, runs_folder: Path) -> dict[str, Any]:
     """What a run takes over from the run in `source`."""
     run = RunFolder(source)
+    if not run.has_run() and (source / "config.json").is_file():
+        run = _imported(source, runs_folder)
     if not run.has_run():
         raise ConfigError(
-            f"--from {source}: no run folder with a config.yaml there; an export becomes one with "
-            f"groundup import"
+            f"--from {source}: neither a run folder with a config.yaml nor an export with a "
+            f"config.json is there"
         )
     model = run.read_config().model
-    values: dict[str, Any] = {"start_from": source, "data.tokenizer": run.tokenizer_file}
+    values: dict[str, Any] = {"start_from": run.path, "data.tokenizer": run.tokenizer_file}
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     # The rule for it depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
     return values
+
+
+def _imported(export: Path, runs_folder: Path) -> RunFolder:
+    """The run folder made from a checkpoint of other tools, now or before."""
+    from groundup.interop import import_huggingface
+
+    name = f"{export.resolve().name}-imported"
+    run = RunFolder(runs_folder / name)
+    if not run.has_run():
+        import_huggingface(export, name, runs_folder=runs_folder)
+        print(f"imported {export} as {run.path}")
+    return run
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
