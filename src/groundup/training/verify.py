@@ -6,6 +6,7 @@ come from a clock, all weights and the whole optimizer state must be equal to th
 """
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.execution import resolve_device
 from groundup.training.metrics import MEASURED
+
+_log = logging.getLogger(__name__)
 
 _CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
 
@@ -91,8 +94,11 @@ def verify_resume(
     with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
         config = _scratch_config(config, run, Path(folder), saved_step)
         whole, parted = (config.model_copy(update={"name": name}) for name in ("whole", "parted"))
+        _log.info("1 of 3: %d steps without a stop", num_steps)
         _run_part(whole, stop_after=num_steps)
+        _log.info("2 of 3: the same steps, killed after step %d", killed_step)
         _run_part(parted, stop_after=num_steps, kill_at=killed_step)
+        _log.info("3 of 3: resumed from step %d", saved_step)
         _run_part(parted, stop_after=num_steps, resume=True)
         comparison = compare_runs(whole.run_folder, parted.run_folder)
     return ResumeReport(
