@@ -139,21 +139,21 @@ def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
 
 
 @pytest.fixture(scope="session")
-def speaker() -> Callable[[Tokenizer, str], LanguageModel]:
+def speaker() -> Callable[..., LanguageModel]:
     """`speaker(tokenizer, "yes<|im_end|>no")`: a model that says this after the end of a line.
 
-    Its tokens must differ from each other.
+    Its tokens must differ from each other; what follows the last one is id 0 without end.
     """
     import torch
 
     from groundup.generation import LanguageModel
     from groundup.model import ModelConfig, TransformerLM
 
-    def make(tokenizer: Tokenizer, answer: str) -> LanguageModel:
+    def make(tokenizer: Tokenizer, answer: str, context_length: int = 64) -> LanguageModel:
         torch.manual_seed(0)
         config = ModelConfig(
             vocab_size=tokenizer.vocab_size,
-            context_length=64,
+            context_length=context_length,
             d_model=16,
             num_layers=1,
             num_heads=2,

@@ -1,7 +1,7 @@
 """The app: one model's routes, the pages, and what stands before them, put together.
 
-The pages are the playground with the tokenizer view at `/` and the runs at `/runs`. Their files
-are those of static/ and plotly's own script."""
+The pages are the playground with the tokenizer view at `/`, the chat at `/chat` and the runs at
+`/runs`. Their files are those of static/ and plotly's own script."""
 
 from __future__ import annotations
 
@@ -167,6 +167,10 @@ def _add_pages(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def playground(request: Request) -> Response:
         return await static.get_response("playground.html", request.scope)
+
+    @app.get("/chat", include_in_schema=False)
+    async def chat(request: Request) -> Response:
+        return await static.get_response("chat.html", request.scope)
 
     @app.get("/runs", include_in_schema=False)
     async def runs(request: Request) -> Response:
