@@ -7,11 +7,11 @@ Pieces join to the whole text; none holds half a character or any part of a stop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
-from groundup.serving.protocol import Logprobs
+from groundup.serving.protocol import ChatLogprobs, ChatToken, ChatTokenEntry, Logprobs
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken
@@ -153,6 +153,29 @@ class TokenSpelling:
             result.top_logprobs.append(likeliest)
             result.top_ids.append(ids)
         return result
+
+    def chat_logprobs(self, pieces: Sequence[Piece]) -> ChatLogprobs:
+        """The same as chat completions tell it: of the likeliest only as many as were asked for."""
+        return ChatLogprobs(
+            content=[
+                ChatTokenEntry(
+                    **self._token(entry.id, entry.log_probability or 0.0),
+                    top_logprobs=[
+                        ChatToken(**self._token(id, value)) for id, value in entry.alternatives
+                    ],
+                )
+                for _, entry in pieces
+                if entry is not None
+            ]
+        )
+
+    def _token(self, id: int, log_probability: float) -> dict[str, Any]:
+        return {
+            "token": self[id],
+            "logprob": max(log_probability, _LOWEST),
+            "bytes": list(self._vocab.get(id, b"")),
+            "id": id,
+        }
 
     def likeliest(self, entry: Entry) -> tuple[dict[str, float], list[int]]:
         """The likeliest and the chosen by their texts, and their ids in the same order."""

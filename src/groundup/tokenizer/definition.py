@@ -30,7 +30,8 @@ class TokenizerDefinition:
 
     `vocab` holds every token under its id, special ones as the UTF-8 of their text. With
     `whole_words` a pre-token that is a vocabulary entry is that token, even where the merges would
-    not reach it. `lineage` says where the tokenizer came from and is not part of its content.
+    not reach it. `lineage` says where the tokenizer came from and `chat_template` how a
+    conversation becomes a text; no id of a text hangs on them, so the content id leaves them out.
     """
 
     vocab: dict[int, bytes]
@@ -39,6 +40,7 @@ class TokenizerDefinition:
     pattern: Pattern = GPT2
     whole_words: bool = False
     lineage: dict[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
     _content_id: str | None = field(default=None, init=False, repr=False, compare=False)
     _is_sound: bool = field(default=False, init=False, repr=False, compare=False)
 

@@ -6,6 +6,7 @@ reading and writing files is `formats`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -17,8 +18,10 @@ import numpy.typing as npt
 
 from groundup.errors import TokenizerError
 from groundup.runtime import num_cores
+from groundup.tokenizer.chat_template import CHAT_TOKENS, CHATML, ChatTemplate
 from groundup.tokenizer.definition import TokenizerDefinition, assign_special_tokens
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
+from groundup.tokenizer.formats.parts import add_special_tokens
 from groundup.tokenizer.native import Encoder, as_array
 from groundup.tokenizer.patterns import GPT2, Pattern
 from groundup.tokenizer.reference import split_special_tokens
@@ -109,6 +112,18 @@ class Tokenizer:
         """
         write_definition(self.definition, path, format)
 
+    def with_chat(self, template: str = CHATML) -> Tokenizer:
+        """This tokenizer with a chat template, and with the special tokens of ChatML that it uses.
+
+        Ones that are missing are appended, so the vocabulary may grow.
+
+        template: how a conversation becomes a text, in Jinja.
+        """
+        ChatTemplate(template)
+        used = [text for text in CHAT_TOKENS if text in template]
+        definition = add_special_tokens(self.definition, used)
+        return Tokenizer.from_definition(dataclasses.replace(definition, chat_template=template))
+
     def _set_up(self, definition: TokenizerDefinition) -> None:
         definition.validate()
         self.definition = definition
@@ -131,6 +146,11 @@ class Tokenizer:
             raise TokenizerError(f"{error}; vocabulary and merges do not belong together") from None
         self.id_type = np.dtype(np.uint16 if self._encoder.id_bytes == 2 else np.uint32)
         """uint16 where the vocabulary allows, else uint32."""
+
+    @property
+    def chat_template(self) -> str | None:
+        """How a conversation becomes a text, in Jinja; None before `with_chat`."""
+        return self.definition.chat_template
 
     @property
     def id(self) -> str:

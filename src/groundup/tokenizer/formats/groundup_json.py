@@ -53,6 +53,9 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
         pattern=find_staged_pattern(tuple(stages)),
         whole_words=require(value, "whole_words", bool, path),
         lineage=require(value, "lineage", dict, path),
+        chat_template=(
+            require(value, "chat_template", str, path) if "chat_template" in value else None
+        ),
     )
     content_id = require(value, "content_id", str, path)
     if _checksum_holds(data):
@@ -77,6 +80,11 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
         "whole_words": _dump(definition.whole_words),
         "lineage": _dump(definition.lineage),
         "special_tokens": _dump_lines(definition.special_tokens),
+        **(
+            {"chat_template": _dump(definition.chat_template)}
+            if definition.chat_template is not None
+            else {}
+        ),
         "merges": _dump_lines(spell_merges(definition)),
         "vocabulary": _dump_lines(_spell_in_place(definition)),
     }

@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from groundup.errors import TokenizerError
-from groundup.files import write_text_atomic
+from groundup.files import write_json_atomic, write_text_atomic
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.parts import require, with_special_tokens
+from groundup.tokenizer.formats.parts import (
+    parse_json,
+    read_file,
+    require,
+    with_special_tokens,
+)
 from groundup.tokenizer.formats.spelled import (
     check_merges_are_spelled,
     read_spelled_merges,
@@ -28,6 +33,8 @@ from groundup.tokenizer.patterns import GPT2, Pattern, find_staged_pattern
 # These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats)
 # and another to Python's `regex`, so only published patterns may hold them.
 _DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<![\[\\])\^|\(\?P")
+
+_SETTINGS_NAME = "tokenizer_config.json"
 
 
 def recognise(value: dict[str, Any]) -> bool:
@@ -56,11 +63,12 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
         pattern=_read_pattern(value.get("pre_tokenizer"), path),
         whole_words=bool(model.get("ignore_merges", False)),
         lineage={"source": {"format": "huggingface", "file": path.name}},
+        chat_template=_read_chat_template(path.parent),
     ).validate()
 
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
-    """Write a tokenizer.json."""
+    """Write a tokenizer.json; a chat template goes into the tokenizer_config.json beside it."""
     vocabulary, merges = spell_vocab(definition, "Hugging Face"), spell_merges(definition)
     check_merges_are_spelled(merges, vocabulary, "Hugging Face")
     added_tokens = [
@@ -98,7 +106,44 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
         },
     }
     write_text_atomic(path, json.dumps(value, ensure_ascii=False, separators=(",\n", ": ")))
-    return [path]
+    if definition.chat_template is None:
+        return [path]
+    settings_path = path.parent / _SETTINGS_NAME
+    settings = _read_settings(settings_path) or {"tokenizer_class": "PreTrainedTokenizerFast"}
+    write_json_atomic(settings_path, {**settings, "chat_template": definition.chat_template})
+    return [path, settings_path]
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    return parse_json(read_file(path), path) if path.is_file() else {}
+
+
+def _read_chat_template(folder: Path) -> str | None:
+    """The template beside a tokenizer.json, in a file of its own or among the settings."""
+    settings = _read_settings(folder / _SETTINGS_NAME)
+    found = settings.get("chat_template")
+    if (path := folder / "chat_template.jinja").is_file():
+        found = read_file(path).decode("utf-8", "replace")
+    elif isinstance(found, list):
+        # Several by name, for tools or retrieval too; they call the plain one default.
+        by_name = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = by_name.get("default")
+    if found is None:
+        return None
+    value = {"chat_template": found}
+    return _with_roles(require(value, "chat_template", str, folder / _SETTINGS_NAME), settings)
+
+
+def _with_roles(template: str, settings: dict[str, Any]) -> str:
+    """The template with the texts of `bos_token` and its like set, where it names them."""
+    lines = ""
+    for role in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        text = settings.get(role)
+        text = text.get("content") if isinstance(text, dict) else text
+        named = re.search(rf"\b{role}\b", template) and not re.search(rf"set {role} ?=", template)
+        if named and isinstance(text, str):
+            lines += f"{{% set {role} = {json.dumps(text, ensure_ascii=False)} %}}\n"
+    return lines + template
 
 
 def _refuse(what: str, path: Path) -> TokenizerError:

@@ -1,0 +1,165 @@
+"""A conversation as one text: messages through a Jinja template, the form that Hugging Face uses.
+
+The template is data of the tokenizer, so whoever has the tokenizer renders the same text. It runs
+in Jinja's sandbox and sees the messages, `add_generation_prompt` and nothing else: no clock, no
+files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, cast
+
+from groundup.errors import DataError, TokenizerError
+
+if TYPE_CHECKING:
+    import jinja2
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+
+
+class Message(TypedDict):
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+CHATML = """\
+{% for message in messages %}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}
+"""
+"""The default template: ChatML. Blocks take their line ends with them."""
+
+CHAT_TOKENS = ("<|im_start|>", "<|im_end|>")
+"""The special tokens that the default template needs."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template in Jinja; a source that does not compile is a TokenizerError."""
+
+    source: str
+
+    def __post_init__(self) -> None:
+        _compile(self.source)
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        """The text of a conversation; one that the template refuses is a TokenizerError.
+
+        messages: the turns, the first one first.
+        add_generation_prompt: end with what begins an assistant's turn.
+        """
+        try:
+            return _compile(self.source).render(
+                messages=messages, add_generation_prompt=add_generation_prompt
+            )
+        # A template can fail as any program can: a wrong type, an unknown name, its own refusal.
+        except Exception as error:
+            raise TokenizerError(
+                f"the chat template does not render these {len(messages)} messages: {error}; "
+                f"change the messages or the template"
+            ) from None
+
+
+def check_messages(messages: Any, where: str) -> list[Message]:
+    """The messages with role and content alone; what is not a conversation is a DataError.
+
+    Content may also come as OpenAI's list of parts, if all of them are text.
+
+    messages: as read from JSON.
+    where: their place for an error, such as "line 3 of chats.jsonl".
+    """
+    if not isinstance(messages, list | tuple) or not messages:
+        raise DataError(
+            f"messages in {where} is {_excerpt(messages)}; it must be a list of at least one "
+            f'{{"role": …, "content": …}}'
+        )
+    return [
+        _check_message(message, f"message {n} of {where}") for n, message in enumerate(messages, 1)
+    ]
+
+
+def _check_message(message: Any, where: str) -> Message:
+    if not isinstance(message, dict):
+        raise DataError(
+            f'{where} is {_excerpt(message)}; it must be an object {{"role": …, "content": …}}'
+        )
+    role = message.get("role")
+    if role not in ROLES:
+        found = f"is {_excerpt(role)}" if "role" in message else "is missing"
+        raise DataError(f"role {found} in {where}; it must be one of {', '.join(ROLES)}")
+    content = message.get("content")
+    if isinstance(content, list) and all(map(_is_text_part, content)):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        found = f"is {_excerpt(content)}" if "content" in message else "is missing"
+        raise DataError(f"content {found} in {where}; it must be a string")
+    return {"role": cast(Role, role), "content": content}
+
+
+def _is_text_part(part: Any) -> bool:
+    return (
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    )
+
+
+def _excerpt(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> jinja2.Template:
+    import jinja2
+
+    try:
+        return _make_environment().from_string(source)
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = f" (line {line})" if line else ""
+        raise TokenizerError(
+            f"the chat template does not compile{where}: {error}; fix its Jinja"
+        ) from None
+
+
+def _make_environment() -> jinja2.Environment:
+    """What Hugging Face's templates expect to find, the clock apart."""
+    import jinja2.ext
+    import jinja2.sandbox
+
+    class Generation(jinja2.ext.Extension):
+        """`{% generation %}` marks the assistant's text and renders as what is inside."""
+
+        tags: set[str] = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = _raise_exception
+    environment.filters["tojson"] = _to_json
+    return environment
+
+
+def _raise_exception(message: str) -> NoReturn:
+    import jinja2
+
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    # Jinja's own filter escapes for HTML.
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

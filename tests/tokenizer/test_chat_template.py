@@ -1,0 +1,222 @@
+"""Chat templates: what transformers renders, refusals in one sentence, kept by every file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.errors import DataError, TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import (
+    CHAT_TOKENS,
+    CHATML,
+    ChatTemplate,
+    Message,
+    check_messages,
+)
+from groundup.tokenizer.reference import train_bpe_reference
+
+VOCAB, MERGES = train_bpe_reference("who is there? it is the cat. " * 3, 290)
+TOKENIZER = Tokenizer(VOCAB, MERGES, ["<|endoftext|>"])
+
+TALK: list[Message] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "Who is there?"},
+    {"role": "assistant", "content": "The cat."},
+]
+
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["system", "user", "assistant"]), "content": st.text()}
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+# What published templates use: roles by name, refusals, loop controls, marks for the answers.
+FANCY = """\
+{%- set bos_token = "<|endoftext|>" %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'system' and not loop.first %}
+        {{- raise_exception("only the first message may be a system's") }}
+    {%- endif %}
+    {%- if not message.content %}{% continue %}{% endif %}
+    {%- if message.role == 'assistant' %}
+        {% generation %}{{ message['content'] | trim }}<|end|>{% endgeneration %}
+    {%- else %}
+[{{ message.role | upper }}] {{ message | tojson }}
+    {%- endif %}
+{%- endfor %}
+{% if add_generation_prompt %}{{ '[ANSWER]' }}{% endif %}
+"""
+
+
+def test_the_default_template_is_chatml() -> None:
+    text = ChatTemplate(CHATML).render(TALK)
+    assert text == (
+        "<|im_start|>system\nBe short.<|im_end|>\n"
+        "<|im_start|>user\nWho is there?<|im_end|>\n"
+        "<|im_start|>assistant\nThe cat.<|im_end|>\n"
+    )
+    assert ChatTemplate(CHATML).render(TALK[:2], add_generation_prompt=True) == (
+        "<|im_start|>system\nBe short.<|im_end|>\n"
+        "<|im_start|>user\nWho is there?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("source", [CHATML, FANCY])
+@given(messages=MESSAGES, add_generation_prompt=st.booleans())
+def test_what_is_rendered_is_what_transformers_renders(
+    source: str, messages: list[Message], add_generation_prompt: bool
+) -> None:
+    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+    try:
+        theirs = utilities._compile_jinja_template(source).render(
+            messages=messages, add_generation_prompt=add_generation_prompt
+        )
+    except Exception as error:
+        with pytest.raises(TokenizerError, match=str(error)):
+            ChatTemplate(source).render(messages, add_generation_prompt)
+    else:
+        assert ChatTemplate(source).render(messages, add_generation_prompt) == theirs
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% for message in messages %}", "does not compile"),
+        ("\n{{ message.role | nonsense }}", r"\(line 2\): No filter named 'nonsense'"),
+        ("{% generation %}", "does not compile"),
+    ],
+)
+def test_a_template_that_does_not_compile_is_named(source: str, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        ChatTemplate(source)
+    with pytest.raises(TokenizerError, match=message):
+        TOKENIZER.with_chat(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[7].content }}",
+        "{{ 1 + messages }}",
+        "{{ raise_exception('no') }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ strftime_now('%Y') }}",
+    ],
+)
+def test_a_template_that_does_not_render_is_named(source: str) -> None:
+    with pytest.raises(TokenizerError, match="the chat template does not render these 3 messages"):
+        ChatTemplate(source).render(TALK)
+
+
+def test_messages_keep_role_and_content_alone() -> None:
+    parts = [{"type": "text", "text": "Who "}, {"type": "text", "text": "is there?"}]
+    given = [{"role": "user", "content": parts, "name": "Ada"}, dict(TALK[2])]
+    assert check_messages(given, "line 1") == TALK[1:]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "messages in line 1 is null"),
+        ([], r"messages in line 1 is \[\]"),
+        ("hello", "must be a list of at least one"),
+        (["hello"], 'message 1 of line 1 is "hello"'),
+        ([*TALK, {"content": "x"}], "role is missing in message 4 of line 1"),
+        ([{"role": "bot", "content": "x"}], 'role is "bot" in .* one of system, user, assistant'),
+        ([{"role": ["user"], "content": "x"}], r'role is \["user"\]'),
+        ([{"role": "user"}], "content is missing in message 1 of line 1"),
+        ([{"role": "user", "content": None}], "content is null"),
+        ([{"role": "user", "content": 7}], "content is 7 .* must be a string"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "must be a string"),
+    ],
+)
+def test_what_is_not_a_conversation_is_named(messages: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check_messages(messages, "line 1")
+
+
+def test_a_tokenizer_with_chat_gains_what_the_template_needs() -> None:
+    chat = TOKENIZER.with_chat()
+    assert chat.chat_template == CHATML
+    assert TOKENIZER.chat_template is None
+    assert chat.vocab_size == TOKENIZER.vocab_size + 2
+    assert [chat.special_tokens[text] for text in CHAT_TOKENS] == [
+        TOKENIZER.vocab_size,
+        TOKENIZER.vocab_size + 1,
+    ]
+    assert chat.with_chat().vocab_size == chat.vocab_size
+    plain = TOKENIZER.with_chat("{{ messages[0].content }}")
+    assert plain.special_tokens == TOKENIZER.special_tokens
+    assert plain.id == TOKENIZER.id
+
+
+@pytest.mark.parametrize("format", ["groundup", "huggingface"])
+def test_a_file_keeps_the_template(tmp_path: Path, format: Any) -> None:
+    chat = TOKENIZER.with_chat()
+    path = tmp_path / "tokenizer.json"
+    chat.save(path, format)
+    read = Tokenizer.load(path)
+    assert read.chat_template == CHATML
+    assert read.id == chat.id
+    text = ChatTemplate(CHATML).render(TALK)
+    assert read.encode(text) == chat.encode(text)
+    assert [id for id in read.encode(text) if id >= TOKENIZER.vocab_size] == [271, 272] * 3
+
+
+def test_a_file_without_a_template_is_as_it_always_was(tmp_path: Path) -> None:
+    for format in ("groundup", "huggingface"):
+        folder = tmp_path / format
+        folder.mkdir()
+        TOKENIZER.save(folder / "tokenizer.json", format)
+        assert [file.name for file in folder.iterdir()] == ["tokenizer.json"]
+        assert "chat_template" not in (folder / "tokenizer.json").read_text("utf-8")
+        assert Tokenizer.load(folder).id == TOKENIZER.id
+        assert Tokenizer.load(folder).chat_template is None
+
+
+def test_a_template_of_another_type_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    TOKENIZER.with_chat().save(path)
+    value = json.loads(path.read_text("utf-8")) | {"chat_template": 7}
+    path.write_text(json.dumps(value))
+    with pytest.raises(TokenizerError, match=r"'chat_template' in the tokenizer file .* is 7"):
+        Tokenizer.load(path)
+
+
+def test_huggingface_settings_keep_what_else_they_say(tmp_path: Path) -> None:
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"model_max_length": 512}')
+    TOKENIZER.with_chat().save(tmp_path / "tokenizer.json", "huggingface")
+    assert json.loads(settings.read_text()) == {"model_max_length": 512, "chat_template": CHATML}
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_huggingface_template_knows_the_texts_of_its_roles(tmp_path: Path, as_file: bool) -> None:
+    source = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+    settings: dict[str, Any] = {
+        "bos_token": {"content": "<s>", "special": True},
+        "eos_token": '</"s">',
+        "chat_template": [
+            {"name": "tool_use", "template": "no"},
+            {"name": "default", "template": source},
+        ],
+    }
+    TOKENIZER.save(tmp_path / "tokenizer.json", "huggingface")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if as_file:
+        (tmp_path / "chat_template.jinja").write_text(source)
+    read = Tokenizer.load(tmp_path)
+    assert read.chat_template is not None
+    assert ChatTemplate(read.chat_template).render(TALK) == '<s>Be short.</"s">'
+    # Read back from a file of ours or theirs it is the same, not one with its roles set twice.
+    read.save(tmp_path / "again.json", "huggingface")
+    assert Tokenizer.load(tmp_path / "again.json").chat_template == (read.chat_template)
