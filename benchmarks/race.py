@@ -31,11 +31,12 @@ import torch
 from torch import Tensor, nn
 
 from groundup.config import load_settings
+from groundup.data.shards import Shards
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters
 from groundup.runs.config import RunConfig, with_num_steps
 from groundup.tokenizer import Tokenizer
-from groundup.training.evaluation import Evaluator
+from groundup.training.evaluation import Evaluate
 from groundup.training.execution import resolve_device
 from groundup.training.loop import train
 from groundup.training.setup import RunData, build_evaluator, open_data
@@ -213,6 +214,7 @@ class _IndependentWindows:
     """Batches of windows that begin anywhere in the split, held on the device."""
 
     def __init__(self, data: RunData, config: RunConfig, device: torch.device) -> None:
+        assert isinstance(data.train, Shards)
         ids = data.train.read(0, data.train.num_ids).astype("int32")
         self._ids = torch.from_numpy(ids).to(device)
         self._offsets = torch.arange(config.model.context_length + 1, device=device)
@@ -240,7 +242,7 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _evaluate(evaluator: Evaluator, model: _Peer) -> Any:
+def _evaluate(evaluator: Evaluate, model: _Peer) -> Any:
     kind = model.output_weight.device.type
     half = functools.partial(torch.autocast, kind, torch.bfloat16, enabled=kind == "cuda")
     return evaluator(model, half)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import yaml
 from groundup.cli.main import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-GUIDES = ["training", "generation", "export", "planning", "experiments", "reports"]
+GUIDES = ["training", "tuning", "generation", "export", "planning", "experiments", "reports"]
 PAGES = ["README.md", "docs/quickstart.md", *(f"docs/guides/{name}.md" for name in GUIDES)]
 
 LEFT_OUT = {
@@ -44,6 +44,7 @@ LEFT_OUT_FLAG = "--minutes"
 # Flags that a command leaves at defaults too large for a test.
 ADDED: dict[str, dict[str, str]] = {
     "train": {"--device": "cpu", "--batch-size": "2"},
+    "tune": {"--device": "cpu", "--num-steps": "8", "--context-length": "200"},
     "generate": {"--max-tokens": "8"},
     "temperatures": {
         "--num-samples": "1",

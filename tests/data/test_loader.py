@@ -159,12 +159,12 @@ def test_micro_batches_are_the_batch_in_pieces() -> None:
     with loader.batches(0, 1) as batches:
         batch = next(batches)
     for pieces, num_pieces in [(batch.micro_batches(), 3), (batch.micro_batches(2), 6)]:
-        inputs, targets = zip(*pieces, strict=True)
+        inputs, targets = zip(*((one.inputs, one.targets) for one in pieces), strict=True)
         assert len(inputs) == num_pieces
         assert torch.equal(torch.cat(inputs), batch.inputs)
         assert torch.equal(torch.cat(targets), batch.targets)
-    ((inputs_whole, _),) = Batch(0, batch.inputs, batch.targets).micro_batches()
-    assert torch.equal(inputs_whole, batch.inputs)
+    (whole,) = Batch(0, batch.inputs, batch.targets).micro_batches()
+    assert torch.equal(whole.inputs, batch.inputs)
     for size in (5, 0):
         with pytest.raises(ConfigError, match=f"micro_batch_size {size} does not divide the 12"):
             batch.micro_batches(size)

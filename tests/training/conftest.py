@@ -1,5 +1,6 @@
 """A tiny corpus, its shards, and settings of runs that train in a moment."""
 
+import json
 import random
 import sys
 import types
@@ -97,6 +98,42 @@ def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> R
     torch.set_num_threads(1)
     train(config)
     return config
+
+
+@pytest.fixture(scope="session")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty conversations of one or two questions, with answers that follow from them."""
+    random_ = random.Random(1)
+    lines = []
+    for number in range(40):
+        name, colour, thing = map(random_.choice, (NAMES, COLOURS, THINGS))
+        turns = [f"{name} had a {colour} {thing}. What?", f"A {colour} {thing}.", "Who?", name]
+        turns = turns[: 2 if number % 3 else 4]
+        roles = ("user", "assistant") * 2
+        messages = [
+            {"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)
+        ]
+        lines.append(json.dumps({"messages": messages}))
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+@pytest.fixture
+def make_tuning(make_config: MakeConfig, finished: RunConfig, chats: Path) -> MakeConfig:
+    """`make_tuning("name", {"tuning.lora_rank": 2})`: a run that tunes the finished one."""
+
+    def make(name: str = "run", changes: dict[str, Any] | None = None) -> RunConfig:
+        tuning = {
+            "start_from": str(finished.run_folder),
+            "tuning.chats": [str(chats)],
+            "tuning.validation_fraction": 0.1,
+            "model.vocab_size": 304,
+            "model.context_length": 96,
+        }
+        return make_config(name, {**tuning, **(changes or {})})
+
+    return make
 
 
 class FakeRun:

@@ -187,6 +187,21 @@ def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int)
     assert_equal_runs(whole, killed)
 
 
+@pytest.mark.parametrize("lora_rank", [None, 2])
+def test_a_killed_tuning_run_resumes_exactly(
+    make_tuning: MakeConfig, lora_rank: int | None
+) -> None:
+    changes = {"num_steps": 8, "checkpoints.every_steps": 3, "tuning.lora_rank": lora_rank}
+    whole, killed = make_tuning("whole", changes), make_tuning("killed", changes)
+    train(whole)
+    trainer = Trainer(killed, resume=False, pause_seconds=0.01)
+    trainer.wait_for_step(5)
+    trainer.send(signal.SIGKILL)
+    assert trainer.end()[0] == -signal.SIGKILL
+    train(killed, resume=True)
+    assert_equal_runs(whole, killed)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_the_run_and_it_resumes_exactly(
     make_config: MakeConfig, number: signal.Signals

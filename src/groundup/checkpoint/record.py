@@ -17,6 +17,7 @@ from groundup.checkpoint.state_tree import load_tree, unpack
 from groundup.checkpoint.weights import load_weights, read_shapes
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
+from groundup.nn.adapters import merge_adapters, without_adapters
 
 FORMAT = "groundup-checkpoint"
 VERSION = 1
@@ -62,12 +63,16 @@ class Checkpoint:
     state: dict[str, Any]
 
     def model_state(self) -> dict[str, Tensor]:
-        """The weights, on the CPU."""
+        """The weights, on the CPU, adapters merged into them."""
+        return merge_adapters(self.adapted_state())
+
+    def adapted_state(self) -> dict[str, Tensor]:
+        """The weights as they were trained: adapters, if there are any, beside frozen ones."""
         return load_weights(self.path / MODEL_NAME)
 
     def model_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the weights, of which none is read."""
-        return read_shapes(self.path / MODEL_NAME)
+        return without_adapters(read_shapes(self.path / MODEL_NAME))
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""

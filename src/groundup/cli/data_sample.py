@@ -1,49 +1,58 @@
-"""`groundup data sample`: the built-in corpus of little stories."""
+"""`groundup data sample`: the built-in corpus of little stories, and dialogues about them."""
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from groundup.errors import ConfigError
+
+_MEGABYTES = {"stories": 20.0, "dialogues": 0.7}
+_FILES = {"stories": "stories.txt", "dialogues": "dialogues.jsonl"}
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Write the built-in corpus: little stories, as many as you ask for."""
+    """Write the built-in corpus: little stories, or dialogues, as many as you ask for."""
 
-    megabytes: float = 20.0
-    """How much text, in millions of bytes; the last story is not cut."""
+    kind: Literal["stories", "dialogues"] = "stories"
+    """Stories to train a model on, or questions and answers to tune it with (groundup tune)."""
+
+    megabytes: float | None = None
+    """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.7 of
+    dialogues."""
 
     seed: int = 0
     """The same seed gives the same stories."""
 
-    out: Path = Path("stories.txt")
-    """The file to write."""
+    out: Path | None = None
+    """The file to write; stories.txt or dialogues.jsonl if not given."""
 
 
 def run(arguments: Arguments) -> None:
     """Write the file and say what is in it."""
     from groundup.cli.progress import progress_bar
-    from groundup.data.samples import write_sample_corpus
+    from groundup.data.samples import write_sample_corpus, write_sample_dialogues
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of
 
-    if not 0 < arguments.megabytes < float("inf"):
-        raise ConfigError(f"--megabytes {arguments.megabytes:g} must be more than 0")
-    free = shutil.disk_usage(_nearest_folder(arguments.out)).free
-    if arguments.megabytes > free / 1e6:
+    kind = arguments.kind
+    out = arguments.out or Path(_FILES[kind])
+    megabytes = _MEGABYTES[kind] if arguments.megabytes is None else arguments.megabytes
+    if not 0 < megabytes < float("inf"):
+        raise ConfigError(f"--megabytes {megabytes:g} must be more than 0")
+    free = shutil.disk_usage(_nearest_folder(out)).free
+    if megabytes > free / 1e6:
         raise ConfigError(
-            f"--megabytes {arguments.megabytes:g} is more than the {show_bytes(free)} that are "
-            f"free at {arguments.out}"
+            f"--megabytes {megabytes:g} is more than the {show_bytes(free)} that are free at {out}"
         )
-    if arguments.out.is_dir():
-        raise ConfigError(f"--out {arguments.out} is a folder; name the text file to write")
-    with progress_bar("writing stories") as progress:
-        corpus = write_sample_corpus(
-            arguments.out, arguments.megabytes, arguments.seed, progress=progress
-        )
-    size = show_bytes(corpus.num_bytes)
-    print(f"wrote {arguments.out}: {count_of(corpus.num_stories, 'story', 'stories')}, {size}")
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name the text file to write")
+    write = write_sample_corpus if kind == "stories" else write_sample_dialogues
+    with progress_bar(f"writing {kind}") as progress:
+        corpus = write(out, megabytes, arguments.seed, progress=progress)
+    one = {"stories": "story", "dialogues": "dialogue"}[kind]
+    print(f"wrote {out}: {count_of(corpus.num_texts, one, kind)}, {show_bytes(corpus.num_bytes)}")
 
 
 def _nearest_folder(path: Path) -> Path:

@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> None:
         folder,
         config,
         checkpoint=checkpoint,
-        shards_folder=arguments.shards or shards_of(folder, config),
+        shards_folder=arguments.shards,
         split=arguments.split,
         whole=arguments.whole,
     )
@@ -90,10 +90,7 @@ def shards_of(folder: Path, config: "RunConfig") -> Path:
     from groundup.data.shards import content_id, read_index
     from groundup.runs.folder import RunFolder
 
-    shards, parts = config.data.shards, folder.absolute().parts
-    num_own = len(config.run_folder.parts)
-    if parts[-num_own:] == config.run_folder.parts:
-        shards = Path(*parts[:-num_own]) / shards
+    shards = _from_where_it_started(config.data.shards, folder, config)
     if not shards.exists():
         return config.data.shards
     trained = RunFolder(folder).read_environment().get("data")
@@ -104,12 +101,27 @@ def shards_of(folder: Path, config: "RunConfig") -> Path:
     return shards
 
 
+def with_chats_of(folder: Path, config: "RunConfig") -> "RunConfig":
+    """The settings of a tuned run, with its conversations found as `shards_of` finds shards."""
+    chats = [_from_where_it_started(path, folder, config) for path in config.tuning.chats]
+    found = tuple(
+        new if new.exists() else old for new, old in zip(chats, config.tuning.chats, strict=True)
+    )
+    return config.model_copy(update={"tuning": config.tuning.model_copy(update={"chats": found})})
+
+
+def _from_where_it_started(path: Path, folder: Path, config: "RunConfig") -> Path:
+    parts, num_own = folder.absolute().parts, len(config.run_folder.parts)
+    is_known = parts[-num_own:] == config.run_folder.parts
+    return Path(*parts[:-num_own]) / path if is_known else path
+
+
 def measure_run(
     folder: Path,
     config: "RunConfig",
     *,
     checkpoint: Literal["newest", "best"] | int = "newest",
-    shards_folder: Path,
+    shards_folder: Path | None = None,
     split: str = "validation",
     whole: bool = False,
 ) -> "tuple[int | None, Evaluation]":
@@ -118,7 +130,7 @@ def measure_run(
     folder: the run.
     config: its settings, with the device and the precision to evaluate in.
     checkpoint: which one: newest, best, or a step.
-    shards_folder: the shards to evaluate on.
+    shards_folder: the shards to evaluate on; the run's own data if None.
     split: a split of them.
     whole: use every token of the split, else the windows of the run's own evaluations.
     """
@@ -135,6 +147,21 @@ def measure_run(
     config = resolve_device(config)
     language_model = LanguageModel.load(folder, checkpoint, device=config.device)
     tokenizer = language_model.tokenizer
+    options: dict[str, Any] = {
+        "batch_size": config.evaluation.batch_size or sequences_to_evaluate(config),
+        "autocast": lambda: autocast(config),
+    }
+    num_windows = None if whole else config.evaluation.num_windows
+    if config.tuning.chats and shards_folder is None:
+        from groundup.training.tuning import evaluate_answers
+
+        found = with_chats_of(folder, config)
+        with switches(config):
+            evaluation = evaluate_answers(
+                found, language_model.model, tokenizer, split=split, num_rows=num_windows, **options
+            )
+        return language_model.step, evaluation
+    shards_folder = shards_folder or shards_of(folder, config)
     shards = open_shards(shards_folder, split, tokenizer)
     if len(shards) < 2:
         raise DataError(
@@ -146,9 +173,8 @@ def measure_run(
             language_model.model,
             shards,
             tokenizer,
-            num_windows=None if whole else config.evaluation.num_windows,
-            batch_size=config.evaluation.batch_size or sequences_to_evaluate(config),
-            autocast=lambda: autocast(config),
+            num_windows=num_windows,
+            **options,
         )
     return language_model.step, evaluation
 

@@ -75,7 +75,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
     runs_folder = Path(value_of("--runs-folder", argv) or in_file.get("runs_folder", RUNS_FOLDER))
-    found = {} if source is None else _settings_from(Path(source), runs_folder)
+    found = {} if source is None else settings_from(Path(source), runs_folder)
     shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
     index = None if "model.vocab_size" in found else _index_of(Path(str(shards)))
     if index is not None:
@@ -109,7 +109,7 @@ def run(arguments: Arguments, started: float | None = None) -> int:
             progress=progress,
             budget=budget,
         )
-    _print_summary(summary)
+    print_summary(summary)
     if summary.stopped_by is None:
         return 0
     return 128 + signal.Signals[summary.stopped_by]
@@ -201,8 +201,11 @@ def _number(text: str | None) -> float | None:
     return None
 
 
-def _settings_from(source: Path, runs_folder: Path) -> dict[str, Any]:
-    """What a run takes over from the run in `source`."""
+def settings_from(source: Path, runs_folder: Path = RUNS_FOLDER) -> dict[str, Any]:
+    """What a run takes over from the run or export in `source`, by dotted name.
+
+    runs_folder: where an export is imported to.
+    """
     run = RunFolder(source)
     if not run.has_run() and (source / "config.json").is_file():
         run = _imported(source, runs_folder)
@@ -241,7 +244,8 @@ def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     return run.config_file if run.has_run() else None
 
 
-def _print_summary(summary: "TrainSummary") -> None:
+def print_summary(summary: "TrainSummary") -> None:
+    """Print how a run ended, as a table."""
     from groundup.cli.tables import print_results
     from groundup.runtime import format_duration
 

@@ -24,6 +24,7 @@ VERBS = {
         Verb("quickstart", "walk from a built-in corpus to a model of little stories"),
         Verb("plan", "know the cost first: parameters, FLOP, memory, time, price"),
         Verb("train", "train a model on shards, or resume a run"),
+        Verb("tune", "tune a trained model on conversations, so that it answers"),
         Verb("evaluate", "evaluate a trained model: loss, perplexity, bits per byte"),
         Verb("generate", "generate text with a trained model, streamed token by token"),
         Verb("serve", "serve a model: an API, a playground, learning curves"),

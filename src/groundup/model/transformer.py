@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.config import load_settings
@@ -126,20 +126,23 @@ class TransformerLM(nn.Module):
         ids: Int[Tensor, "... seq"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
+        mask: Bool[Tensor, "... seq seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """What the output layer sees: the last block's vectors, normalized.
 
         token_positions, cache: as in `forward`.
+        mask: True where a token may attend to another; to all before it without a mask.
         """
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
+        masked = {} if mask is None else {"mask": mask}
         first = x = _in_autocast_dtype(self.embed(ids))
         for index, block in enumerate(self.blocks):
             x = self.block_input(index, x, first)
-            x = block(x, token_positions, None if cache is None else cache.layer(index))
+            x = block(x, token_positions, None if cache is None else cache.layer(index), **masked)
         normalized: Tensor = self.final_norm(x)
         return normalized
 

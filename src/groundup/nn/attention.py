@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice
@@ -85,23 +85,30 @@ class MultiHeadSelfAttention(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
+        mask: Bool[Tensor, "... seq seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """token_positions: by default 0, 1, … along the sequence.
         cache: gets the new keys and values at their positions, which must be given; a query at
             position p then attends to the keys 0 to p of its row there.
+        mask: True where a query may attend to a key of the same row; causal without it, and no use
+            together with a cache.
         """
-        y: Tensor = self.output(self._mixed_values(x, token_positions, cache))
+        y: Tensor = self.output(self._mixed_values(x, token_positions, cache, mask))
         return y
 
     def _mixed_values(
-        self, x: Tensor, token_positions: Tensor | None, cache: LayerCache | None
+        self,
+        x: Tensor,
+        token_positions: Tensor | None,
+        cache: LayerCache | None,
+        mask: Tensor | None,
     ) -> Tensor:
         if cache is not None and token_positions is None:
             raise ConfigError("a cache needs token_positions: where its new keys belong")
         projections = (self.query, self.key, self.value)
         if self.kernels == "fused":
             packed = packed_linear(x, projections)
-            if token_positions is None and self._can_stay_packed(packed):
+            if token_positions is None and mask is None and self._can_stay_packed(packed):
                 return self._attend_packed(packed)
             sizes = [projection.out_features for projection in projections]
             projected = torch.split(packed, sizes, dim=-1)
@@ -117,7 +124,7 @@ class MultiHeadSelfAttention(nn.Module):
             # One row of positions serves all heads.
             positions = None if token_positions is None else token_positions.unsqueeze(-2)
             query, key = self.rope(query, positions), self.rope(key, positions)
-        mask = None
+        mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
         if cache is not None and token_positions is not None:
             cache.write(key, value, token_positions)
             key, value = cache.keys, cache.values

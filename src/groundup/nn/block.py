@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.nn.attention import MultiHeadSelfAttention
@@ -70,17 +70,18 @@ class TransformerBlock(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
+        mask: Bool[Tensor, "... seq seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """The block's output for x; token_positions and cache as in `MultiHeadSelfAttention`."""
+        """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
         if self.norm == "pre":
-            attended = self.attention(self.attention_norm(x), token_positions, cache)
+            attended = self.attention(self.attention_norm(x), token_positions, cache, mask)
             x, normal = self.feed_forward_norm.of_sum(x, attended)
             x = x + self.feed_forward(normal)
         elif self.norm == "post":
-            x = self.attention_norm(x + self.attention(x, token_positions, cache))
+            x = self.attention_norm(x + self.attention(x, token_positions, cache, mask))
             x = self.feed_forward_norm(x + self.feed_forward(x))
         else:
-            x = x + self.attention(x, token_positions, cache)
+            x = x + self.attention(x, token_positions, cache, mask)
             x = x + self.feed_forward(x)
         return x
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -50,6 +50,16 @@ def scaled_dot_product_attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     return softmax(scores, dim=-1) @ value
+
+
+def sequence_mask(token_positions: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
+    """Which keys each query sees where several sequences stand in one row: those of its own
+    sequence up to itself.
+
+    token_positions: counted from 0 in each sequence, so that a 0 begins the next one.
+    """
+    sequence = (token_positions == 0).cumsum(-1)
+    return (sequence.unsqueeze(-1) == sequence.unsqueeze(-2)).tril()
 
 
 def fused_attention(

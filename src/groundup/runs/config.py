@@ -38,6 +38,25 @@ class DataConfig(Settings):
     """Hash every shard before the first step; without it only sizes and ids are compared."""
 
 
+class TuningConfig(Settings):
+    """Supervised tuning, as groundup tune does it: the answers of conversations are learned."""
+
+    chats: tuple[Path, ...] = ()
+    """Files of conversations, which take the place of the shards: JSON lines with messages, or with
+    a prompt and its completion."""
+
+    template: Path | None = None
+    """A file with the chat template in Jinja; the tokenizer's own, or ChatML, if not given."""
+
+    validation_fraction: float = Field(0.05, ge=0, le=0.5)
+    """The fraction of the conversations that is held out for validation, one at least; none if
+    0."""
+
+    lora_rank: int | None = Field(None, ge=1, le=2**16)
+    """Learn low-rank adapters of this rank beside frozen weights, and the rows of the special
+    tokens; all weights learn if not given."""
+
+
 class EvaluationConfig(Settings):
     """How the run is measured on the validation split; always once more at the end."""
 
@@ -173,6 +192,7 @@ class RunConfig(Settings):
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
+    tuning: TuningConfig = TuningConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -207,6 +227,14 @@ class RunConfig(Settings):
             raise ValueError(
                 f"batch_size {self.batch_size} cannot be cut into micro-batches of "
                 f"micro_batch_size {self.micro_batch_size}: choose a divisor of batch_size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tuning(self) -> "RunConfig":
+        if self.tuning.lora_rank is not None and self.start_from is None:
+            raise ValueError(
+                "tuning.lora_rank adapts the weights of another run: set start_from to its folder"
             )
         return self
 

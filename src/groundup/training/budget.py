@@ -25,6 +25,7 @@ from groundup.data.batches.loader import Batch, BatchLoader
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.model.config import ModelConfig
+from groundup.nn.adapters import adapted_state
 from groundup.planner import (
     Accelerator,
     Execution,
@@ -228,7 +229,7 @@ def _measure_costs(
     state, checkpoints = rehearsal.state, CheckpointFolder(scratch)
 
     def save() -> None:
-        weights, moments = state.model.state_dict(), state.optimizer.state_dict()
+        weights, moments = adapted_state(state.model), state.optimizer.state_dict()
         checkpoints.save(0, weights, moments, state.counters())
         # A run drops an old one for each new one.
         shutil.rmtree(scratch)

@@ -81,7 +81,7 @@ def check_saved(file: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def describe_environment(
-    config: RunConfig, data: DataIds, end_id: int, peak_flops_per_second: float | None
+    config: RunConfig, data: DataIds, end_id: int | None, peak_flops_per_second: float | None
 ) -> dict[str, Any]:
     """Everything that decides a run besides its settings, as environment.json holds it."""
     return {

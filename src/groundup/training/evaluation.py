@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,16 @@ class Evaluation:
         loss = nats / num_tokens
         bits_per_byte = nats / math.log(2) / num_bytes if num_bytes else None
         return cls(loss, perplexity(loss), bits_per_byte, num_tokens)
+
+
+class Evaluate(Protocol):
+    """What measures a model on the same data each time it is asked."""
+
+    def __call__(
+        self, model: TransformerLM, autocast: Callable[[], AbstractContextManager[Any]] = ...
+    ) -> Evaluation:
+        """The forward passes run within `autocast()`."""
+        ...
 
 
 class Evaluator:

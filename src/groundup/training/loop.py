@@ -9,6 +9,7 @@ import datetime
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from groundup.training.execution import autocast, resolve, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import Meter, MetricsWriter, learning_rate_of
 from groundup.training.saving import Saver
-from groundup.training.setup import OpenRun, open_run
+from groundup.training.setup import OpenRun, RunData, open_run
 from groundup.training.signals import StopRequest
 from groundup.training.step import QueuedStep, choose_step
 from groundup.training.timetable import Timetable
@@ -75,6 +76,7 @@ def train(
     progress: Progress | None = None,
     stop_after: int | None = None,
     budget: TimeBudget | None = None,
+    choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
@@ -84,6 +86,7 @@ def train(
     progress: is told (steps done, all steps) after every step.
     stop_after: ends the run at that step as a signal would: saved, to be resumed.
     budget: num_steps becomes what fits into that time on this machine.
+    choose_length: gives a new run its number of steps once its data are known.
     """
     if config.name is None:
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -101,7 +104,6 @@ def train(
         record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
-        choose_length = None
         if budget is not None:
             choose_length = functools.partial(
                 fit_into_budget, folder=folder.path, budget=budget, write_sample=write_sample
@@ -112,6 +114,7 @@ def train(
             resume=resume,
             allow_changes=allow_changes,
             choose_length=choose_length,
+            is_timed=budget is not None,
         )
         record.takes_errors = True
         for tracker in run.trackers:

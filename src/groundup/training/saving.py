@@ -9,6 +9,7 @@ from typing import Any
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.errors import GroundupError
+from groundup.nn.adapters import adapted_state
 from groundup.training.metrics import MetricsWriter
 from groundup.training.state import TrainingState
 
@@ -41,7 +42,7 @@ class Saver:
             self._metrics.sync()
             self._checkpoints.save(
                 step,
-                state.model.state_dict(),
+                adapted_state(state.model),
                 state.optimizer.state_dict(),
                 {**state.counters(), "settings": self._settings},
                 metric,

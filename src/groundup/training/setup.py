@@ -10,6 +10,7 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
 from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.chats.packing import PackedRows, ShuffledRows
 from groundup.data.shards import (
     DataIds,
     Shards,
@@ -43,7 +44,7 @@ from groundup.training.changes import (
     describe_environment,
     note_resume,
 )
-from groundup.training.evaluation import Evaluator
+from groundup.training.evaluation import Evaluate, Evaluator
 from groundup.training.execution import (
     compile_model,
     describe_kernels,
@@ -56,18 +57,29 @@ from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker, open_trackers
+from groundup.training.tuning import (
+    ConversationEvaluator,
+    adapt,
+    open_conversations,
+    with_template,
+)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run reads: checked shards, and the tokenizer they were made with."""
+    """What a run reads: checked shards, or conversations in rows, and their tokenizer."""
 
     tokenizer: Tokenizer
-    train: Shards
-    validation: Shards | None
+    train: Shards | PackedRows
+    validation: Shards | PackedRows | None
     ids: DataIds
+
+    @property
+    def end_id(self) -> int | None:
+        """The id behind every document of shards."""
+        return self.train.index.end.id if isinstance(self.train, Shards) else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,7 @@ class OpenRun:
     state: TrainingState
     tokenizer: Tokenizer
     loader: BatchLoader
-    evaluator: Evaluator | None
+    evaluator: Evaluate | None
     trackers: list[Tracker]
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
@@ -93,11 +105,13 @@ def open_run(
     resume: bool,
     allow_changes: bool,
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
+    is_timed: bool = False,
 ) -> OpenRun:
     """Check everything that can be checked before the first step, and build the parts.
 
     The folder must have been claimed. Nothing in it changes before all checks have passed.
-    `choose_length` gives a new run its number of steps once its data are known.
+    `choose_length` gives a new run its number of steps once its data are known; where it has timed
+    them (`is_timed`), the plan guesses no time.
     """
     # It takes a moment on a CPU, which must not come after the steps of a run were timed.
     peak = find_peak(config)
@@ -111,10 +125,12 @@ def open_run(
         )
     # A run that has begun carries its own copy.
     tokenizer = Tokenizer.load(folder.tokenizer_file if resume else config.data.tokenizer)
+    if config.tuning.chats and not resume:
+        tokenizer = with_template(tokenizer, config.tuning.template)
     data = open_data(config, tokenizer)
     if choose_length is not None:
         config = choose_length(config, data)
-    environment = describe_environment(config, data.ids, data.train.index.end.id, peak)
+    environment = describe_environment(config, data.ids, data.end_id, peak)
     if resume:
         environment = note_resume(environment, folder, allow_changes=allow_changes)
     checkpoints = CheckpointFolder(
@@ -130,15 +146,16 @@ def open_run(
     if config.start_from is not None and checkpoint is None:
         start = Start.open(config.start_from, config.model, tokenizer)
         environment["start_from"] = start.lineage()
+        if config.tuning.chats:
+            environment |= start.special_ids()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
-    state = build_state(config)
+    state = build_state(config, tokenizer, start)
     if checkpoint is not None:
         state.restore(checkpoint)
         if evaluator is None:
             # What the checkpoint measured on a split that is gone is not this run's standing.
             state.validation_loss = state.bits_per_byte = None
     elif start is not None:
-        start.load_into(state.model)
         _log.info("begins with the weights of %s", start.checkpoint.path)
     trackers = open_trackers(config, folder.path)
     if resume:
@@ -146,7 +163,7 @@ def open_run(
         _go_back(config, folder, checkpoint, state, changes)
     else:
         folder.begin(config, tokenizer, environment)
-    _log_plan(config, data, state, is_timed=choose_length is not None)
+    _log_plan(config, data, state, is_timed=is_timed)
     return OpenRun(
         config,
         folder,
@@ -162,6 +179,8 @@ def open_run(
 
 def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
     """Open the shards, checked against their index, the tokenizer and the model's vocabulary."""
+    if config.tuning.chats:
+        return RunData(tokenizer, *open_conversations(config, tokenizer))
     folder = config.data.shards
     index = read_index(folder)
     train = open_shards(folder, "train", tokenizer, index)
@@ -178,12 +197,25 @@ def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
     return RunData(tokenizer, train, validation, ids)
 
 
-def build_state(config: RunConfig) -> TrainingState:
-    """A model with its first weights, on the run's device, and its optimizer."""
+def build_state(
+    config: RunConfig, tokenizer: Tokenizer | None = None, start: Start | None = None
+) -> TrainingState:
+    """A model with its first weights, on the run's device, and its optimizer.
+
+    config: of the run.
+    tokenizer: whose special tokens learn beside adapters.
+    start: where the first weights come from, if not from the seed.
+    """
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
-    model = TransformerLM.from_config(config.model, device="cpu").to(torch.device(config.device))
+    model = TransformerLM.from_config(config.model, device="cpu")
+    if start is not None:
+        start.load_into(model)
+    if config.tuning.lora_rank is not None:
+        special = () if tokenizer is None else sorted(tokenizer.special_tokens.values())
+        adapt(model, config.tuning.lora_rank, special)
+    model = model.to(torch.device(config.device))
     compile_model(model, config)
     optimizer = build_optimizer(model, config.optimizer, config.num_steps)
     if config.device.startswith("cuda"):
@@ -194,19 +226,30 @@ def build_state(config: RunConfig) -> TrainingState:
     return TrainingState(model, optimizer, config.tokens_per_step)
 
 
-def build_loader(config: RunConfig, shards: Shards) -> BatchLoader:
+def build_loader(config: RunConfig, rows: Shards | PackedRows) -> BatchLoader:
     """The batches of every step, in the order that the settings ask for."""
-    kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
-    order: SampleOrder = kind(shards.num_ids, config.model.context_length, config.seed)
+    order: SampleOrder
+    if isinstance(rows, PackedRows):
+        order = ShuffledRows(rows, config.seed)
+    else:
+        kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
+        order = kind(rows.num_ids, config.model.context_length, config.seed)
     return BatchLoader(
-        shards, order, config.batch_size, config.micro_batch, torch.device(config.device)
+        rows, order, config.batch_size, config.micro_batch, torch.device(config.device)
     )
 
 
-def build_evaluator(config: RunConfig, data: RunData) -> Evaluator | None:
+def build_evaluator(config: RunConfig, data: RunData) -> Evaluate | None:
     """The fixed windows of the validation split; None without such a split."""
     if data.validation is None:
         return None
+    if isinstance(data.validation, PackedRows):
+        return ConversationEvaluator(
+            data.validation,
+            data.tokenizer,
+            config.evaluation.num_windows,
+            config.evaluation.batch_size or config.sequences_in_memory,
+        )
     return Evaluator(
         data.validation,
         data.tokenizer,
@@ -276,7 +319,8 @@ def _go_back(
 
 def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
-    _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
+    order = "" if config.tuning.chats else f", order {config.data.order}"
+    _log.info("data in %s: %s%s", data.ids.folder, ", ".join(splits), order)
     vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
     if vocab_size > num_tokens:
         _log.info(

@@ -35,6 +35,8 @@ class Start:
     folder: RunFolder
     config: ModelConfig
     checkpoint: Checkpoint
+    new_ids: tuple[int, ...]
+    """The tokens that its tokenizer does not have."""
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], config: ModelConfig, tokenizer: Tokenizer) -> Start:
@@ -50,13 +52,15 @@ class Start:
             raise ConfigError(f"{path} is not a run folder: start from one with a config.yaml")
         source = folder.read_config().model
         _check_settings(path, source, config)
-        _check_tokenizer(path, Tokenizer.load(folder.tokenizer_file), tokenizer)
+        known = Tokenizer.load(folder.tokenizer_file)
+        _check_tokenizer(path, known, tokenizer)
         checkpoints = CheckpointFolder(folder.checkpoints)
         if not checkpoints.steps():
             raise CheckpointError(f"{path} has no checkpoint yet: train until one is written")
         checkpoint = checkpoints.newest()
         check_shapes(weight_shapes(source), checkpoint.model_shapes())
-        return cls(folder, source, checkpoint)
+        new_ids = tuple(sorted(tokenizer.vocab.keys() - known.vocab.keys()))
+        return cls(folder, source, checkpoint, new_ids)
 
     def lineage(self) -> dict[str, Any]:
         """For environment.json: which weights these are."""
@@ -66,13 +70,23 @@ class Start:
             "weights": hash_file(self.checkpoint.path / "model.safetensors"),
         }
 
+    def special_ids(self) -> dict[str, Any]:
+        """For environment.json: the ids that begin and end its texts, where it says so."""
+        found = self.folder.read_environment()
+        imported = found.get("imported")
+        found = imported if isinstance(imported, dict) else found
+        return {name: found[name] for name in ("special_ids", "end_id") if name in found}
+
     @torch.no_grad()
     def load_into(self, model: TransformerLM) -> None:
-        """Copy the weights; rows of ids that the checkpoint does not have stay as they are."""
+        """Copy the weights. New tokens begin as the mean of the others: one that nobody knows yet
+        is an average token. Rows of ids that no token has stay as they are."""
         own: dict[str, Tensor] = model.state_dict()
         for name, weight in self.checkpoint.model_state().items():
             target = own[name]
             target[: len(weight)].copy_(weight)
+            if name in ("token_embedding.weight", "lm_head.weight") and self.new_ids:
+                target[list(self.new_ids)] = weight.mean(0).to(target)
 
 
 def _check_settings(path: str | os.PathLike[str], source: ModelConfig, config: ModelConfig) -> None:

@@ -18,6 +18,7 @@ from groundup.checkpoint import (
 )
 from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
+from groundup.nn.adapters import with_torch_names
 from groundup.optim.base import Optimizer
 
 _METRICS = ("loss", "validation_loss", "bits_per_byte", "best_validation_loss")
@@ -91,7 +92,7 @@ class TrainingState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what the checkpoint was made of."""
-        restore_model(self.model, checkpoint.model_state())
+        restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
         groups = self.optimizer.param_groups
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
         restore_optimizer(self.optimizer, checkpoint.optimizer_state())

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from groundup.data.batches.loader import Batch
 from groundup.model import TransformerLM
+from groundup.nn.functional import sequence_mask
+from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.optim.base import Optimizer
 from groundup.optim.build import set_learning_rates
 from groundup.optim.clipping import clip_scale, gradient_norm
@@ -72,8 +74,10 @@ def choose_step(
         "z_loss": config.z_loss,
         "autocast": functools.partial(run_autocast, config),
     }
-    # SGD's learning rate depends on a count that the host keeps.
-    can_record = config.device.startswith("cuda") and config.optimizer.name != "sgd"
+    # SGD's learning rate depends on a count that the host keeps, and conversations have as many
+    # targets as there are answers: a recorded step has one shape.
+    is_fixed = config.optimizer.name != "sgd" and not config.tuning.chats
+    can_record = config.device.startswith("cuda") and is_fixed
     take: Callable[[Batch], QueuedStep] = (
         GraphedStep(model, optimizer, **options)
         if config.cuda_graph and can_record
@@ -126,11 +130,11 @@ def compute_step(
     z_loss: the weight of the squared logsumexp in the loss.
     autocast: what the forward passes run within.
     """
-    num_tokens = batch.targets.numel()
+    num_tokens = count_targets(batch)
     loss = torch.zeros((), device=batch.targets.device)
-    for inputs, targets in batch.micro_batches():
+    for micro_batch in batch.micro_batches():
         with autocast():
-            part = model.loss(inputs, targets, z_loss, reduction="sum") / num_tokens
+            part = summed_loss(model, micro_batch, z_loss) / num_tokens
         part.backward()  # type: ignore[no-untyped-call]
         loss += part.detach()
     norm = gradient_norm(model.parameters())
@@ -139,6 +143,35 @@ def compute_step(
     optimizer.step(gradient_scale=scale, skip=is_bad)
     optimizer.zero_grad(set_to_none=True)
     return torch.stack([loss, norm, is_bad.float()])
+
+
+def summed_loss(model: TransformerLM, batch: Batch, z_loss: float = 0.0) -> Tensor:
+    """The sum of the losses of all targets; in rows of several sequences, of those that count.
+
+    There no token attends to another sequence, and the output layer sees only what is to be
+    learned.
+
+    model: what predicts.
+    batch: inputs, targets and, for rows of several sequences, positions.
+    z_loss: as in `TransformerLM.loss`.
+    """
+    if batch.positions is None:
+        return model.loss(batch.inputs, batch.targets, z_loss, reduction="sum")
+    hidden = model.hidden(batch.inputs, batch.positions, mask=sequence_mask(batch.positions))
+    is_learned = batch.targets >= 0
+    return linear_cross_entropy(
+        hidden[is_learned],
+        model.output_weight,
+        batch.targets[is_learned],
+        soft_cap=model.config.logit_soft_cap,
+        z_loss=z_loss,
+        reduction="sum",
+    )
+
+
+def count_targets(batch: Batch) -> int | Tensor:
+    """How many targets `summed_loss` sums over."""
+    return batch.targets.numel() if batch.positions is None else (batch.targets >= 0).sum()
 
 
 class GraphedStep:

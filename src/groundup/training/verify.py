@@ -149,7 +149,7 @@ def _newest_values(folder: RunFolder) -> dict[str, Any]:
     left_out = {*MEASURED, "settings"}
     parts = {
         "step": checkpoint.step,
-        "model": checkpoint.model_state(),
+        "model": checkpoint.adapted_state(),
         "optimizer": checkpoint.optimizer_state(),
         "state": {name: value for name, value in checkpoint.state.items() if name not in left_out},
     }

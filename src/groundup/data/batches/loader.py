@@ -8,18 +8,17 @@ import contextlib
 import itertools
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from groundup.data.batches.order import SampleOrder, Starts, batch_samples
 from groundup.data.batches.transfer import Sent, Transfer, transfer_to, with_index
 from groundup.data.batches.windows import Ids, WindowReader
+from groundup.data.chats.packing import PackedRows
 from groundup.data.pipeline import read_ahead
 from groundup.errors import ConfigError, DataError
 
@@ -44,26 +43,40 @@ def get_batch(
     pin_memory = torch.device(device).type == "cuda" and torch.cuda.is_available()
     shape = (2, batch_size, context_length)
     pair = torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=pin_memory)
-    _fill(pair, reader.read(starts))
+    reader.fill(pair.numpy(), starts)
     inputs, targets = pair.to(device, non_blocking=pin_memory)
     return inputs, targets
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's part of a step: inputs and targets, int64, of shape (rows, context_length)."""
+    """One rank's part of a step: inputs and targets, int64, of shape (rows, context_length).
+
+    Rows that hold several sequences come with positions, counted from 0 in each of them; targets
+    below 0 are then not to be learned.
+    """
 
     step: int
     inputs: Tensor
     targets: Tensor
     micro_batch_size: int | None = None
+    positions: Tensor | None = None
 
-    def micro_batches(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets in equal pieces of `size` rows, by default the loader's."""
+    def micro_batches(self, size: int | None = None) -> list["Batch"]:
+        """Batches of equal numbers of rows, `size`, by default the loader's."""
         rows = len(self.inputs)
         chosen = self.micro_batch_size if size is None else size
         num_pieces = 1 if chosen is None else rows // _check_micro_batch(chosen, rows)
-        return zip(self.inputs.chunk(num_pieces), self.targets.chunk(num_pieces), strict=True)
+        inputs, targets = self.inputs.chunk(num_pieces), self.targets.chunk(num_pieces)
+        positions: Sequence[Tensor | None] = [None] * num_pieces
+        if self.positions is not None:
+            positions = self.positions.chunk(num_pieces)
+        return [
+            Batch(self.step, some_inputs, some_targets, None, some_positions)
+            for some_inputs, some_targets, some_positions in zip(
+                inputs, targets, positions, strict=True
+            )
+        ]
 
 
 class BatchLoader:
@@ -75,7 +88,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        shards: Ids,
+        rows: Ids | PackedRows,
         order: SampleOrder,
         batch_size: int,
         micro_batch_size: int | None = None,
@@ -84,7 +97,9 @@ class BatchLoader:
         world: int = 1,
         prefetch: int = 2,
     ) -> None:
-        self._reader = WindowReader(shards, order.context_length)
+        self._reader: WindowReader | PackedRows = (
+            rows if isinstance(rows, PackedRows) else WindowReader(rows, order.context_length)
+        )
         if order.num_ids != self._reader.num_ids:
             raise DataError(
                 f"the order goes over {order.num_ids} ids and the text has {self._reader.num_ids}; "
@@ -118,9 +133,9 @@ class BatchLoader:
 
     def _send(self, steps: Iterator[int], transfer: Transfer) -> Iterator[tuple[int, Sent]]:
         for step in steps:
-            pair = transfer.host_buffer()
-            _fill(pair, self._reader.read(self.starts(step)))
-            yield step, transfer.send(pair)
+            buffer = transfer.host_buffer()
+            self._reader.fill(buffer.numpy(), self.starts(step))
+            yield step, transfer.send(buffer)
 
 
 class Batches(Iterator[Batch]):
@@ -131,7 +146,7 @@ class Batches(Iterator[Batch]):
 
     def __init__(self, loader: BatchLoader, first_step: int, num_steps: int | None) -> None:
         steps = itertools.islice(itertools.count(first_step), num_steps)
-        shape = (2, loader.rank_batch_size, loader.order.context_length)
+        shape = (loader._reader.num_parts, loader.rank_batch_size, loader.order.context_length)
         self._loader = loader
         self._transfer = transfer_to(loader.device, shape)
         sent = loader._send(steps, self._transfer)
@@ -150,8 +165,8 @@ class Batches(Iterator[Batch]):
             raise
         finally:
             self._loader.wait_seconds += time.perf_counter() - began
-        inputs, targets = self._transfer.receive(sent)
-        return Batch(step, inputs, targets, self._loader.micro_batch_size)
+        inputs, targets, *positions = self._transfer.receive(sent)
+        return Batch(step, inputs, targets, self._loader.micro_batch_size, *positions)
 
     def close(self) -> None:
         self._finish()
@@ -174,13 +189,6 @@ def _close(resources: contextlib.ExitStack) -> None:
     # itself; it has been told to stop all the same.
     with contextlib.suppress(RuntimeError):
         resources.close()
-
-
-def _fill(pair: Tensor, rows: npt.NDArray[Any]) -> None:
-    """Inputs and targets side by side, so that one copy takes both and each is contiguous."""
-    inputs, targets = pair.numpy()
-    inputs[...] = rows[:, :-1]
-    targets[...] = rows[:, 1:]
 
 
 def _check_micro_batch(size: int, rows: int) -> int:

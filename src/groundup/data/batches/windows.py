@@ -19,6 +19,9 @@ Ids = Shards | npt.NDArray[Any]
 class WindowReader:
     """Reads windows of context_length + 1 ids; ids of shards stay on disk until then."""
 
+    num_parts = 2
+    """Inputs and targets."""
+
     def __init__(self, ids: Ids, context_length: int) -> None:
         self._ids = ids if isinstance(ids, Shards) else _Array(ids)
         self.num_ids = len(self._ids)
@@ -35,6 +38,17 @@ class WindowReader:
                 f"{positions.max()}"
             )
         return self._ids.read_windows(positions, self.length)
+
+    def fill(self, target: npt.NDArray[np.int64], starts: npt.ArrayLike) -> None:
+        """Write inputs and targets side by side, so that one copy takes both and each is
+        contiguous.
+
+        target: what is written over, of shape (2, windows, context_length).
+        starts: where the windows begin.
+        """
+        windows = self.read(starts)
+        target[0] = windows[:, :-1]
+        target[1] = windows[:, 1:]
 
 
 class _Array:

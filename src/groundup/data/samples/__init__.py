@@ -1,9 +1,11 @@
-"""The built-in corpus: little stories of any amount, so that everything works with no download.
+"""The built-in corpus: little stories of any amount, so that everything works with no download,
+and little dialogues that teach a model of them to answer.
 
-What the stories say is in the files of `stories`, which `grammar` expands; here they are counted
-and written to a file.
+What they say is in the files of `stories` and `dialogues`, which `grammar` expands; here they are
+counted and written to a file.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from groundup.runtime import Progress
 
 STORIES = Path(__file__).with_name("stories")
+DIALOGUES = Path(__file__).with_name("dialogues")
 SEPARATOR = "<|endoftext|>"
 
 _CHUNK_BYTES = 1 << 18
@@ -26,7 +29,8 @@ _CHUNK_BYTES = 1 << 18
 class SampleCorpus(NamedTuple):
     """What was written."""
 
-    num_stories: int
+    num_texts: int
+    """Stories or dialogues."""
     num_bytes: int
 
 
@@ -59,22 +63,71 @@ def write_sample_corpus(
     seed: the same seed gives the same stories.
     progress: called with the bytes written so far and their total.
     """
-    if not 0 < megabytes < float("inf"):
-        raise DataError(f"a corpus of {megabytes} megabytes cannot be written; ask for more than 0")
-    total = round(megabytes * 1e6)
-    num_stories = num_bytes = 0
+    texts = map(_with_separator, write_stories(_check_size(megabytes), seed))
+    return _write_texts(path, texts, megabytes, progress)
+
+
+def write_dialogues(seed: int = 0) -> Iterator[list[dict[str, str]]]:
+    """Yield dialogues without end, each a list of messages in which user and assistant take turns.
+
+    The same seed gives the same dialogues on every machine and Python version.
+    """
+    for telling in _dialogue_grammar().tellings(seed):
+        turns = telling.expand("dialogue").split("\n\n")
+        roles = ("user", "assistant") * len(turns)
+        yield [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)]
+
+
+def write_sample_dialogues(
+    path: str | os.PathLike[str],
+    megabytes: float,
+    seed: int = 0,
+    progress: "Progress | None" = None,
+) -> SampleCorpus:
+    """Write dialogues to `path`, JSON lines with `messages`, for `groundup tune`.
+
+    path, megabytes, seed, progress: as in `write_sample_corpus`.
+    """
+    lines = (
+        json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+        for messages in write_dialogues(seed)
+    )
+    return _write_texts(path, lines, megabytes, progress)
+
+
+def _write_texts(
+    path: str | os.PathLike[str],
+    texts: Iterator[str],
+    megabytes: float,
+    progress: "Progress | None",
+) -> SampleCorpus:
+    total = _check_size(megabytes)
+    num_texts = num_bytes = 0
     with atomic_path(path) as temporary, open(temporary, "wb", _CHUNK_BYTES) as file:
-        for story in write_stories(total, seed):
-            num_bytes += file.write(_with_separator(story).encode())
-            num_stories += 1
+        for text in texts:
+            if num_bytes >= total:
+                break
+            num_bytes += file.write(text.encode())
+            num_texts += 1
             if progress is not None:
                 progress(min(num_bytes, total), total)
-    return SampleCorpus(num_stories, num_bytes)
+    return SampleCorpus(num_texts, num_bytes)
+
+
+def _check_size(megabytes: float) -> int:
+    if not 0 < megabytes < float("inf"):
+        raise DataError(f"a corpus of {megabytes} megabytes cannot be written; ask for more than 0")
+    return round(megabytes * 1e6)
 
 
 @cache
 def _story_grammar() -> Grammar:
     return Grammar.read(STORIES)
+
+
+@cache
+def _dialogue_grammar() -> Grammar:
+    return Grammar.read(STORIES, DIALOGUES)
 
 
 def _with_separator(story: str) -> str:

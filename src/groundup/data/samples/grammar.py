@@ -93,9 +93,9 @@ class Grammar:
         self._check_names()
 
     @classmethod
-    def read(cls, folder: Path) -> "Grammar":
-        """The grammar of all `.txt` files of a folder."""
-        paths = sorted(folder.glob("*.txt"))
+    def read(cls, *folders: Path) -> "Grammar":
+        """The grammar of all `.txt` files of some folders."""
+        paths = [path for folder in folders for path in sorted(folder.glob("*.txt"))]
         return cls({path.name: path.read_text("utf-8") for path in paths})
 
     def tellings(self, seed: int) -> Iterator["Telling"]:

@@ -1,0 +1,108 @@
+"""`groundup tune`: from a run and a file of conversations to a run that answers."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.data.samples import write_sample_dialogues
+from groundup.files import read_json_lines
+from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+
+CONTEXT = ("--context-length", 200, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(folder_of_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of its own with the run, and dialogues beside it."""
+    folder = tmp_path_factory.mktemp("tuning")
+    shutil.copytree(folder_of_run / "runs", folder / "runs")
+    write_sample_dialogues(folder / "dialogues.jsonl", 0.006)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+def test_a_run_and_a_file_become_a_run_that_everything_opens(shell: Any, folder: Path) -> None:
+    said = shell("tune", "small", "dialogues.jsonl", *CONTEXT)
+    assert "validation loss" in said and "groundup serve runs/small-chat" in said
+    run = RunFolder(folder / "runs" / "small-chat")
+    config, tokenizer = run.read_config(), Tokenizer.load(run.tokenizer_file)
+    # Three epochs in small steps, with room for the tokens of the template.
+    assert config.batch_size == 1 and config.num_steps > 20
+    assert config.model.vocab_size == 304 and tokenizer.vocab_size == 302
+    assert config.start_from == Path("runs/small") and tokenizer.chat_template is not None
+    assert run.read_environment()["start_from"]["step"] == 12
+    assert shell("generate", "small-chat", "--prompt", "Hello", "--max-tokens", 4, "--seed", 1)
+    found = shell.json("evaluate", "small-chat")
+    measured = [one for one in read_json_lines(run.metrics_file) if "validation_loss" in one]
+    assert found["loss"] == measured[-1]["validation_loss"]
+    assert shell.json("evaluate", "small-chat", "--split", "train")["tokens"] > found["tokens"]
+    shell("export", "small-chat", "--to", "huggingface", "exported")
+    exported = json.loads((folder / "exported" / "config.json").read_text())
+    assert exported["vocab_size"] == 304
+
+
+def test_a_stopped_run_continues_with_the_same_command(shell: Any, folder: Path) -> None:
+    words = ("tune", "small", "dialogues.jsonl", *CONTEXT, "--name", "two", "--lora-rank", 2)
+    shell(*words, "--num-steps", 4)
+    config = RunFolder(folder / "runs" / "two").read_config()
+    assert (config.num_steps, config.tuning.lora_rank) == (4, 2)
+    assert config.evaluation.every_steps == 1 and config.optimizer.learning_rate == 0.015
+    assert "already holds a run" in shell.fails(*words)
+    shell(*words, "--resume")
+    again = shell.fails(*words, "--num-steps", 5, "--resume")
+    assert "num_steps: 4 -> 5" in again and "--allow-changes" in again
+
+
+def test_flags_and_a_file_decide_over_the_defaults(shell: Any, folder: Path) -> None:
+    (folder / "more.yaml").write_text(
+        yaml.safe_dump({"optimizer": {"name": "sgd", "learning_rate": 0.5}, "clip_norm": 2.0})
+    )
+    flags = ("--config", "more.yaml", "--learning-rate", 0.25, "--seed", 3, "--num-steps", 2)
+    shell("tune", "runs/small", "dialogues.jsonl", *CONTEXT, *flags, "--name", "three")
+    config = RunFolder(folder / "runs" / "three").read_config()
+    assert (config.optimizer.name, config.optimizer.learning_rate) == ("sgd", 0.25)
+    assert (config.clip_norm, config.seed, config.schedule.name) == (2.0, 3, "linear")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "complaint"),
+    [
+        ("", (), "there is no conversation to learn from"),
+        ("Hello.\n", (), "line 1 is not JSON"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}\n', (), 'role is "robot"'),
+        ('{"messages": [{"role": "user", "content": "x"}]}\n', (), "without an answer"),
+        ('{"prompt": "a long question", "completion": "x"}\n', (), "no answer begins within"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--template", "bad"), "template does not"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--epochs", "0"), "--epochs must be more"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--lora-rank", "0"), "lora_rank"),
+        ('{"prompt": "a", "completion": "b"}\n', ("--template", "none"), "none"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    shell: Any, folder: Path, text: str, flags: tuple[str, ...], complaint: str
+) -> None:
+    (folder / "chats.jsonl").write_text(text)
+    (folder / "bad").write_text("{% for %}")
+    before = sorted(folder.glob("runs/*"))
+    words = ("tune", "small", "chats.jsonl", "--device", "cpu", "--name", "bad", *flags)
+    assert complaint in shell.fails(*words)
+    assert sorted(folder.glob("runs/*")) == before
+
+
+def test_missing_things_are_named(shell: Any) -> None:
+    assert "did you mean small?" in shell.fails("tune", "smal", "dialogues.jsonl")
+    assert "missing.jsonl does not exist" in shell.fails(
+        "tune", "small", "missing.jsonl", "--name", "never"
+    )
+    assert "CHATS" in shell.fails("tune", "small")
+    words = ("tune", "small", "dialogues.jsonl", "--name", "never", "--resume")
+    assert "does not hold a run to resume" in shell.fails(*words)

@@ -1,0 +1,189 @@
+"""Conversations: read from JSON lines, rendered and encoded whole, answers marked, packed."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.data.chats.encoding import EncodedConversations, encode_conversations, find_answers
+from groundup.data.chats.packing import IGNORED, PackedRows, pack, split
+from groundup.data.chats.reading import Conversation, read_conversations
+from groundup.errors import DataError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
+
+USER: Message = {"role": "user", "content": "Wer hat den Käse?"}
+ANSWER: Message = {"role": "assistant", "content": "Die Maus 🐭 hat ihn."}
+
+
+def make_tokenizer() -> Tokenizer:
+    vocab = {id: bytes([id]) for id in range(256)}
+    merges = [(b"i", b"e"), (b"\n", b"\n"), (b"a", b"t")]
+    vocab |= {256 + number: left + right for number, (left, right) in enumerate(merges)}
+    return Tokenizer(vocab, merges, ["<|endoftext|>"]).with_chat()
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+def test_both_forms_are_read_also_compressed(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be kind."}, USER, ANSWER]
+    records = [
+        {"messages": messages, "source": "here"},
+        {"prompt": "Why?", "completion": "Because."},
+        {"prompt": [USER], "completion": [ANSWER]},
+    ]
+    path = write(tmp_path / "chats.jsonl", *records)
+    packed = tmp_path / "chats.jsonl.gz"
+    packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + path.read_bytes() + b"\n\n"))
+    expected = [
+        messages,
+        [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}],
+        [USER, ANSWER],
+    ]
+    for file in (path, packed):
+        found = list(read_conversations([file]))
+        assert [one.messages for one in found] == expected
+        assert found[1].where == f"{file} line 2"
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("not json", "line 2 is not JSON"),
+        ("[1, 2]", "line 2 holds [1, 2]"),
+        ('{"text": "Hello."}', "line 2 has the fields text"),
+        ('{"messages": []}', "it must be a list of at least one"),
+        ('{"messages": [{"role": "robot", "content": "x"}]}', 'role is "robot" in message 1'),
+        ('{"messages": [{"role": "user", "content": "x"}]}', "turn without an answer"),
+        ('{"messages": [{"role": "system", "content": "x"}]}', "has no answer"),
+        ('{"prompt": "x", "completion": ""}', "message 2 of"),
+        ('{"prompt": "x", "completion": 3}', "content is 3 in message 2"),
+        ('{"prompt": "x", "completion": "\\ud800"}', "half of a surrogate pair"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(line: str, complaint: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "chats.jsonl", {"prompt": "a", "completion": "b"})
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(DataError) as caught:
+        list(read_conversations([path]))
+    assert complaint in str(caught.value) and "line 2" in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_two_questions_in_a_row_lack_an_answer(tmp_path: Path) -> None:
+    path = write(tmp_path / "chats.jsonl", {"messages": [USER, USER, ANSWER]})
+    with pytest.raises(DataError, match=r"message 1 .* without an answer: user follows it"):
+        list(read_conversations([path]))
+
+
+def test_bytes_that_are_not_utf8_and_other_formats_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_bytes(b'{"prompt": "\xff", "completion": "x"}\n')
+    with pytest.raises(DataError, match="line 1 is not UTF-8"):
+        list(read_conversations([path]))
+    with pytest.raises(DataError, match="is not JSON lines"):
+        list(read_conversations([_touch(tmp_path / "chats.parquet")]))
+
+
+def test_ids_are_those_of_the_whole_text_and_answers_are_marked_with_their_end() -> None:
+    tokenizer = make_tokenizer()
+    messages: list[Message] = [USER, ANSWER, {"role": "user", "content": "\n\n?"}, ANSWER]
+    found = encode_conversations([Conversation(messages, "here")], tokenizer, 1000)
+    text = ChatTemplate(CHATML).render(messages)
+    assert found.ids.tolist() == tokenizer.encode(text)
+    marked = tokenizer.decode(found.ids[found.is_answer].tolist())
+    assert marked == 2 * (ANSWER["content"] + "<|im_end|>")
+
+
+def test_a_token_that_begins_before_the_answer_is_not_part_of_it() -> None:
+    tokenizer = make_tokenizer()
+    messages: list[Message] = [USER, {"role": "assistant", "content": "\n\nYes."}]
+    found = encode_conversations([Conversation(messages, "here")], tokenizer, 1000)
+    # The line end of the prompt and the first of the answer are one token.
+    assert tokenizer.decode(found.ids[found.is_answer].tolist()) == "\nYes.<|im_end|>"
+
+
+def test_other_templates_have_answers_too() -> None:
+    plain = ChatTemplate(
+        "{% for m in messages %}{{ m.role }}: {{ m.content|trim }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    text, spans = find_answers(plain, [USER, ANSWER], ())
+    (begin, end), data = spans[0], text.encode()
+    assert data[begin:end].decode() == f" {ANSWER['content']}\n"
+    last = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}{{ messages|length }}")
+    with pytest.raises(DataError, match="adds turn after turn"):
+        find_answers(last, [USER, ANSWER, USER, ANSWER], ())
+
+
+def test_a_template_that_refuses_a_conversation_names_its_line() -> None:
+    strict = make_tokenizer().with_chat("{{ raise_exception('no chats today') }}")
+    with pytest.raises(DataError, match=r"chats line 3: .*no chats today"):
+        encode_conversations([Conversation([USER, ANSWER], "chats line 3")], strict, 100)
+
+
+def test_long_conversations_are_cut_and_those_without_an_answer_left_are_dropped() -> None:
+    tokenizer = make_tokenizer()
+    long: Message = {"role": "user", "content": "x" * 200}
+    conversations = [Conversation([one, ANSWER], "here") for one in (USER, long)]
+    whole = encode_conversations(conversations, tokenizer, 1000)
+    assert (len(whole), whole.num_cut, whole.num_dropped) == (2, 0, 0)
+    length = int(whole.offsets[1])
+    cut = encode_conversations(conversations, tokenizer, length - 3)
+    assert (len(cut), cut.num_cut, cut.num_dropped) == (1, 2, 1)
+    assert cut.ids.tolist() == whole.ids[: length - 3].tolist()
+    assert cut.content_id != whole.content_id
+    with pytest.raises(DataError, match=r"no answer begins within .* larger --context-length"):
+        encode_conversations(conversations, tokenizer, 5)
+
+
+def test_nothing_to_learn_from_is_an_error() -> None:
+    with pytest.raises(DataError, match="no conversation"):
+        encode_conversations([], make_tokenizer(), 100)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60))
+def test_packing_overfills_no_row_and_wastes_little(lengths: list[int]) -> None:
+    rows = pack(np.array(lengths), 20)
+    filled = np.bincount(rows, weights=lengths)
+    assert filled.max() <= 20 and filled.min() > 0
+    # No two rows could be one.
+    smallest = np.sort(filled)[:2]
+    assert len(filled) == 1 or smallest.sum() > 20
+
+
+def test_rows_hold_every_conversation_once_with_positions_of_its_own() -> None:
+    ids = np.arange(100, 130, dtype=np.uint16)
+    is_answer = np.arange(30) % 2 == 0
+    conversations = EncodedConversations(ids, is_answer, np.array([0, 7, 12, 30]), 0, 0)
+    rows = PackedRows(conversations, np.arange(3), 18)
+    assert rows.num_rows == 2 and rows.num_ids == 36
+    parts = np.full((3, 2, 18), 7)
+    rows.fill(parts, np.array([1, 0]))
+    inputs, targets, positions = parts
+    assert inputs[1].tolist() == [*range(112, 129), 0]
+    assert inputs[0].tolist() == [*range(100, 106), *range(107, 111), *[0] * 8]
+    assert positions[0].tolist() == [*range(6), *range(4), *[0] * 8]
+    expected = [id if id % 2 == 0 else IGNORED for id in [*range(101, 107), *range(108, 112)]]
+    assert targets[0].tolist() == [*expected, *[IGNORED] * 8]
+
+
+def test_a_validation_split_exists_wherever_it_can() -> None:
+    for count, fraction, num_held in [(1, 0.05, 0), (2, 0.05, 1), (200, 0.05, 10), (9, 0.0, 0)]:
+        train, held = split(count, fraction)
+        assert len(held) == num_held
+        assert sorted([*train, *held]) == list(range(count))
+
+
+def _touch(path: Path) -> Path:
+    path.touch()
+    return path

@@ -1,0 +1,262 @@
+"""A trained model is tuned on conversations: only answers count, and none sees another."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundup.checkpoint import CheckpointFolder
+from groundup.data.batches.loader import Batch
+from groundup.data.chats.encoding import EncodedConversations
+from groundup.data.chats.packing import PackedRows
+from groundup.errors import ConfigError
+from groundup.generation import LanguageModel
+from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.tokenizer import Tokenizer
+from groundup.training.loop import train
+from groundup.training.setup import build_loader, build_state, open_data
+from groundup.training.step import count_targets, summed_loss
+from groundup.training.tuning import choose_epochs, with_template
+
+MakeConfig = Callable[..., RunConfig]
+
+
+def make_model(**changes: Any) -> TransformerLM:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "context_length": 24, "d_model": 16, "num_layers": 2, "num_heads": 2}
+    return TransformerLM(**sizes, **changes)  # type: ignore[arg-type]
+
+
+def make_conversations(lengths: list[int]) -> EncodedConversations:
+    random = np.random.default_rng(0)
+    total = sum(lengths)
+    ids, is_answer = random.integers(0, 50, total), random.random(total) < 0.5
+    offsets = np.cumsum([0, *lengths])
+    is_answer[offsets[1:] - 1] = True
+    return EncodedConversations(ids, is_answer, offsets, 0, 0)
+
+
+def packed_batch(conversations: EncodedConversations) -> Batch:
+    rows = PackedRows(conversations, np.arange(len(conversations)), 24)
+    parts = np.empty((3, rows.num_rows, 24), np.int64)
+    rows.fill(parts, np.arange(rows.num_rows))
+    inputs, targets, positions = torch.from_numpy(parts)
+    return Batch(0, inputs, targets, None, positions)
+
+
+MODELS: list[dict[str, Any]] = [
+    {},
+    {"kernels": "reference"},
+    {"num_kv_heads": 1, "qk_norm": True, "tie_embeddings": True, "logit_soft_cap": 5.0},
+    {"input_mix": True, "norm": "post"},
+]
+
+
+@pytest.mark.parametrize("changes", MODELS)
+def test_packed_conversations_have_the_loss_and_gradient_of_each_alone(
+    changes: dict[str, Any],
+) -> None:
+    conversations = make_conversations([9, 4, 20, 7, 2, 25])
+    model = make_model(**changes)
+    alone = torch.zeros(())
+    for number in range(len(conversations)):
+        part = slice(conversations.offsets[number], conversations.offsets[number + 1])
+        ids = torch.from_numpy(conversations.ids[part])
+        log_p = model(ids[:-1]).log_softmax(-1).gather(-1, ids[1:, None]).squeeze(-1)
+        alone = alone - log_p[torch.from_numpy(conversations.is_answer[part][1:])].sum()
+    expected = torch.autograd.grad(alone, list(model.parameters()), allow_unused=True)
+    batch = packed_batch(conversations)
+    assert len(batch.inputs) == 3
+    loss = summed_loss(model, batch)
+    torch.testing.assert_close(loss, alone)
+    found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_conversation_changes_nothing_in_the_others_of_its_row() -> None:
+    batch = packed_batch(make_conversations([9, 8, 8]))
+    assert batch.positions is not None and len(batch.inputs) == 1
+    model = make_model()
+    second = slice(8, 15)
+    assert batch.positions[0, second].tolist() == list(range(7))
+
+    def losses_of_others(inputs: torch.Tensor) -> torch.Tensor:
+        targets = batch.targets.clone()
+        targets[0, second] = -1
+        return summed_loss(model, Batch(0, inputs, targets, None, batch.positions))
+
+    changed = batch.inputs.clone()
+    changed[0, second] = (changed[0, second] + 1) % 50
+    assert torch.equal(losses_of_others(batch.inputs), losses_of_others(changed))
+    changed[0, 0] += 1
+    assert not torch.equal(losses_of_others(batch.inputs), losses_of_others(changed))
+
+
+def test_batches_are_a_function_of_seed_and_step_and_an_epoch_has_every_row(
+    make_tuning: MakeConfig,
+) -> None:
+    config = make_tuning("run", {"batch_size": 1})
+    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
+    assert isinstance(data.train, PackedRows)
+    loader = build_loader(config, data.train)
+    num_rows = data.train.num_rows
+    with loader.batches(0, 2 * num_rows) as batches:
+        rows = [batch.inputs[0].tolist() for batch in batches]
+    first, second = rows[:num_rows], rows[num_rows:]
+    assert sorted(first) == sorted(second) and first != second
+    with build_loader(config, data.train).batches(num_rows + 1, 1) as batches:
+        assert next(batches).inputs[0].tolist() == second[1]
+    other = build_loader(config.model_copy(update={"seed": 1}), data.train)
+    assert other.starts(0) != loader.starts(0) or other.starts(1) != loader.starts(1)
+
+
+def test_a_tuned_run_is_a_run(
+    make_tuning: MakeConfig, finished: RunConfig, records_of: Any
+) -> None:
+    config = make_tuning("tuned", {"num_steps": 60, "batch_size": 2})
+    summary = train(config)
+    folder = RunFolder(config.run_folder)
+    records = records_of(config)
+    assert records[0]["loss"] > 4 and summary.validation_loss is not None
+    assert summary.validation_loss < 1.5 and summary.bits_per_byte is not None
+    environment = folder.read_environment()
+    assert environment["start_from"]["run"] == str(finished.run_folder.absolute())
+    tokenizer = Tokenizer.load(folder.tokenizer_file)
+    assert tokenizer.chat_template is not None
+    assert [tokenizer.vocab[300], tokenizer.vocab[301]] == [b"<|im_start|>", b"<|im_end|>"]
+    model = LanguageModel.load(config.run_folder)
+    question = "Ben had a red kite. What?"
+    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    answer = model.generate(prompt, max_tokens=16, temperature=0, stop=("<|im_end|>",))
+    assert re.fullmatch(r"A \w+ \w+\.", answer)
+
+
+def test_evaluation_reads_held_out_conversations_alone(make_tuning: MakeConfig) -> None:
+    config = make_tuning("run")
+    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
+    assert isinstance(data.train, PackedRows) and isinstance(data.validation, PackedRows)
+    assert (data.train.num_conversations, data.validation.num_conversations) == (36, 4)
+    members = [set(np.concatenate(one._members).tolist()) for one in (data.train, data.validation)]
+    assert not members[0] & members[1] and members[0] | members[1] == set(range(40))
+
+
+def test_adapters_alone_learn_and_everything_sees_them_merged(make_tuning: MakeConfig) -> None:
+    config = make_tuning("lora", {"tuning.lora_rank": 2})
+    train(config)
+    checkpoint = CheckpointFolder(RunFolder(config.run_folder).checkpoints).newest()
+    adapted, merged = checkpoint.adapted_state(), checkpoint.model_state()
+    before = build_state(make_tuning("other", {"seed": 0})).model.state_dict().keys()
+    assert merged.keys() == before
+    query = "blocks.0.attention.query"
+    assert adapted[f"{query}.adapter.down"].shape == (2, 16)
+    expected = (
+        adapted[f"{query}.weight"]
+        + adapted[f"{query}.adapter.up"] @ adapted[f"{query}.adapter.down"]
+    )
+    torch.testing.assert_close(merged[f"{query}.weight"], expected)
+    assert not torch.equal(merged[f"{query}.weight"], adapted[f"{query}.weight"])
+    source = CheckpointFolder(RunFolder(str(config.start_from)).checkpoints).newest().model_state()
+    assert torch.equal(adapted[f"{query}.weight"], source[f"{query}.weight"])
+    # Of the tables, rows of special tokens alone; the optimizer knows nothing else.
+    is_same = (merged["lm_head.weight"][:300] == source["lm_head.weight"]).all(1)
+    special = Tokenizer.load(RunFolder(config.run_folder).tokenizer_file).special_tokens
+    assert (~is_same).nonzero().flatten().tolist() == [id for id in special.values() if id < 300]
+    moments = checkpoint.optimizer_state()["state"].values()
+    sizes = sum(one["exp_avg"].numel() for one in moments if "exp_avg" in one)
+    learned = sum(
+        value.numel()
+        for name, value in adapted.items()
+        if "adapter" in name and not name.endswith("ids")
+    )
+    assert sizes in (0, learned)
+    model = LanguageModel.load(config.run_folder).model
+    assert torch.equal(model.state_dict()[f"{query}.weight"], merged[f"{query}.weight"])
+
+
+@pytest.mark.parametrize("changes", [{}, {"tuning.lora_rank": 3, "model.tie_embeddings": False}])
+def test_a_stopped_tuning_run_resumes_exactly(
+    make_tuning: MakeConfig, changes: dict[str, Any]
+) -> None:
+    from groundup.training.verify import compare_runs
+
+    changes = {"num_steps": 6, "micro_batch_size": 2, **changes}
+    whole, parted = make_tuning("whole", changes), make_tuning("parted", changes)
+    train(whole)
+    train(parted, stop_after=2)
+    train(parted, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
+
+
+def test_a_resume_with_other_conversations_is_refused(
+    make_tuning: MakeConfig, chats: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text(chats.read_text())
+    config = make_tuning("run", {"tuning.chats": [str(copy)]})
+    train(config, stop_after=2)
+    copy.write_text(chats.read_text().replace("kite", "boat"))
+    with pytest.raises(ConfigError, match="trained on other data"):
+        train(config, resume=True)
+
+
+def test_epochs_decide_the_steps_and_few_conversations_make_small_batches(
+    make_tuning: MakeConfig,
+) -> None:
+    config = make_tuning("run", {"num_steps": 100, "batch_size": 8, "evaluation.every_steps": 25})
+    data = open_data(config, with_template(Tokenizer.load(config.data.tokenizer)))
+    assert isinstance(data.train, PackedRows)
+    few = choose_epochs(config, data, num_epochs=3)
+    assert few.batch_size == 1 and few.num_steps == 3 * data.train.num_rows
+    assert few.evaluation.every_steps == round(few.num_steps / 4)
+    fixed = choose_epochs(config, data, num_epochs=3, chosen=("batch_size", "num_steps"))
+    assert fixed == config
+    many = choose_epochs(config, data, num_epochs=1000)
+    assert many.batch_size == 8 and many.num_steps == round(1000 * data.train.num_rows / 8)
+
+
+def test_new_tokens_begin_as_the_mean_of_the_others(
+    make_tuning: MakeConfig, finished: RunConfig
+) -> None:
+    config = make_tuning("run", {"num_steps": 1, "optimizer.learning_rate": 1e-12})
+    train(config)
+    before, after = (
+        CheckpointFolder(RunFolder(one.run_folder).checkpoints).newest().model_state()
+        for one in (finished, config)
+    )
+    for name in ("token_embedding.weight", "lm_head.weight"):
+        for id in (300, 301):
+            torch.testing.assert_close(after[name][id], before[name].mean(0), atol=1e-6, rtol=1e-5)
+
+
+def test_what_cannot_be_tuned_is_one_sentence(make_tuning: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"vocab_size 300 is too small .* 302 tokens"):
+        train(make_tuning("small", {"model.vocab_size": 300}))
+    with pytest.raises(ConfigError, match=r"tuning\.lora_rank adapts the weights of another run"):
+        make_tuning("none", {"start_from": None, "tuning.lora_rank": 2})
+    bad = tmp_path / "template.jinja"
+    bad.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        train(make_tuning("bad", {"tuning.template": str(bad)}))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_batch_counts_its_targets() -> None:
+    batch = packed_batch(make_conversations([9, 8, 8]))
+    assert int(count_targets(batch)) == int((batch.targets >= 0).sum())
+    assert count_targets(Batch(0, batch.inputs, batch.inputs)) == batch.inputs.numel()
+
+
+def test_settings_of_earlier_versions_still_load(finished: RunConfig, tmp_path: Path) -> None:
+    text = RunFolder(finished.run_folder).config_file.read_text()
+    begin = text.index("tuning:")
+    end = text.index("optimizer:")
+    assert "chats" in text[begin:end]
+    (tmp_path / "config.yaml").write_text(text[:begin] + text[end:])
+    assert RunFolder(tmp_path).read_config() == RunFolder(finished.run_folder).read_config()
