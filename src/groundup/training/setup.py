@@ -55,6 +55,7 @@ from groundup.training.execution import (
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
+from groundup.training.tasks import TaskEvaluator, build_tasks
 from groundup.training.trackers import Tracker, open_trackers
 
 _log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class OpenRun:
     tokenizer: Tokenizer
     loader: BatchLoader
     evaluator: Evaluator | None
+    tasks: TaskEvaluator | None
     trackers: list[Tracker]
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
@@ -131,6 +133,7 @@ def open_run(
         start = Start.open(config.start_from, config.model, tokenizer)
         environment["start_from"] = start.lineage()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    tasks = build_tasks(config, tokenizer, data.train.index.end.id)
     state = build_state(config)
     if checkpoint is not None:
         state.restore(checkpoint)
@@ -155,6 +158,7 @@ def open_run(
         tokenizer,
         loader,
         evaluator,
+        tasks,
         trackers,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )
