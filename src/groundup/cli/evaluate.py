@@ -209,7 +209,9 @@ class _Measuring:
 
     @property
     def _batch_tokens(self) -> int:
-        return self._num_sequences * self._config.model.context_length
+        from groundup.training.likelihood import batch_tokens_of
+
+        return batch_tokens_of(self._num_sequences, self._config.model.context_length)
 
     def _autocast(self) -> "AbstractContextManager[Any]":
         from groundup.training.execution import autocast

@@ -3,6 +3,7 @@
 What `evaluation` does for shards is done here for documents, and for `tasks`.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ Autocast = Callable[[], AbstractContextManager[Any]]
 
 # Logits that are held at once; their softmax takes as much again.
 _MOST_LOGITS = 1 << 24
+# Fewer ids at once keep no device busy, and without gradients so many always fit.
+_LEAST_BATCH_TOKENS = 2048
 
 
 class Row(NamedTuple):
@@ -42,6 +45,11 @@ class TextEvaluation:
     evaluation: Evaluation
     num_documents: int
     num_bytes: int
+
+
+def batch_tokens_of(num_sequences: int, context_length: int) -> int:
+    """How many ids to compute at once where evaluations have so many sequences at once."""
+    return max(_LEAST_BATCH_TOKENS, num_sequences * context_length)
 
 
 def rows_of(ids: Ids, num_predicted: int, context_length: int) -> Iterator[Row]:
@@ -70,8 +78,7 @@ def log_likelihoods(
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     result = np.zeros(len(rows))
     begin = 0
-    # Every batch has another shape: compiled layers would be compiled anew each time.
-    with autocast(), torch.compiler.set_stance("force_eager"):
+    with autocast(), _not_compiled():
         while begin < len(order):
             length = len(rows[order[begin]].ids) - 1
             batch = order[begin : begin + max(1, batch_tokens // length)]
@@ -80,6 +87,13 @@ def log_likelihoods(
             if progress is not None:
                 progress(begin, len(order))
     return result
+
+
+def _not_compiled() -> AbstractContextManager[Any]:
+    """Batches have any shape: layers that are compiled would be compiled anew for each."""
+    # While the compiler is not loaded, which takes seconds, nothing is compiled.
+    is_loaded = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
 
 
 def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> npt.NDArray[np.float64]:

@@ -20,7 +20,13 @@ from groundup.runs.config import RunConfig
 from groundup.runtime import Progress
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
-from groundup.training.likelihood import Autocast, Row, log_likelihoods, rows_of
+from groundup.training.likelihood import (
+    Autocast,
+    Row,
+    batch_tokens_of,
+    log_likelihoods,
+    rows_of,
+)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -76,7 +82,7 @@ def build_tasks(
         tokenizer,
         context_length,
         begin_id=begin_id,
-        batch_tokens=num_sequences * context_length,
+        batch_tokens=batch_tokens_of(num_sequences, context_length),
     )
 
 

@@ -1,7 +1,7 @@
 """Built-in tasks, made from stories of our own grammar: the same ones each time, with no download.
 
 agreement      is or are, was or were: the verb agrees with its subject, singular as often as plural
-who_did_what   a sentence of a story about two people, or the same with the two exchanged
+who_did_what   a sentence of a story, or the same with another of its people in the named one's part
 """
 
 import re
@@ -22,7 +22,12 @@ _PLURAL_OF = {singular: plural for plural, singular in _SINGULAR_OF.items()}
 _VERB = re.compile(r"(?<=[a-z] )(?:was|were|is|are)\b")
 # Where both may be right: "as if it were", "three is plenty".
 _EITHER = re.compile(r"\b(?:if|wish\w*|what|that|who|which|three|all|you|I)\b", re.IGNORECASE)
-_PEOPLE = ("hero", "friend", "elder", "parent")
+# Who is named, and who takes the part: children and grown-ups do other things, two friends may not.
+_PARTS = (
+    *(("hero", "elder"), ("elder", "hero")),
+    *(("hero", "parent"), ("parent", "hero")),
+    *(("hero", "friend"), ("friend", "hero")),
+)
 
 # A context, the sentence that follows in the story, and one that is wrong.
 _Pair = tuple[str, str, str]
@@ -35,8 +40,11 @@ def agreement() -> Task:
 
 
 def who_did_what() -> Task:
-    """Sentences about two people of a story, after all that was told before."""
-    return _make_task("who_did_what", _exchanges())
+    """Sentences that name someone of a story, after all that was told before; in the wrong ones
+    somebody else of the story takes that part."""
+    kinds = enumerate(_PARTS)
+    pairs = zip(*(_exchanges(_SEED + number, *part) for number, part in kinds), strict=True)
+    return _make_task("who_did_what", chain.from_iterable(pairs))
 
 
 def _make_task(name: str, pairs: Iterator[_Pair]) -> Task:
@@ -62,23 +70,21 @@ def _disagreements(wrong_of: Mapping[str, str]) -> Iterator[_Pair]:
                 yield before, sentence, sentence[:begin] + wrong + sentence[end:]
 
 
-def _exchanges() -> Iterator[_Pair]:
-    """Of each story one sentence with two names that are known by then, and are no mere pair."""
-    for telling in story_tellings(_SEED):
+def _exchanges(seed: int, named: str, other: str) -> Iterator[_Pair]:
+    """Of each story the first sentence that names one of two people who are known by then."""
+    for telling in story_tellings(seed):
         story = telling.expand("story")
-        names = "|".join(re.escape(telling[person]) for person in _PEOPLE)
-        anyone = re.compile(rf"\b(?:{names})\b")
         begin = 0
         for gap in _GAP.finditer(story, 0, _MOST_CONTEXT):
             context, sentence = story[:begin], story[begin : gap.start()]
             begin = gap.end()
-            present = list(dict.fromkeys(anyone.findall(sentence)))
-            if len(present) != 2 or not all(name in context for name in present):
-                continue
-            if re.search(" and ".join(present) + "|" + " and ".join(reversed(present)), sentence):
-                continue
-            yield context.rstrip(" "), sentence, _exchange(sentence, *present)
-            break
+            wrong = _exchange(sentence, telling[named], telling[other])
+            is_known = telling[named] in context and telling[other] in context
+            # "Anna and Ben" is as good as "Ben and Anna".
+            is_pair = re.search(rf"{telling[named]} and|and {telling[named]}", sentence)
+            if is_known and telling[other] in wrong and wrong != sentence and not is_pair:
+                yield context.rstrip(" "), sentence, wrong
+                break
 
 
 def _exchange(sentence: str, one: str, other: str) -> str:
