@@ -16,7 +16,16 @@ import yaml
 from groundup.cli.main import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-GUIDES = ["training", "tuning", "generation", "export", "planning", "experiments", "reports"]
+GUIDES = [
+    "training",
+    "tuning",
+    "evaluation",
+    "generation",
+    "export",
+    "planning",
+    "experiments",
+    "reports",
+]
 PAGES = ["README.md", "docs/quickstart.md", *(f"docs/guides/{name}.md" for name in GUIDES)]
 
 LEFT_OUT = {

@@ -58,7 +58,7 @@ class TuningConfig(Settings):
 
 
 class EvaluationConfig(Settings):
-    """How the run is measured on the validation split; always once more at the end."""
+    """How the run is measured on the validation split and on tasks; once more at the end."""
 
     every_steps: int = Field(500, ge=0, le=MAX_STEPS)
     """Steps from one evaluation to the next; 0 evaluates at the end alone. Checkpoints of which the
@@ -69,6 +69,9 @@ class EvaluationConfig(Settings):
 
     batch_size: int | None = Field(None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
+
+    tasks: tuple[str, ...] = ()
+    """Multiple-choice tasks to measure as well: agreement, who_did_what, or .jsonl files."""
 
 
 class CheckpointConfig(Settings):

@@ -44,13 +44,21 @@ class ChoiceText:
     """Takes the tokens of one row, gives pieces of text. `finish_reason` is set when it is done."""
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], *, echo: str = "", with_entries: bool
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        *,
+        echo: str | None = None,
+        with_entries: bool,
     ) -> None:
         self._stream = TextStream(tokenizer, stop)
         self._with_entries = with_entries
+        # Who has a prompt scored counts on an entry for every new token, the one that ends a
+        # document too: lm-evaluation-harness asks for one token and drops the last entry.
+        self._shows_end = with_entries and echo is not None
         # Where tokens begin and end is known from the text before anything is held back.
         self._all_text = TextStream(tokenizer)
-        self._num_decoded = self._num_released = len(echo)
+        self._num_decoded = self._num_released = len(echo or "")
         self._undecided: list[Entry] = []
         self._text = ""
         self.num_tokens = 0
@@ -64,6 +72,8 @@ class ChoiceText:
         if token.finish_reason == "stop":
             self._text += self._stream.finish()
             self.finish_reason = "stop"
+            if self._shows_end:
+                self._undecided.append(Entry(*token[:3], self._num_decoded, self._num_decoded))
             return self._release()
         self.num_tokens += 1
         self._text += self._stream.push(token.id)

@@ -204,7 +204,7 @@ class _Running:
             ChoiceText(
                 language_model.tokenizer,
                 plan.wanted.stop,
-                echo=plan.prompt_of(index).text if plan.echo else "",
+                echo=plan.prompt_of(index).text if plan.echo else None,
                 with_entries=plan.wants_entries,
             )
             for index in range(len(plan.requests))

@@ -56,6 +56,7 @@ from groundup.training.execution import (
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
+from groundup.training.tasks import TaskEvaluator, build_tasks
 from groundup.training.trackers import Tracker, open_trackers
 from groundup.training.tuning import (
     ConversationEvaluator,
@@ -93,6 +94,7 @@ class OpenRun:
     tokenizer: Tokenizer
     loader: BatchLoader
     evaluator: Evaluate | None
+    tasks: TaskEvaluator | None
     trackers: list[Tracker]
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
@@ -149,6 +151,7 @@ def open_run(
         if config.tuning.chats:
             environment |= start.special_ids()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    tasks = build_tasks(config, tokenizer, data.end_id)
     state = build_state(config, tokenizer, start)
     if checkpoint is not None:
         state.restore(checkpoint)
@@ -172,6 +175,7 @@ def open_run(
         tokenizer,
         loader,
         evaluator,
+        tasks,
         trackers,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )

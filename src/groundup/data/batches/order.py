@@ -5,6 +5,7 @@ position in it is reached at once. A window of context_length inputs takes one i
 target. Reading the windows is left to `windows`, making batches of them to `loader`.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -157,6 +158,26 @@ def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
     num_windows, tail_length = divmod(num_ids - 1, context_length)
     starts = np.arange(num_windows, dtype=np.int64) * context_length
     return WholeWalk(starts, num_windows * context_length, tail_length)
+
+
+def sliding_windows(
+    num_ids: int, num_predicted: int, context_length: int
+) -> Iterator[tuple[int, int, int]]:
+    """Windows that predict the last ids of a text once each: begin, end, and how many it predicts.
+
+    What fits into a context is predicted at once. Of more, each id has at least half a context
+    before it, or all there is. A window holds its last target: up to context_length + 1 ids.
+
+    num_ids: ids of the text.
+    num_predicted: how many of the last to predict; not the first id, which nothing precedes.
+    context_length: ids that the model sees at once.
+    """
+    done = num_ids - num_predicted
+    end = num_ids if num_predicted <= context_length else max(done, context_length + 1)
+    while done < num_ids:
+        if end > done:
+            yield max(0, end - context_length - 1), end, end - done
+        done, end = end, min(num_ids, end + max(1, context_length // 2))
 
 
 def _number(first: int, count: int) -> UInt64:
