@@ -80,6 +80,27 @@ def read_document_batches(
             yield batch
 
 
+def read_sources(
+    sources: Sequence[Source],
+    *,
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+    encoding: str | None = None,
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
+) -> Iterator[tuple[Source, DocumentBatch]]:
+    """Yield batches of documents, each with the source it is from.
+
+    sources: as `expand_inputs` gives them.
+    field, column, errors, encoding, progress: see `read_document_batches`.
+    on_error: see `read_text_blocks`.
+    """
+    separators = (END_OF_TEXT,)
+    reading = _Reading(separators, field, column, errors, encoding, _BATCH_BYTES, on_error)
+    yield from reading.batches(sources, progress)
+
+
 def read_text_blocks(
     inputs: Sequence[str | os.PathLike[str]],
     *,
