@@ -5,7 +5,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,8 +68,9 @@ def defaults(argv: Sequence[str]) -> Arguments:
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
     found = {} if source is None else _settings_from(Path(source))
-    shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
-    vocab_size = None if "model.vocab_size" in found else _vocab_size_of(Path(str(shards)))
+    vocab_size = None
+    if "model.vocab_size" not in found:
+        vocab_size = _vocab_size_of(_find_shards(argv, in_file))
     if vocab_size is not None:
         found["model.vocab_size"] = vocab_size
     overrides = {name: value for name, value in found.items() if name not in in_file}
@@ -140,6 +141,18 @@ def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
         raise ConfigError(f"--minutes must be more than 0, got {minutes:g}")
     max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
     return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
+
+
+def _find_shards(argv: Sequence[str], in_file: Mapping[str, Any]) -> Path:
+    """The folder of shards, or the first of a mix, as flags or the settings file name it."""
+    mixed = value_of("--data.mix", argv)
+    if mixed is None:
+        listed = in_file.get("data.mix") or ()
+        named = (name.removeprefix("data.mix.") for name in in_file if name.startswith("data.mix."))
+        mixed = next(iter(listed), None) or next(named, None)
+    first = None if mixed is None else str(mixed).rpartition("=")[0] or str(mixed)
+    shards = value_of("--data.shards", argv) or in_file.get("data.shards")
+    return Path(str(shards or first or DataConfig().shards))
 
 
 def _vocab_size_of(shards: Path) -> int | None:

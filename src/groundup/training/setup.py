@@ -1,14 +1,17 @@
 """Beginning a run, or finding it again where it stopped: data checked, parts built, plan logged."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
+from groundup.data.batches.mixing import MixedOrder, join_shards
 from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
 from groundup.data.shards import (
     DataIds,
@@ -162,10 +165,10 @@ def open_run(
 
 def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
     """Open the shards, checked against their index, the tokenizer and the model's vocabulary."""
-    folder = config.data.shards
+    folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
     index = read_index(folder)
-    train = open_shards(folder, "train", tokenizer, index)
     check_vocabulary(index, config.model.vocab_size)
+    train = join_shards([open_shards(path, "train", tokenizer) for path in folders])
     validation = None
     if "validation" in index.splits:
         validation = open_shards(folder, "validation", tokenizer, index)
@@ -175,7 +178,21 @@ def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
         validation = None
     splits = ("train",) if validation is None else ("train", "validation")
     ids = check_shards(folder, tokenizer, splits, full=config.data.verify, index=index)
+    if config.data.mix:
+        others = [path for path in folders if path != folder]
+        full = config.data.verify
+        mixed = [check_shards(path, tokenizer, ["train"], full=full) for path in others]
+        ids = dataclasses.replace(
+            ids,
+            num_ids=ids.num_ids | {"train": train.num_ids},
+            mix={str(path): other.content for path, other in zip(others, mixed, strict=True)},
+        )
     return RunData(tokenizer, train, validation, ids)
+
+
+def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
+    """The folders that samples come from."""
+    return [(path, weight) for path, weight in config.data.folders.items() if weight]
 
 
 def build_state(config: RunConfig) -> TrainingState:
@@ -197,7 +214,15 @@ def build_state(config: RunConfig) -> TrainingState:
 def build_loader(config: RunConfig, shards: Shards) -> BatchLoader:
     """The batches of every step, in the order that the settings ask for."""
     kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
-    order: SampleOrder = kind(shards.num_ids, config.model.context_length, config.seed)
+    length, folders = config.model.context_length, _weighted(config)
+    order: SampleOrder
+    if len(folders) > 1:
+        sizes = [read_index(path).splits["train"].num_ids for path, _ in folders]
+        seeds = [(config.seed + number) % 2**64 for number in range(len(sizes))]
+        orders = [kind(size, length, seed) for size, seed in zip(sizes, seeds, strict=True)]
+        order = MixedOrder(orders, [weight for _, weight in folders], config.seed)
+    else:
+        order = kind(shards.num_ids, length, config.seed)
     return BatchLoader(
         shards, order, config.batch_size, config.micro_batch, torch.device(config.device)
     )
@@ -276,7 +301,8 @@ def _go_back(
 
 def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
-    _log.info("data in %s: %s, order %s", config.data.shards, ", ".join(splits), config.data.order)
+    folders, order = ", ".join(config.data.mix) or config.data.shards, config.data.order
+    _log.info("data in %s: %s, order %s", folders, ", ".join(splits), order)
     vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
     if vocab_size > num_tokens:
         _log.info(
