@@ -4,10 +4,11 @@ A component declares its own Settings subclass in its own file; this one knows h
 merge, check and write them, and how to say in one paragraph what is wrong with them.
 """
 
+import math
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -108,6 +109,29 @@ def as_yaml(values: Mapping[str, Any]) -> str:
     """Settings as the text of a file, in their order."""
     text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
+
+
+def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
+    """NAME=WEIGHT, each once, as a mapping.
+
+    words: as they are typed.
+    flag: where, for errors.
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        name, is_there, text = word.rpartition("=")
+        try:
+            weight = float(text) if is_there and name else math.nan
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise ConfigError(f"{flag} takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
+        if name in found:
+            raise ConfigError(f"{flag} has {name} twice; name it once, with its whole weight")
+        found[name] = weight
+    if found and not any(found.values()):
+        raise ConfigError(f"{flag}: all weights are 0; one must be more")
+    return found
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 import contextlib
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,8 +76,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
     source = value_of("--from", argv)
     runs_folder = Path(value_of("--runs-folder", argv) or in_file.get("runs_folder", RUNS_FOLDER))
     found = {} if source is None else settings_from(Path(source), runs_folder)
-    shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
-    index = None if "model.vocab_size" in found else _index_of(Path(str(shards)))
+    index = None if "model.vocab_size" in found else _index_of(_find_shards(argv, in_file))
     if index is not None:
         if file is None and not {"-h", "--help"} & set(argv):
             found |= _recipe_for(index, argv)
@@ -150,6 +149,18 @@ def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
         raise ConfigError(f"--minutes must be more than 0, got {minutes:g}")
     max_steps = arguments.settings.num_steps if "num_steps" in arguments.given_flags else None
     return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
+
+
+def _find_shards(argv: Sequence[str], in_file: Mapping[str, Any]) -> Path:
+    """The folder of shards, or the first of a mix, as flags or the settings file name it."""
+    mixed = value_of("--data.mix", argv)
+    if mixed is None:
+        listed = in_file.get("data.mix") or ()
+        named = (name.removeprefix("data.mix.") for name in in_file if name.startswith("data.mix."))
+        mixed = next(iter(listed), None) or next(named, None)
+    first = None if mixed is None else str(mixed).rpartition("=")[0] or str(mixed)
+    shards = value_of("--data.shards", argv) or in_file.get("data.shards")
+    return Path(str(shards or first or DataConfig().shards))
 
 
 def _index_of(shards: Path) -> "ShardIndex | None":

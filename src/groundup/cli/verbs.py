@@ -46,6 +46,7 @@ VERBS = {
         Verb("tokenizer convert", "rewrite a tokenizer file in another format"),
         Verb("data sample", "write the built-in corpus of little stories"),
         Verb("data download", "fetch a public corpus"),
+        Verb("data clean", "leave out duplicates and poor documents"),
         Verb("data prepare", "encode a corpus into shards"),
         Verb("data verify", "check shards against their index and tokenizer"),
     )

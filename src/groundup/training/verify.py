@@ -182,6 +182,10 @@ def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step:
     sections: dict[str, dict[str, Any]] = {
         "data": {
             "shards": config.data.shards.absolute(),
+            "mix": tuple(
+                f"{path.absolute()}={weight}"
+                for path, weight in (config.data.folders if config.data.mix else {}).items()
+            ),
             "tokenizer": run.tokenizer_file.absolute(),
         },
         "evaluation": {"every_steps": saved_step, "num_windows": 16},

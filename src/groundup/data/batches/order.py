@@ -17,7 +17,7 @@ from groundup.errors import ConfigError, DataError
 Starts = npt.NDArray[np.int64]
 
 # Numbers that tell the uses of one seed apart; to change one is to change every run's order.
-_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS = range(4)
+_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, MIXED = range(5)
 
 
 class SampleOrder(Protocol):
@@ -36,19 +36,27 @@ class SampleOrder(Protocol):
         ...
 
 
-class _Order:
+class Order:
+    """The order of one text: where the windows of any samples begin."""
+
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
         check_window(num_ids, context_length)
         self.num_ids = num_ids
         self.context_length = context_length
         self.seed = check_seed(seed)
 
+    def starts(self, first_sample: int, count: int) -> Starts:
+        return self.starts_of(number_samples(first_sample, count))
 
-class RandomWindows(_Order):
+    def starts_of(self, samples: UInt64) -> Starts:
+        """Where the windows of the samples with these numbers begin."""
+        raise NotImplementedError
+
+
+class RandomWindows(Order):
     """Every sample is any window of the text, with equal chance, whatever came before."""
 
-    def starts(self, first_sample: int, count: int) -> Starts:
-        samples = _number(first_sample, count)
+    def starts_of(self, samples: UInt64) -> Starts:
         num_starts = self.num_ids - self.context_length
         return random_below(self.seed, _RANDOM_WINDOWS, samples, num_starts).astype(np.int64)
 
@@ -57,7 +65,7 @@ class RandomWindows(_Order):
         return sample * self.context_length // (self.num_ids - 1)
 
 
-class ShuffledEpochs(_Order):
+class ShuffledEpochs(Order):
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
 
     Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
@@ -69,8 +77,8 @@ class ShuffledEpochs(_Order):
         self.num_windows = max(1, (num_ids - context_length) // context_length)
         """Samples in an epoch."""
 
-    def starts(self, first_sample: int, count: int) -> Starts:
-        epochs, positions = np.divmod(_number(first_sample, count), np.uint64(self.num_windows))
+    def starts_of(self, samples: UInt64) -> Starts:
+        epochs, positions = np.divmod(samples, np.uint64(self.num_windows))
         num_offsets = self.num_ids - self.num_windows * self.context_length
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
         windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
@@ -130,7 +138,7 @@ def fixed_windows(
     available = (num_ids - 1) // context_length
     if num_windows is None or num_windows >= available:
         return np.arange(available, dtype=np.int64) * context_length
-    positions = _number(0, num_windows)
+    positions = number_samples(0, num_windows)
     epoch = np.zeros(num_windows, np.uint64)
     chosen = permute(seed, _FIXED_WINDOWS, epoch, positions, available)
     return np.sort(chosen.astype(np.int64)) * context_length
@@ -180,7 +188,8 @@ def sliding_windows(
         done, end = end, min(num_ids, end + max(1, context_length // 2))
 
 
-def _number(first: int, count: int) -> UInt64:
+def number_samples(first: int, count: int) -> UInt64:
+    """The numbers of `count` samples from `first` on."""
     if first < 0 or count < 0 or first + count > 1 << 63:
         raise ConfigError(f"samples {first} to {first + count} are out of range (0 to 2**63)")
     return np.arange(count, dtype=np.uint64) + np.uint64(first)
