@@ -62,11 +62,12 @@ using namespace groundup::python;
 PyMODINIT_FUNC PyInit__native() {
     return guarded([] {
         Owned module(PyModule_Create(&module_definition));
-        for (PyMethodDef* functions : {text_functions, float_functions})
+        for (PyMethodDef* functions : {text_functions, clean_functions, float_functions})
             if (PyModule_AddFunctions(module.get(), functions) != 0) throw PythonError();
         buffer_type = make_type(module.get(), &buffer_spec);
         const std::pair<const char*, PyTypeObject*> types[] = {
             {"Buffer", buffer_type},
+            {"DuplicateIndex", make_type(module.get(), &duplicate_index_spec)},
             {"Encoder", make_type(module.get(), &encoder_spec)},
             {"WordCounter", make_type(module.get(), &word_counter_spec)},
         };

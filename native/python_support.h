@@ -21,9 +21,9 @@
 namespace groundup::python {
 
 // What each file adds to the module.
-extern PyType_Spec buffer_spec, encoder_spec, word_counter_spec;
+extern PyType_Spec buffer_spec, duplicate_index_spec, encoder_spec, word_counter_spec;
 extern PyTypeObject* buffer_type;
-extern PyMethodDef float_functions[], text_functions[];
+extern PyMethodDef clean_functions[], float_functions[], text_functions[];
 
 // Thrown when the Python error is set already.
 struct PythonError {};

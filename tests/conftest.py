@@ -21,7 +21,9 @@ import pytest
 if TYPE_CHECKING:
     import torch
 
+    from groundup.generation import LanguageModel
     from groundup.model import TransformerLM
+    from groundup.tokenizer import Tokenizer
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
@@ -134,6 +136,43 @@ def shout() -> Callable[[TransformerLM, Iterable[int]], None]:
                 model.output_weight[id] = sign * loud
 
     return rig
+
+
+@pytest.fixture(scope="session")
+def speaker() -> Callable[..., LanguageModel]:
+    """`speaker(tokenizer, "yes<|im_end|>no")`: a model that says this after the end of a line.
+
+    Its tokens must differ from each other; what follows the last one is id 0 without end.
+    """
+    import torch
+
+    from groundup.generation import LanguageModel
+    from groundup.model import ModelConfig, TransformerLM
+
+    def make(tokenizer: Tokenizer, answer: str, context_length: int = 64) -> LanguageModel:
+        torch.manual_seed(0)
+        config = ModelConfig(
+            vocab_size=tokenizer.vocab_size,
+            context_length=context_length,
+            d_model=16,
+            num_layers=1,
+            num_heads=2,
+            d_ff=16,
+            tie_embeddings=False,
+        )
+        model = TransformerLM.from_config(config)
+        ids = tokenizer.encode("\n" + answer)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "norm" not in name:
+                    weight.zero_()
+            # Each id is a direction of its own, in which the head sees the one that follows.
+            for direction, (before, after) in enumerate(itertools.pairwise(ids)):
+                model.token_embedding.weight[before, direction] = 1.0
+                model.output_weight[after, direction] = 9.0
+        return LanguageModel(model.eval(), tokenizer)
+
+    return make
 
 
 @pytest.fixture(params=["cpu", "cuda"])

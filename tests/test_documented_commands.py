@@ -16,13 +16,23 @@ import yaml
 from groundup.cli.main import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-GUIDES = ["training", "tuning", "generation", "export", "planning", "experiments", "reports"]
+GUIDES = [
+    "training",
+    "tuning",
+    "evaluation",
+    "generation",
+    "export",
+    "planning",
+    "experiments",
+    "reports",
+]
 PAGES = ["README.md", "docs/quickstart.md", *(f"docs/guides/{name}.md" for name in GUIDES)]
 
 LEFT_OUT = {
     ("serve",): "tests/serving starts servers",
     ("data", "download"): "tests/data downloads from a server of its own",
     ("verify-resume",): "tests/training proves a resume",
+    ("new",): "tests/cli trains on folders of its own",
 }
 SMALL: dict[str, list[str]] = {
     "--megabytes": ["0.3"],

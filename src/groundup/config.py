@@ -4,10 +4,11 @@ A component declares its own Settings subclass in its own file; this one knows h
 merge, check and write them, and how to say in one paragraph what is wrong with them.
 """
 
+import math
 import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -101,9 +102,36 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def save_yaml(path: str | os.PathLike[str], settings: Settings) -> None:
     """Write every setting, defaults included, in the order of declaration."""
-    values = settings.model_dump(mode="json")
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    write_text_atomic(path, text)
+    write_text_atomic(path, as_yaml(settings.model_dump(mode="json")))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Settings as the text of a file, in their order."""
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
+    """NAME=WEIGHT, each once, as a mapping.
+
+    words: as they are typed.
+    flag: where, for errors.
+    """
+    found: dict[str, float] = {}
+    for word in words:
+        name, is_there, text = word.rpartition("=")
+        try:
+            weight = float(text) if is_there and name else math.nan
+        except ValueError:
+            weight = math.nan
+        if not 0 <= weight < math.inf:
+            raise ConfigError(f"{flag} takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
+        if name in found:
+            raise ConfigError(f"{flag} has {name} twice; name it once, with its whole weight")
+        found[name] = weight
+    if found and not any(found.values()):
+        raise ConfigError(f"{flag}: all weights are 0; one must be more")
+    return found
 
 
 def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -139,11 +167,21 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
+# Where pydantic speaks of Python and of regular expressions; names are all that has a pattern.
+_PLAIN_REASONS = {
+    "string_pattern_mismatch": "must be letters, digits and . _ + = -, beginning with a letter or "
+    "a digit",
+    "model_type": "must be a section with settings of its own",
+    "dict_type": "must be a section with settings of its own",
+}
+
+
 def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
     key = tuple(str(part) for part in finding["loc"])
     name = _clip(".".join(key))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
+    reason = _PLAIN_REASONS.get(finding["type"], reason)
     if finding["type"] == "missing":
         complaint = f"{name} is missing and has no default: set it"
     elif not key:

@@ -82,7 +82,7 @@ def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> Non
 
     A torn last line left by a kill is cut off first, and a write that fails leaves no tear.
     """
-    line = json.dumps(_without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
+    line = json.dumps(without_non_finite(value), ensure_ascii=False).encode("utf-8") + b"\n"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -96,6 +96,17 @@ def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> Non
             raise
     finally:
         os.close(file)
+
+
+def without_non_finite(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_non_finite(item) for item in value]
+    return value
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
@@ -240,16 +251,6 @@ def _parse_object(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _without_non_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _without_non_finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_non_finite(item) for item in value]
-    return value
 
 
 def _excerpt(line: bytes) -> str:

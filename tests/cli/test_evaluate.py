@@ -9,6 +9,7 @@ from groundup.cli.evaluate import parse_checkpoint
 from groundup.cli.main import main
 from groundup.data.shards import open_shards
 from groundup.files import read_json_lines
+from groundup.generation import LanguageModel
 
 
 @pytest.fixture(autouse=True)
@@ -91,9 +92,52 @@ def test_the_table_shows_the_same(shell: Any) -> None:
         assert text in page
 
 
+def test_any_text_is_evaluated_as_documents(shell: Any, tmp_path: Path) -> None:
+    text, model = "The fox sat. It was glad. " * 5, LanguageModel.load("runs/small")
+    (tmp_path / "one.txt").write_text(text)
+    (tmp_path / "more.jsonl").write_text('{"body": "Anna ran."}\n{"body": "Ben ran."}\n')
+    found = shell.json("evaluate", "small", tmp_path / "one.txt")
+    score = model.score(text)
+    assert found["loss"] == pytest.approx(score.loss, rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(score.bits_per_byte, rel=1e-5)
+    assert (found["documents"], found["bytes"]) == (1, len(text))
+    page = shell("evaluate", "small", tmp_path, "--field", "body")
+    assert "3 documents, " in page and "bits per byte" in page
+    one = tmp_path / "letter.txt"
+    one.write_text("a")
+    assert shell.json("evaluate", "small", one)["tokens"] == 1
+
+
+def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
+    pair = '{"sentence_good": "They were glad.", "sentence_bad": "They was glad."}\n'
+    (tmp_path / "pairs.jsonl").write_text(pair * 3)
+    words = ["evaluate", "small", "--tasks", "who_did_what", tmp_path / "pairs.jsonl"]
+    found = shell.json(*words)
+    assert set(found) == {"run", "step", "tasks"} and list(found["tasks"]) == [
+        "who_did_what",
+        "pairs",
+    ]
+    who, pairs = found["tasks"].values()
+    assert who["questions"] == 200 and who["cut"] == 200 and pairs["accuracy"] in (0, 1)
+    low, high = who["interval"]
+    assert low < who["accuracy"] < high and pairs["chance"] == 0.5
+    page = shell(*words)
+    assert f"{who['accuracy']:.1%}  {low:.1%} to {high:.1%}" in page
+    assert "mean" in page and "200 questions are longer than the model's context" in page
+    (tmp_path / "text.txt").write_text("Anna ran.")
+    both = shell.json(
+        "evaluate", "small", tmp_path / "text.txt", "--tasks", tmp_path / "pairs.jsonl"
+    )
+    assert both["tokens"] > 1 and both["tasks"] == {"pairs": pairs}
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
+        (["small", "nowhere.txt"], "nowhere.txt does not exist; check the name"),
+        (["small", "/dev/null"], "/dev/null is empty; take it off the inputs or fill it"),
+        (["small", "--tasks", "agreemet"], "did you mean agreement?"),
+        (["small", "--tasks", "agreement", "--whole"], "--split, --whole and --shards are about"),
         (["smal"], "run smal does not exist, neither as a folder nor in runs: did you mean small?"),
         (["runs"], "runs is not a run folder: it has no config.yaml"),
         (["small", "--split", "validaton"], "did you mean validation?"),

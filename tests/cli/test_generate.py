@@ -132,6 +132,16 @@ def test_every_setting_of_the_choice_has_a_flag(shell: Any) -> None:
     assert found["text"] == text and "e" not in text
 
 
+def test_a_message_is_answered_by_a_model_that_chats(shell: Any) -> None:
+    small = LanguageModel.load("runs/small")
+    chatty = small.tokenizer.with_chat("{{ messages[0].content }}: ")
+    LanguageModel(small.model, chatty).save("runs/chatty")
+    answer = small.generate("The cat: ", max_tokens=6)
+    words = ("--chat", "--prompt", "The cat", "--max-tokens", "6")
+    assert shell("generate", "chatty", *words) == f"The cat\n{answer}\n"
+    assert json.loads(shell("generate", "chatty", *words, "--json"))["text"] == answer
+
+
 def test_a_document_is_begun_without_a_prompt(shell: Any) -> None:
     assert shell("generate", "small", "--max-tokens", "0") == "\n"
     assert len(shell("generate", "small", "--max-tokens", "9")) > 1
@@ -163,6 +173,7 @@ def test_a_document_is_begun_without_a_prompt(shell: Any) -> None:
         (["small", "--prompts", "blank.txt"], "blank.txt has no prompt"),
         (["small", "--prompts", "blank.txt", "--prompt", "x"], "--prompt or --prompts, not both"),
         (["small", "--prompt", "long " * 40], "more than the context of 16: shorten it, or"),
+        (["small", "--chat", "--prompt", "Hi"], "the model has no chat template"),
         ([], "groundup generate needs RUN"),
     ],
 )

@@ -20,7 +20,8 @@ from groundup.training.execution import resolve
 
 
 def test_the_tables_show_results_fractions_and_the_derivation(shell: Any) -> None:
-    page = shell("plan", "--preset", "gpt2-xl")
+    words = ["--num-steps", "400000", "--precision", "float32"]
+    page = shell("plan", "--preset", "gpt2-xl", *words)
     for text in (
         "2,127,057,600",
         "4,513,336,524,800",

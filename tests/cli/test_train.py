@@ -1,6 +1,7 @@
 """`groundup train`: settings from file and flags, the run it makes, stops, and goes on with."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -306,7 +307,24 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     assert (settings.num_steps, settings.model.rope_theta) == (3, 500_000.0)
     assert main(["train", *words, "--num-steps", "2", "--batch-size", "2"]) == 0
     assert "begins with the weights of" in (tmp_path / "runs" / "next" / "log.txt").read_text()
-    assert "no run folder" in fails(capsys, "--from", "nowhere")
+    assert "neither a run folder" in fails(capsys, "--from", "nowhere")
+
+
+def test_from_begins_with_an_export_as_with_the_run_it_came_from(
+    whole_run: Path, small_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(whole_run), "--to", "huggingface", "out"]) == 0
+    shards = load_yaml(small_config)["data"]["shards"]
+    words = ["--data.shards", shards, "--num-steps", "2", "--batch-size", "2"]
+    assert main(["train", "--from", "out", "--name", "a", *words]) == 0
+    assert main(["train", "--from", "out", "--name", "b", *words]) == 0
+    assert capsys.readouterr().out.count("imported out as runs/out-imported") == 1
+    assert main(["train", "--from", str(whole_run), "--name", "c", *words]) == 0
+    first, expected = (
+        json.loads(Path(f"runs/{name}/metrics.jsonl").read_text().splitlines()[0])["loss"]
+        for name in ("a", "c")
+    )
+    assert first == expected
 
 
 def test_a_signal_saves_the_run_and_the_resume_is_exact(

@@ -13,6 +13,7 @@ from groundup.data.batches.order import (
     ShuffledEpochs,
     batch_samples,
     fixed_windows,
+    sliding_windows,
     whole_walk,
 )
 from groundup.data.counter_random import permute, random_below, random_uint64
@@ -286,3 +287,21 @@ def test_numbers_out_of_range_are_refused(order_type: Order) -> None:
 def test_impossible_divisions_are_refused(arguments: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         batch_samples(*arguments)
+
+
+@given(st.integers(1, 60), st.integers(0, 59), st.integers(1, 20))
+def test_sliding_windows_predict_each_id_once_with_half_a_context(
+    num_ids: int, num_predicted: int, context_length: int
+) -> None:
+    num_predicted = min(num_predicted, num_ids - 1)
+    windows = list(sliding_windows(num_ids, num_predicted, context_length))
+    targets = [target for _, end, count in windows for target in range(end - count, end)]
+    assert targets == list(range(num_ids - num_predicted, num_ids))
+    for begin, end, count in windows:
+        assert end - begin <= context_length + 1
+        num_before_first = end - count - begin
+        if num_predicted > context_length:
+            assert num_before_first >= min(end - count, max(1, context_length // 2))
+        else:
+            # All at once, with as much before it as the context holds.
+            assert len(windows) == 1 and begin == max(0, num_ids - context_length - 1)

@@ -142,6 +142,19 @@ def test_the_tokenizer_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tok
     assert not (told["add_bos_token"] or told["add_eos_token"] or told["add_space_prefix"])
 
 
+def test_the_chat_template_is_told(make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    chat = tokenizer.with_chat()
+    export_gguf(make_run(tokenizer=chat, vocab_size=302), tmp_path / "chat.gguf")
+    keys, _ = read(tmp_path / "chat.gguf")
+    assert keys["tokenizer.chat_template"] == chat.chat_template
+    told = {name.removeprefix("tokenizer.ggml."): value for name, value in keys.items()}
+    assert told["tokens"][300:] == ["<|im_start|>", "<|im_end|>"]
+    assert told["token_type"][299:] == [3, 3, 3]
+    assert (told["eos_token_id"], told["eot_token_id"]) == (299, 301)
+    export_gguf(make_run("plain"), tmp_path / "plain.gguf")
+    assert not any("chat" in key or "eot" in key for key in read(tmp_path / "plain.gguf")[0])
+
+
 @pytest.mark.parametrize(
     ("dtype", "kind", "file_type"),
     [("float16", "F16", "MOSTLY_F16"), ("bfloat16", "BF16", "MOSTLY_BF16")],

@@ -142,6 +142,19 @@ def running(start: Any) -> Iterator[Running]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def chat_model(language_model: LanguageModel) -> LanguageModel:
+    """The same noise from a model that knows turns."""
+    return LanguageModel(language_model.model, language_model.tokenizer.with_chat(), step=7)
+
+
+@pytest.fixture(scope="session")
+def chatting(start: Any, chat_model: LanguageModel) -> Iterator[Running]:
+    """One server of a model that chats."""
+    with start(chat_model) as server:
+        yield server
+
+
 # Nothing but the pages: no services of the browser's own, no drawing by a graphics card that is not
 # there, no second process for each new address.
 _CHROMIUM_ARGUMENTS = (

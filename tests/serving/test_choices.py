@@ -112,3 +112,16 @@ def test_two_ids_of_one_text_are_both_named() -> None:
     tokenizer.definition.vocab[257] = b"ab"
     named, ids = TokenSpelling(tokenizer).likeliest(Entry(257, -1.0, ((256, -2.0),), 0, 2))
     assert named == {"ab": -2.0, "<id 257>": -1.0} and ids == [256, 257]
+
+
+def test_who_has_the_prompt_scored_gets_an_entry_for_the_end_of_the_document(
+    language_model: LanguageModel,
+) -> None:
+    """Clients ask for one token more than they want, and drop the last entry."""
+    tokenizer, end = language_model.tokenizer, NewToken(289, -0.5, ((289, -0.5),), "stop")
+    for echo, expected in (("the", [Entry(289, -0.5, ((289, -0.5),), 3, 3)]), (None, [])):
+        writer = ChoiceText(tokenizer, [], echo=echo, with_entries=True)
+        pieces = writer.push(end)
+        assert [piece.entry for piece in pieces] == expected
+        assert "".join(piece.text for piece in pieces) == "" and writer.num_tokens == 0
+        assert writer.finish_reason == "stop"

@@ -81,7 +81,7 @@ def test_with_the_token_all_is_as_usual(locked: Any) -> None:
     assert locked.get("/nowhere", headers=headers).status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/", "/runs", "/health", "/static/shell.js"])
+@pytest.mark.parametrize("path", ["/", "/chat", "/runs", "/health", "/static/shell.js"])
 def test_pages_open_without_a_token_since_a_browser_cannot_send_one(locked: Any, path: str) -> None:
     assert locked.get(path).status_code == 200
 

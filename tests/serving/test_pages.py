@@ -14,7 +14,7 @@ SOURCES = sorted(
 )
 
 
-@pytest.mark.parametrize("path", ["/", "/runs"])
+@pytest.mark.parametrize("path", ["/", "/chat", "/runs"])
 def test_a_page_is_html_that_holds_no_script_or_style_of_its_own(running: Any, path: str) -> None:
     answer = running.get(path)
     assert answer.status_code == 200

@@ -86,6 +86,7 @@ def add_line(folder: RunFolder, step: int, num_lines: int = 100) -> None:
     }
     if step % 5 == 0:
         record |= {"validation_loss": 6 / step, "samples": [f" text of step {step}"]}
+        record["task/agreement"] = step / 100
     append_json_line(folder.metrics_file, record)
 
 
@@ -192,6 +193,9 @@ def test_two_runs_share_the_plots_and_differ_in_their_settings(
     browser.wait(lambda: curve(browser, "other") and curve(browser, "plain"))
     for plot in ("loss", "speed", "mfu", "gradient", "rate"):
         assert len(curve(browser, "other", plot)) == len(curve(browser, "plain", plot)) == 20
+    assert curve(browser, "other", "task-5") == [5, 10, 15, 20]
+    assert browser.find("#plot-task-5-title").text == "agreement"
+    assert browser.find("#plot-task-5-summary .plot-value").text == "20.0%"
     legend = [item.text for item in browser.all("#plot-loss-summary .plot-run")]
     assert legend == ["plain", "other"]
     colours = browser.script(

@@ -44,7 +44,7 @@ def test_the_model_tells_its_limits(running: Any) -> None:
         ("GET", "/nowhere", 404),
         ("GET", "/v1/completions", 405),
         ("DELETE", "/v1/models", 405),
-        ("POST", "/v1/chat/completions", 404),
+        ("POST", "/v1/embeddings", 404),
         ("GET", "/v1/models/other", 404),
         ("GET", "/static/nothing.js", 404),
         ("GET", "/api/runs/nothing", 404),
@@ -58,11 +58,11 @@ def test_errors_have_the_one_shape(running: Any, method: str, path: str, status:
 
 
 def test_an_unknown_path_of_the_api_is_told_what_exists(running: Any) -> None:
-    answer = running.post("/v1/chat/completions", json={"messages": []})
+    answer = running.post("/v1/embeddings", json={"input": []})
     assert answer.status_code == 404
     message = answer.json()["error"]["message"]
-    assert message.startswith("/v1/chat/completions does not exist here: this server has ")
-    assert message.endswith("/v1/completions, /v1/models, /v1/models/{name}")
+    assert message.startswith("/v1/embeddings does not exist here: this server has ")
+    assert message.endswith("/v1/chat/completions, /v1/completions, /v1/models, /v1/models/{name}")
     # Of the pages a stranger is told nothing.
     assert "this server has" not in running.get("/nowhere").json()["error"]["message"]
 

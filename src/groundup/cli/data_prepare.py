@@ -19,8 +19,9 @@ class Arguments(ReadingFlags, TokenizerFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders, globs or - for standard input: .txt, .md, source code, .jsonl, .parquet and
-    more, also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
+    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
+    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
+    files are left out and counted."""
 
     out: Path = Path("shards")
     """The folder for the shards and their index."""
@@ -60,9 +61,7 @@ def run(arguments: Arguments) -> None:
             validation_fraction=arguments.validation_fraction,
             shard_ids=arguments.shard_ids,
             separator=arguments.separator,
-            field=arguments.field,
-            column=arguments.column,
-            errors=arguments.errors,
+            **arguments.reading,
             on_error=arguments.on_error,
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,

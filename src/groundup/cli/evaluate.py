@@ -1,4 +1,5 @@
-"""`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards."""
+"""`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards or on
+any text, and its accuracy on multiple-choice tasks."""
 
 import re
 import sys
@@ -8,19 +9,38 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import ReadingFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from groundup.data.tasks import Task
+    from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.training.evaluation import Evaluation
+    from groundup.training.tasks import TaskScore
+
+# Of the text that is read at once: a document is never cut, and progress is told after each part.
+_BATCH_BYTES = 1 << 18
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Evaluate a trained model on text that it was not trained on."""
+@dataclass(frozen=True, kw_only=True)
+class Arguments(ReadingFlags):
+    """Evaluate a trained model on text that it was not trained on.
+
+    Without files and tasks it is evaluated on the validation split of its shards.
+    """
 
     run: Positional[str]
     """The run: its folder, or its name under runs."""
+
+    files: Positional[tuple[str, ...]] = ()
+    """Text to evaluate on: files, folders, globs or - for standard input."""
+
+    tasks: tuple[str, ...] = ()
+    """Multiple-choice tasks: .jsonl files in our format, BLiMP's or HellaSwag's, folders of such,
+    or the built-in agreement and who_did_what."""
 
     split: str = "validation"
     """The split of the shards to evaluate on."""
@@ -47,37 +67,50 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Load, measure, print."""
     from groundup.cli.runs import find_run
+    from groundup.cli.task_scores import describe_score, print_scores
     from groundup.config import load_settings
+    from groundup.data.tasks import read_tasks
+    from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
     from groundup.runs.folder import RunFolder
+    from groundup.training.execution import resolve_device, switches
 
     checkpoint = parse_checkpoint(arguments.checkpoint)
+    is_split = not arguments.files and not arguments.tasks
+    if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
+        raise ConfigError(
+            "--split, --whole and --shards are about shards: leave them out, or leave out the "
+            "files and --tasks"
+        )
     folder = find_run(arguments.run)
     config = RunFolder(folder).read_config()
     asked = {"device": arguments.device, "precision": arguments.precision or config.precision}
     load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
-    config = config.model_copy(update=asked)
-    step, evaluation = measure_run(
-        folder,
-        config,
-        checkpoint=checkpoint,
-        shards_folder=arguments.shards,
-        split=arguments.split,
-        whole=arguments.whole,
-    )
-    results: dict[str, Any] = {
-        "run": str(folder),
-        "step": step,
-        "split": arguments.split,
-        "tokens": evaluation.num_tokens,
-        "loss": evaluation.loss,
-        "perplexity": evaluation.perplexity,
-        "bits_per_byte": evaluation.bits_per_byte,
-    }
+    config = resolve_device(config.model_copy(update=asked))
+    tasks = read_tasks(arguments.tasks)
+    language_model = LanguageModel.load(folder, checkpoint, device=config.device)
+    measuring = _Measuring(config, language_model)
+    results: dict[str, Any] = {"run": str(folder), "step": language_model.step}
+    scores: list[TaskScore] = []
+    with switches(config):
+        if is_split and config.tuning.chats and arguments.shards is None:
+            found = with_chats_of(folder, config)
+            results |= measuring.answers(found, arguments.split, whole=arguments.whole)
+        elif is_split:
+            shards = arguments.shards or shards_of(folder, config)
+            results |= measuring.split(shards, arguments.split, whole=arguments.whole)
+        if arguments.files:
+            results |= measuring.text(arguments)
+        if tasks:
+            scores = measuring.tasks(tasks)
     if arguments.json:
-        _print_json(results)
-    else:
+        described = {score.name: describe_score(score) for score in scores}
+        _print_json(results | ({"tasks": described} if described else {}))
+        return
+    if "loss" in results:
         _print_table(results)
+    if scores:
+        print_scores(f"{folder}, step {language_model.step:,}", scores)
 
 
 def shards_of(folder: Path, config: "RunConfig") -> Path:
@@ -116,67 +149,104 @@ def _from_where_it_started(path: Path, folder: Path, config: "RunConfig") -> Pat
     return Path(*parts[:-num_own]) / path if is_known else path
 
 
-def measure_run(
-    folder: Path,
-    config: "RunConfig",
-    *,
-    checkpoint: Literal["newest", "best"] | int = "newest",
-    shards_folder: Path | None = None,
-    split: str = "validation",
-    whole: bool = False,
-) -> "tuple[int | None, Evaluation]":
-    """The step of the checkpoint and its results, computed as the run itself computes them.
+class _Measuring:
+    """Measures a model as its run does."""
 
-    folder: the run.
-    config: its settings, with the device and the precision to evaluate in.
-    checkpoint: which one: newest, best, or a step.
-    shards_folder: the shards to evaluate on; the run's own data if None.
-    split: a split of them.
-    whole: use every token of the split, else the windows of the run's own evaluations.
-    """
-    from groundup.data.shards import open_shards
-    from groundup.generation import LanguageModel
-    from groundup.training.evaluation import evaluate
-    from groundup.training.execution import (
-        autocast,
-        resolve_device,
-        sequences_to_evaluate,
-        switches,
-    )
+    def __init__(self, config: "RunConfig", language_model: "LanguageModel") -> None:
+        """config: of the run, with the device and the precision to compute in, resolved."""
+        from groundup.training.execution import sequences_to_evaluate
 
-    config = resolve_device(config)
-    language_model = LanguageModel.load(folder, checkpoint, device=config.device)
-    tokenizer = language_model.tokenizer
-    options: dict[str, Any] = {
-        "batch_size": config.evaluation.batch_size or sequences_to_evaluate(config),
-        "autocast": lambda: autocast(config),
-    }
-    num_windows = None if whole else config.evaluation.num_windows
-    if config.tuning.chats and shards_folder is None:
-        from groundup.training.tuning import evaluate_answers
+        self._config = config
+        self._language_model = language_model
+        self._num_sequences = config.evaluation.batch_size or sequences_to_evaluate(config)
 
-        found = with_chats_of(folder, config)
-        with switches(config):
-            evaluation = evaluate_answers(
-                found, language_model.model, tokenizer, split=split, num_rows=num_windows, **options
+    def split(self, folder: Path, split: str, *, whole: bool) -> dict[str, Any]:
+        """On a split of shards: all of it, or the windows of the run's own evaluations."""
+        from groundup.data.shards import open_shards
+        from groundup.training.evaluation import evaluate
+
+        tokenizer = self._language_model.tokenizer
+        shards = open_shards(folder, split, tokenizer)
+        if len(shards) < 2:
+            raise DataError(
+                f"the {split} split in {folder} has too few tokens to evaluate ({len(shards)}); "
+                f"rerun groundup data prepare with --validation-fraction 0.1 --overwrite"
             )
-        return language_model.step, evaluation
-    shards_folder = shards_folder or shards_of(folder, config)
-    shards = open_shards(shards_folder, split, tokenizer)
-    if len(shards) < 2:
-        raise DataError(
-            f"the {split} split in {shards_folder} has too few tokens to evaluate ({len(shards)}); "
-            f"rerun groundup data prepare with --validation-fraction 0.1 --overwrite"
-        )
-    with switches(config):
         evaluation = evaluate(
-            language_model.model,
+            self._language_model.model,
             shards,
             tokenizer,
-            num_windows=num_windows,
-            **options,
+            num_windows=None if whole else self._config.evaluation.num_windows,
+            batch_size=self._num_sequences,
+            autocast=self._autocast,
         )
-    return language_model.step, evaluation
+        return {"split": split, **_describe(evaluation)}
+
+    def answers(self, config: "RunConfig", split: str, *, whole: bool) -> dict[str, Any]:
+        """On the answers of a tuned run's conversations."""
+        from groundup.training.tuning import evaluate_answers
+
+        evaluation = evaluate_answers(
+            config,
+            self._language_model.model,
+            self._language_model.tokenizer,
+            split=split,
+            num_rows=None if whole else config.evaluation.num_windows,
+            batch_size=self._num_sequences,
+            autocast=self._autocast,
+        )
+        return {"split": split, **_describe(evaluation)}
+
+    def text(self, arguments: Arguments) -> dict[str, Any]:
+        """On the documents of files."""
+        from groundup.cli.progress import progress_bar
+        from groundup.text_files import read_document_batches
+        from groundup.training.likelihood import evaluate_documents
+
+        with progress_bar("evaluating") as report:
+            found = evaluate_documents(
+                self._language_model.model,
+                self._language_model.tokenizer,
+                read_document_batches(
+                    arguments.files,
+                    field=arguments.field,
+                    column=arguments.column,
+                    errors=arguments.errors,
+                    batch_bytes=_BATCH_BYTES,
+                    progress=report,
+                ),
+                begin_id=self._language_model.begin_id,
+                batch_tokens=self._batch_tokens,
+                autocast=self._autocast,
+            )
+        counts = {"documents": found.num_documents, "bytes": found.num_bytes}
+        return {"files": list(arguments.files), **counts, **_describe(found.evaluation)}
+
+    def tasks(self, tasks: "list[Task]") -> "list[TaskScore]":
+        """On multiple-choice tasks."""
+        from groundup.cli.progress import progress_bar
+        from groundup.training.tasks import TaskEvaluator
+
+        evaluator = TaskEvaluator(
+            tasks,
+            self._language_model.tokenizer,
+            self._config.model.context_length,
+            begin_id=self._language_model.begin_id,
+            batch_tokens=self._batch_tokens,
+        )
+        with progress_bar("scoring choices", "texts") as report:
+            return evaluator(self._language_model.model, self._autocast, report)
+
+    @property
+    def _batch_tokens(self) -> int:
+        from groundup.training.likelihood import batch_tokens_of
+
+        return batch_tokens_of(self._num_sequences, self._config.model.context_length)
+
+    def _autocast(self) -> "AbstractContextManager[Any]":
+        from groundup.training.execution import autocast
+
+        return autocast(self._config)
 
 
 def parse_checkpoint(text: str) -> Literal["newest", "best"] | int:
@@ -190,24 +260,35 @@ def parse_checkpoint(text: str) -> Literal["newest", "best"] | int:
     raise ConfigError(f"--checkpoint {text} is neither newest nor best nor the number of a step")
 
 
+def _describe(evaluation: "Evaluation") -> dict[str, Any]:
+    return {
+        "tokens": evaluation.num_tokens,
+        "loss": evaluation.loss,
+        "perplexity": evaluation.perplexity,
+        "bits_per_byte": evaluation.bits_per_byte,
+    }
+
+
 def _print_json(results: dict[str, Any]) -> None:
     import json
-    import math
 
-    known = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in results.items()
-    }
-    print(json.dumps(known, ensure_ascii=False))
+    from groundup.files import without_non_finite
+
+    print(json.dumps(without_non_finite(results), ensure_ascii=False))
 
 
 def _print_table(results: dict[str, Any]) -> None:
     from groundup.cli.tables import print_results
+    from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of
 
+    amount = count_of(results["tokens"], "token")
+    if "documents" in results:
+        documents = count_of(results["documents"], "document")
+        amount = f"{documents}, {amount}, {show_bytes(results['bytes'])}"
     rows = [
         ("checkpoint", f"step {results['step']:,}"),
-        (results["split"], count_of(results["tokens"], "token")),
+        (results.get("split", "text"), amount),
         ("loss", f"{results['loss']:.4f}"),
         ("perplexity", f"{results['perplexity']:.3f}"),
     ]

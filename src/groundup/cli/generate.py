@@ -15,7 +15,7 @@ from groundup.errors import ConfigError
 from groundup.generation.request import GenerationSettings
 
 if TYPE_CHECKING:
-    from groundup.generation.language_model import TextPiece
+    from groundup.generation.language_model import LanguageModel, TextPiece
 
 _MOST_SAMPLES = 10**9
 
@@ -33,6 +33,9 @@ class Arguments(ModelFlags, GenerationSettings):
 
     prompts: str | None = None
     """A file of prompts, one a line, blank lines left out; - is standard input."""
+
+    chat: bool = False
+    """Take each prompt for a message and answer it; for models that were tuned on conversations."""
 
     num_samples: int = 1
     """How many texts to generate for each prompt."""
@@ -55,7 +58,10 @@ def run(arguments: Arguments) -> None:
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
     language_model = load_model(folder, arguments.checkpoint, arguments.device, arguments.precision)
-    firsts = [language_model.request(prompt, arguments) for prompt in prompts]
+    firsts = [
+        language_model.request(_as_message(prompt, language_model, arguments), arguments)
+        for prompt in prompts
+    ]
     for first in firsts:
         language_model.check(first)
     # Made as they are needed: there may be more of them than fit into memory.
@@ -73,7 +79,8 @@ def run(arguments: Arguments) -> None:
     if arguments.json:
         _print_json(_in_order(pieces), label)
     else:
-        _print_text(_in_order(pieces), label, len(prompts) * num_samples)
+        gap = "\n" if arguments.chat else ""
+        _print_text(_in_order(pieces), label, len(prompts) * num_samples, gap)
 
 
 def _read_prompts(arguments: Arguments) -> list[str]:
@@ -94,7 +101,15 @@ def _read_prompts(arguments: Arguments) -> list[str]:
     return prompts
 
 
-def _print_text(pieces: "Iterable[TextPiece]", label: Label, num_texts: int) -> None:
+def _as_message(prompt: str, language_model: "LanguageModel", arguments: Arguments) -> str:
+    if not arguments.chat:
+        return prompt
+    from groundup.generation.chat import chat_prompt
+
+    return chat_prompt(language_model.tokenizer, [{"role": "user", "content": prompt}])
+
+
+def _print_text(pieces: "Iterable[TextPiece]", label: Label, num_texts: int, gap: str) -> None:
     """Each text after its prompt; where there are several, each below a line that counts them."""
     shown = -1
     for index, text, finish_reason in pieces:
@@ -102,7 +117,7 @@ def _print_text(pieces: "Iterable[TextPiece]", label: Label, num_texts: int) -> 
             shown, labels = index, label(index)
             if num_texts > 1:
                 print(f"=== {index + 1} of {num_texts}, seed {labels['seed']} ===")
-            sys.stdout.write(labels["prompt"])
+            sys.stdout.write(labels["prompt"] + gap)
         sys.stdout.write(text)
         if finish_reason is not None:
             sys.stdout.write("\n\n" if index + 1 < num_texts else "\n")

@@ -11,11 +11,18 @@ from tyro.conf import Fixed, Suppress
 from groundup.cli.flags import is_on, value_of
 from groundup.config import load_settings
 from groundup.errors import ConfigError
-from groundup.model.config import ModelConfig, preset
+from groundup.model.config import PUBLISHED_PARAMETERS, ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
-from groundup.planner import Accelerator, Plan, describe_cpu, get_accelerator, make_plan
+from groundup.planner import (
+    Accelerator,
+    Plan,
+    count_parameters,
+    describe_cpu,
+    get_accelerator,
+    make_plan,
+)
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
-from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName
+from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price, find_price
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
@@ -54,8 +61,8 @@ class Arguments:
     micro_batch_size: int | None = None
     """Sequences in memory at once; as many as fit if not given."""
 
-    num_steps: int = 400_000
-    """Optimizer steps to take."""
+    num_steps: int | None = None
+    """Optimizer steps to take; if no length is given, 20 tokens for each parameter."""
 
     tokens: int | None = None
     """Tokens to train on, instead of a number of steps."""
@@ -72,7 +79,7 @@ class Arguments:
     device: str = "A100 80GB"
     """A device of the table: A100, A100 80GB, H100, H200, B200, RTX 4090, M4 Max, …; or cpu."""
 
-    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto"
     """Of matmuls; tf32 is float32 on tensor cores, auto is bfloat16 on devices that have it."""
 
     mfu: float = ASSUMED_MFU
@@ -159,7 +166,7 @@ def run(arguments: Arguments) -> None:
         return
     from groundup.cli.plan_page import print_plan, print_probe
 
-    print_plan(plan)
+    print_plan(plan, _assumptions(arguments, plan))
     if probe is not None:
         print_probe(plan, probe)
     if arguments.plot is not None:
@@ -170,10 +177,12 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
     price = None
     if arguments.price_per_hour is not None:
         price = Price(arguments.price_per_hour, "given by --price-per-hour", "today")
-    num_steps = arguments.num_steps
-    if arguments.tokens is not None:
-        tokens_per_step = arguments.batch_size * arguments.model.context_length
-        num_steps = -(-arguments.tokens // tokens_per_step)
+    tokens, num_steps = arguments.tokens, arguments.num_steps
+    if tokens is None and num_steps is None:
+        tokens = optimal_tokens(sum(count_parameters(arguments.model).values()))
+    if tokens is not None:
+        num_steps = -(-tokens // (arguments.batch_size * arguments.model.context_length))
+    assert num_steps is not None
     plan = make_plan(
         arguments.model,
         _device(arguments) if probe is None else probe.device,
@@ -189,6 +198,27 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         memory_factor=1.0 if probe is None else probe.memory_factor,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
+
+
+def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
+    """What the plan takes for granted, with the flags that change it."""
+    duration, lines = plan.duration, []
+    name = arguments.preset or ""
+    if name in PUBLISHED_PARAMETERS:
+        lines.append(
+            f"{name} is groundup's layers (RMSNorm, SwiGLU, rotation, untied) at GPT-2's sizes; "
+            f"GPT-2 itself has {PUBLISHED_PARAMETERS[name]} million parameters"
+        )
+    if arguments.config is None and not arguments.probe:
+        parts = [f"one {duration.device} (--device)", f"{duration.precision} (--precision)"]
+        parts += [
+            f"{duration.mfu:.0%} MFU (--mfu)",
+            f"batches of {duration.batch_size} (--batch-size)",
+        ]
+        if arguments.num_steps is None and arguments.tokens is None and arguments.minutes is None:
+            parts.append("20 tokens a parameter (--tokens, --num-steps)")
+        lines.append(f"planned for {', '.join(parts)}")
+    return lines
 
 
 def _show_devices(arguments: Arguments) -> None:

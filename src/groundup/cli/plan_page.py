@@ -25,8 +25,13 @@ if TYPE_CHECKING:
     from groundup.training.budget import Probe
 
 
-def print_plan(plan: Plan) -> None:
-    """Every part of a plan, one table each."""
+def print_plan(plan: Plan, assumptions: Sequence[str] = ()) -> None:
+    """Every part of a plan, one table each.
+
+    assumptions: lines to begin with, about what was not asked for.
+    """
+    for line in assumptions:
+        print(line)
     _print_parts(plan)
     _print_fractions("fractions by size", fractions_by_size())
     by_context = fractions_by_context(plan.config)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
@@ -53,7 +53,7 @@ class ReadingFlags:
     """How the text of files is read."""
 
     field: str = "text"
-    """The field of a JSON-lines record that holds the text."""
+    """The field of a JSON-lines record, or the column of a CSV file, that holds the text."""
 
     column: str = "text"
     """The column of a Parquet file that holds the text."""
@@ -61,11 +61,20 @@ class ReadingFlags:
     errors: Literal["strict", "replace", "skip"] = "strict"
     """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
 
+    encoding: str | None = None
+    """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The same as arguments of the functions that read."""
+        names = ("field", "column", "errors", "encoding")
+        return {name: getattr(self, name) for name in names}
+
     def read_texts(self, files: tuple[str, ...]) -> list[str]:
         """The text of the files in blocks that end where documents end."""
         from groundup.text_files import read_text_blocks
 
-        blocks = read_text_blocks(files, field=self.field, column=self.column, errors=self.errors)
+        blocks = read_text_blocks(files, **self.reading)
         return [str(block, "utf-8") for block in blocks]
 
 

@@ -20,8 +20,9 @@ class Arguments(ReadingFlags):
     """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders, globs or - for standard input: .txt, .md, source code, .jsonl, .parquet and
-    more, also packed as .gz, .zst or .xz. Of a folder other files are left out and counted."""
+    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
+    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
+    files are left out and counted."""
 
     vocab_size: int = 10_000
     """Tokens in all: the 256 bytes, the merges and the special tokens."""
@@ -70,9 +71,7 @@ def run(arguments: Arguments) -> None:
             num_threads=arguments.num_threads,
             max_memory_bytes=max_memory_bytes,
             progress=progress,
-            field=arguments.field,
-            column=arguments.column,
-            errors=arguments.errors,
+            **arguments.reading,
             on_error=arguments.on_error,
         )
     tokenizer.save(arguments.out)

@@ -3,9 +3,10 @@
 Settings come from their defaults, then the YAML file, then the flags.
 """
 
+import contextlib
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,18 +23,23 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import process_start
 
 if TYPE_CHECKING:
+    from groundup.data.shards import ShardIndex
     from groundup.model import TransformerLM
     from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
     from groundup.training.budget import TimeBudget
+
+# What the settings of a run without a file and without --minutes are chosen for.
+_USUAL_MINUTES = 10.0
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Train a model on shards, or resume a run that was stopped.
 
-    The settings below come from their defaults, then the file given with --config, then flags. The
-    size of the vocabulary comes from the shards, if neither gives it.
+    The settings below come from their defaults, then the file given with --config, then flags.
+    Without a file they fit the shards and about ten minutes of this machine, or --minutes. The size
+    of the vocabulary comes from the shards, if neither gives it.
     """
 
     config: Path | None = None
@@ -43,8 +49,9 @@ class Arguments:
     """Resume the run called --name from its newest checkpoint."""
 
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
-    """Begin with the weights of this run, with its model settings and its tokenizer, and a schedule
-    of its own. A longer --model.context-length and a larger --model.vocab-size are possible."""
+    """Begin with the weights of this run or export, with its model settings and its tokenizer, and
+    a schedule of its own. A longer --model.context-length and a larger --model.vocab-size are
+    possible."""
 
     allow_changes: bool = False
     """Resume although settings differ from those the run began with."""
@@ -67,11 +74,13 @@ def defaults(argv: Sequence[str]) -> Arguments:
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
-    found = {} if source is None else settings_from(Path(source))
-    shards = value_of("--data.shards", argv) or in_file.get("data.shards", DataConfig().shards)
-    vocab_size = None if "model.vocab_size" in found else _vocab_size_of(Path(str(shards)))
-    if vocab_size is not None:
-        found["model.vocab_size"] = vocab_size
+    runs_folder = Path(value_of("--runs-folder", argv) or in_file.get("runs_folder", RUNS_FOLDER))
+    found = {} if source is None else settings_from(Path(source), runs_folder)
+    index = None if "model.vocab_size" in found else _index_of(_find_shards(argv, in_file))
+    if index is not None:
+        if file is None and not {"-h", "--help"} & set(argv):
+            found |= _recipe_for(index, argv)
+        found["model.vocab_size"] = index.vocab_size
     overrides = {name: value for name, value in found.items() if name not in in_file}
     return Arguments(settings=load_settings(RunConfig, file, overrides), given_flags=given)
 
@@ -142,33 +151,98 @@ def _budget(arguments: Arguments, started: float) -> "TimeBudget | None":
     return TimeBudget(60 * minutes, started, arguments.given_flags, max_steps)
 
 
-def _vocab_size_of(shards: Path) -> int | None:
-    """The ids that the shards were made with; None where there are none to be read."""
+def _find_shards(argv: Sequence[str], in_file: Mapping[str, Any]) -> Path:
+    """The folder of shards, or the first of a mix, as flags or the settings file name it."""
+    mixed = value_of("--data.mix", argv)
+    if mixed is None:
+        listed = in_file.get("data.mix") or ()
+        named = (name.removeprefix("data.mix.") for name in in_file if name.startswith("data.mix."))
+        mixed = next(iter(listed), None) or next(named, None)
+    first = None if mixed is None else str(mixed).rpartition("=")[0] or str(mixed)
+    shards = value_of("--data.shards", argv) or in_file.get("data.shards")
+    return Path(str(shards or first or DataConfig().shards))
+
+
+def _index_of(shards: Path) -> "ShardIndex | None":
+    """Of the shards to train on; None where there are none to be read."""
     from groundup.data.shards import INDEX_NAME, read_index
 
     if not (shards / INDEX_NAME).is_file():
         return None
     try:
-        return read_index(shards).vocab_size
+        return read_index(shards)
     except DataError:
         # Training says what is wrong with them.
         return None
 
 
-def settings_from(source: Path) -> dict[str, Any]:
-    """What a run takes over from the run in `source`, by dotted name."""
+def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:
+    """What a run without a settings file starts from: sizes that fit the data and the time."""
+    from groundup.training.execution import find_peak, resolve_device
+    from groundup.training.recipe import GUESSED_UTILIZATION, choose_recipe
+
+    device = value_of("--device", argv) or "auto"
+    minutes = _number(value_of("--minutes", argv)) or _USUAL_MINUTES
+    try:
+        config = resolve_device(load_settings(RunConfig, overrides={"device": device}))
+    except ConfigError:
+        # Training says what is wrong with it.
+        return {}
+    speed = GUESSED_UTILIZATION * (find_peak(config) or 1e11)
+    d_model, num_steps = (
+        _number(value_of(name, argv)) for name in ("--model.d-model", "--num-steps")
+    )
+    recipe = choose_recipe(
+        flops=speed * 60 * minutes,
+        num_tokens=max(1, index.splits["train"].num_ids),
+        vocab_size=index.vocab_size,
+        d_model=None if d_model is None else int(d_model),
+        max_steps=None if num_steps is None else int(num_steps),
+    )
+    values = recipe.config.model_dump(exclude_defaults=True)
+    values.pop("samples", None)
+    return dict(flatten(values))
+
+
+def _number(text: str | None) -> float | None:
+    """A number that makes sense; None for what the parser of flags will refuse."""
+    with contextlib.suppress(TypeError, ValueError):
+        number = float(text)  # type: ignore[arg-type]
+        return number if 1e-6 < number < 1e6 else None
+    return None
+
+
+def settings_from(source: Path, runs_folder: Path = RUNS_FOLDER) -> dict[str, Any]:
+    """What a run takes over from the run or export in `source`, by dotted name.
+
+    runs_folder: where an export is imported to.
+    """
     run = RunFolder(source)
+    if not run.has_run() and (source / "config.json").is_file():
+        run = _imported(source, runs_folder)
     if not run.has_run():
         raise ConfigError(
-            f"--from {source}: no run folder with a config.yaml there; an export becomes one with "
-            f"groundup import"
+            f"--from {source}: neither a run folder with a config.yaml nor an export with a "
+            f"config.json is there"
         )
     model = run.read_config().model
-    values: dict[str, Any] = {"start_from": source, "data.tokenizer": run.tokenizer_file}
+    values: dict[str, Any] = {"start_from": run.path, "data.tokenizer": run.tokenizer_file}
     values |= {f"model.{name}": value for name, value in model.model_dump().items()}
     # The rule for it depends on vocab_size, which may grow.
     values["model.embedding_scale"] = model.input_scale
     return values
+
+
+def _imported(export: Path, runs_folder: Path) -> RunFolder:
+    """The run folder made from a checkpoint of other tools, now or before."""
+    from groundup.interop import import_huggingface
+
+    name = f"{export.resolve().name}-imported"
+    run = RunFolder(runs_folder / name)
+    if not run.has_run():
+        import_huggingface(export, name, runs_folder=runs_folder)
+        print(f"imported {export} as {run.path}")
+    return run
 
 
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:

@@ -20,6 +20,7 @@ class Verb(NamedTuple):
 VERBS = {
     verb.name: verb
     for verb in (
+        Verb("new", "go from your own text to a trained model, in minutes"),
         Verb("quickstart", "walk from a built-in corpus to a model of little stories"),
         Verb("plan", "know the cost first: parameters, FLOP, memory, time, price"),
         Verb("train", "train a model on shards, or resume a run"),
@@ -45,6 +46,7 @@ VERBS = {
         Verb("tokenizer convert", "rewrite a tokenizer file in another format"),
         Verb("data sample", "write the built-in corpus of little stories"),
         Verb("data download", "fetch a public corpus"),
+        Verb("data clean", "leave out duplicates and poor documents"),
         Verb("data prepare", "encode a corpus into shards"),
         Verb("data verify", "check shards against their index and tokenizer"),
     )

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from groundup.errors import CheckpointError, ConfigError
+from groundup.generation.chat import chat_prompt
 from groundup.generation.decoder import WritableIds
 from groundup.generation.engine import Engine
 from groundup.generation.loading import SpecialIds, find_special_ids, load_run, save_run
@@ -24,6 +25,7 @@ from groundup.model import TransformerLM
 from groundup.runtime import count_of
 from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import Message
 
 # More rows at once make each step slower and save little.
 _MOST_ROWS = 64
@@ -62,7 +64,7 @@ class LanguageModel:
         self.special_ids = special_ids or usual
         ends = self.special_ids.ends or usual.ends
         self.stop_ids = frozenset(ends)
-        """The ids that end a document."""
+        """The ids that end a document, or an assistant's turn."""
         self.begin_id = self.special_ids.begin
         """The id before a document, where there is one."""
         if self.begin_id is None and ends:
@@ -111,6 +113,21 @@ class LanguageModel:
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
         return (piece.text for piece in pieces if piece.text)
+
+    def chat(self, messages: Sequence[Message], **settings: Any) -> str:
+        """The assistant's answer to a conversation; the tokenizer needs a chat template.
+
+        messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
+        settings: as for `generate`.
+        """
+        return "".join(self.stream_chat(messages, **settings))
+
+    def stream_chat(self, messages: Sequence[Message], **settings: Any) -> Iterator[str]:
+        """The same in pieces as they come.
+
+        messages, settings: as for `chat`.
+        """
+        return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
     def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, rest
 from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import describe_validation_error, load_settings, load_yaml
 from groundup.errors import CheckpointError, ConfigError
+from groundup.generation.chat import find_turn_end
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.planner import check_holdable
@@ -119,9 +120,19 @@ def save_run(
 def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
     """Those an imported or saved run came with; else the end of documents, to begin and pad too.
 
+    What ends a turn under the tokenizer's chat template is an end as well.
+
     tokenizer: of the run.
     environment: as `environment.json` holds it.
     """
+    found = _find_own_ids(tokenizer, environment)
+    turn_end = find_turn_end(tokenizer)
+    if turn_end is None or turn_end in found.ends:
+        return found
+    return replace(found, ends=(*found.ends, turn_end))
+
+
+def _find_own_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
     imported = environment.get(IMPORTED_KEY)
     found = imported if isinstance(imported, dict) else environment
     stored = found.get(SPECIAL_IDS_KEY)

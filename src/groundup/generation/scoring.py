@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from groundup.data.batches.order import sliding_windows
 from groundup.generation.sampling import not_finite
 from groundup.nn.losses import perplexity
 
@@ -73,8 +74,9 @@ def log_softmax_tables(
 
     model, ids: as for `log_probabilities`.
     """
-    for begin, stop, num_scored in _windows(len(ids) - 1, model.config.context_length):
-        window = torch.tensor(ids[begin : stop + 1], device=model.output_weight.device)
+    context_length = model.config.context_length
+    for begin, end, num_scored in sliding_windows(len(ids), len(ids) - 1, context_length):
+        window = torch.tensor(ids[begin:end], device=model.output_weight.device)
         hidden = model.hidden(window[None, :-1])[0, -num_scored:]
         targets = window[-num_scored:]
         for first in range(0, num_scored, _CHUNK):
@@ -84,12 +86,3 @@ def log_softmax_tables(
             if not all(map(math.isfinite, own)):
                 raise not_finite()
             yield own, table
-
-
-def _windows(num_targets: int, context: int) -> Iterator[tuple[int, int, int]]:
-    """Inputs [begin, stop) of each window, and how many of its last targets are new."""
-    done = 0
-    while done < num_targets:
-        stop = min(num_targets, context if done == 0 else done + max(1, context // 2))
-        yield max(0, stop - context), stop, stop - done
-        done = stop

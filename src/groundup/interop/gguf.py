@@ -17,6 +17,7 @@ from torch import Tensor
 
 from groundup.errors import ConfigError, MissingExtraError
 from groundup.files import atomic_path, hash_file, write_text_atomic
+from groundup.generation.chat import find_turn_end
 from groundup.interop.gguf_vocabulary import Vocabulary, express_vocabulary
 from groundup.interop.llama import QWEN3, architecture_of
 from groundup.interop.model_card import write_card
@@ -151,9 +152,12 @@ def _add_vocabulary(writer: GGUFWriter, source: Source, vocabulary: Vocabulary) 
         (ids.begin, writer.add_bos_token_id),
         (ids.end, writer.add_eos_token_id),
         (ids.padding, writer.add_pad_token_id),
+        (find_turn_end(source.tokenizer), writer.add_eot_token_id),
     ):
         if id is not None:
             add(id)
+    if source.tokenizer.chat_template is not None:
+        writer.add_chat_template(source.tokenizer.chat_template)
     # Our models see a text as it is.
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)

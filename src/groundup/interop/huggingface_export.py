@@ -78,7 +78,6 @@ def export_huggingface(
 
 
 def _write_tokenizer(folder: Path, source: Source) -> None:
-    source.tokenizer.save(folder / "tokenizer.json", "huggingface")
     ids = source.special_ids
     texts = {id: text for text, id in source.tokenizer.special_tokens.items()}
     roles = {"bos_token": ids.begin, "eos_token": ids.end, "pad_token": ids.padding}
@@ -97,6 +96,8 @@ def _write_tokenizer(folder: Path, source: Source) -> None:
         **role_texts,
     }
     write_json_atomic(folder / "tokenizer_config.json", settings)
+    # After the settings, into which it puts its chat template.
+    source.tokenizer.save(folder / "tokenizer.json", "huggingface")
     write_json_atomic(folder / "special_tokens_map.json", role_texts)
 
 

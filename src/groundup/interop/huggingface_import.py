@@ -25,7 +25,7 @@ from groundup.checkpoint import (
 )
 from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
-from groundup.errors import CheckpointError, ConfigError
+from groundup.errors import CheckpointError, ConfigError, TokenizerError
 from groundup.files import hash_file
 from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
@@ -43,6 +43,7 @@ from groundup.runs.config import NAME_PATTERN, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import set_seed
 from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import ChatTemplate
 from groundup.training.state import TrainingState
 
 # Old checkpoints carry the frequencies of the rotation, which follow from its settings.
@@ -117,6 +118,11 @@ def _read_tokenizer(folder: Path, config: ModelConfig) -> Tokenizer:
             f"the tokenizer of {folder} has ids up to {tokenizer.vocab_size - 1}, but vocab_size "
             f"in {CONFIG_NAME} is {config.vocab_size}: they do not belong together"
         )
+    if tokenizer.chat_template is not None:
+        try:
+            ChatTemplate(tokenizer.chat_template)
+        except TokenizerError as error:
+            _log.warning("%s before you chat with this model", error)
     return tokenizer
 
 

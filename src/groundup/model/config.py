@@ -156,6 +156,15 @@ PRESETS = {
 }
 
 
+PUBLISHED_PARAMETERS = {
+    "gpt2-small": 124,
+    "gpt2-medium": 355,
+    "gpt2-large": 774,
+    "gpt2-xl": 1_558,
+}
+"""Of GPT-2 itself, in millions: its layers have biases, no gate and one table for both ends."""
+
+
 def preset(name: str) -> ModelConfig:
     """The model settings known under `name`."""
     if name not in PRESETS:

@@ -17,8 +17,9 @@ _CUDA_MEMORY_PER_CHUNK = 32
 _MIN_CHUNK_ROWS = 512
 
 # Of our own attention kernel on CUDA: on its way back one program holds all queries of a head.
-_SHORT_SEQ = range(16, 257)
-_SHORT_D_HEAD = (16, 32, 64)
+# With 256 queries of 64 values cuDNN's is faster: 13.9 instead of 14.4 ms for a step of four layers
+# of 512 (H200, 2026-11).
+_SHORT_SEQ = {16: range(16, 257), 32: range(16, 257), 64: range(16, 193)}
 
 
 def logit_chunk_bytes(device: str, memory_bytes: int | None = None) -> int:
@@ -45,7 +46,7 @@ def logit_chunk_rows(num_rows: int, row_bytes: int, chunk_bytes: int) -> int:
 def is_short_attention(seq: int, d_head: int) -> bool:
     """Whether our own CUDA kernel attends, which rotates queries and keys again on its way back
     instead of keeping them; longer sequences go through torch's attention."""
-    return seq in _SHORT_SEQ and d_head in _SHORT_D_HEAD
+    return seq in _SHORT_SEQ.get(d_head, ())
 
 
 def is_packed_attention(seq: int, d_head: int) -> bool:

@@ -11,21 +11,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings, load_settings
+from groundup.config import MAX_STEPS, Seed, Settings, load_settings, parse_weights
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+=-]*$"
 _MAX_NAME_LENGTH = 200  # Of the 255 bytes that file systems allow.
 _MAX_SEQUENCES = 10**7
+_SHARDS = Path("shards")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,9})?", re.ASCII)
 
 
 class DataConfig(Settings):
     """What the run learns from."""
 
-    shards: Path = Path("shards")
-    """The folder that groundup data prepare wrote."""
+    shards: Path = _SHARDS
+    """The folder that groundup data prepare wrote. With data.mix, the one whose validation split
+    measures the run: the first of the mix if not given."""
+
+    mix: tuple[str, ...] = ()
+    """Several folders of shards, each with its weight, as in stories=0.7 articles=0.3: of so many
+    samples in ten thousand the text is from each. All must be of one tokenizer."""
 
     tokenizer: Path = Path("tokenizer.json")
     """The tokenizer the shards were encoded with; the run folder gets a copy."""
@@ -36,6 +42,27 @@ class DataConfig(Settings):
 
     verify: bool = True
     """Hash every shard before the first step; without it only sizes and ids are compared."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_mix(cls, values: Any) -> Any:
+        mix = values.get("mix") if isinstance(values, Mapping) else None
+        if isinstance(mix, Mapping):
+            mix = [f"{name}={weight}" for name, weight in mix.items()]
+        if not mix or not isinstance(mix, list | tuple):
+            return values
+        folders = parse_weights(map(str, mix), "data.mix")
+        shards = values.get("shards")
+        is_given = shards is not None and Path(str(shards)) != _SHARDS
+        if not is_given and str(_SHARDS) not in folders:
+            shards = next(iter(folders))
+        return {**values, "mix": tuple(map(str, mix)), "shards": shards or _SHARDS}
+
+    @property
+    def folders(self) -> dict[Path, float]:
+        """The folders of shards, each with its weight."""
+        weights = parse_weights(self.mix, "data.mix")
+        return {Path(name): weight for name, weight in weights.items()} or {self.shards: 1.0}
 
 
 class TuningConfig(Settings):
@@ -58,7 +85,7 @@ class TuningConfig(Settings):
 
 
 class EvaluationConfig(Settings):
-    """How the run is measured on the validation split; always once more at the end."""
+    """How the run is measured on the validation split and on tasks; once more at the end."""
 
     every_steps: int = Field(500, ge=0, le=MAX_STEPS)
     """Steps from one evaluation to the next; 0 evaluates at the end alone. Checkpoints of which the
@@ -69,6 +96,9 @@ class EvaluationConfig(Settings):
 
     batch_size: int | None = Field(None, ge=1, le=_MAX_SEQUENCES)
     """Windows at once; as many as a micro-batch has if not given."""
+
+    tasks: tuple[str, ...] = ()
+    """Multiple-choice tasks to measure as well: agreement, who_did_what, or .jsonl files."""
 
 
 class CheckpointConfig(Settings):

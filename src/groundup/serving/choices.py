@@ -7,11 +7,11 @@ Pieces join to the whole text; none holds half a character or any part of a stop
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
-from groundup.serving.protocol import Logprobs
+from groundup.serving.protocol import ChatLogprobs, ChatToken, ChatTokenEntry, Logprobs
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken
@@ -44,13 +44,21 @@ class ChoiceText:
     """Takes the tokens of one row, gives pieces of text. `finish_reason` is set when it is done."""
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], *, echo: str = "", with_entries: bool
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        *,
+        echo: str | None = None,
+        with_entries: bool,
     ) -> None:
         self._stream = TextStream(tokenizer, stop)
         self._with_entries = with_entries
+        # Who has a prompt scored counts on an entry for every new token, the one that ends a
+        # document too: lm-evaluation-harness asks for one token and drops the last entry.
+        self._shows_end = with_entries and echo is not None
         # Where tokens begin and end is known from the text before anything is held back.
         self._all_text = TextStream(tokenizer)
-        self._num_decoded = self._num_released = len(echo)
+        self._num_decoded = self._num_released = len(echo or "")
         self._undecided: list[Entry] = []
         self._text = ""
         self.num_tokens = 0
@@ -64,6 +72,8 @@ class ChoiceText:
         if token.finish_reason == "stop":
             self._text += self._stream.finish()
             self.finish_reason = "stop"
+            if self._shows_end:
+                self._undecided.append(Entry(*token[:3], self._num_decoded, self._num_decoded))
             return self._release()
         self.num_tokens += 1
         self._text += self._stream.push(token.id)
@@ -153,6 +163,29 @@ class TokenSpelling:
             result.top_logprobs.append(likeliest)
             result.top_ids.append(ids)
         return result
+
+    def chat_logprobs(self, pieces: Sequence[Piece]) -> ChatLogprobs:
+        """The same as chat completions tell it: of the likeliest only as many as were asked for."""
+        return ChatLogprobs(
+            content=[
+                ChatTokenEntry(
+                    **self._token(entry.id, entry.log_probability or 0.0),
+                    top_logprobs=[
+                        ChatToken(**self._token(id, value)) for id, value in entry.alternatives
+                    ],
+                )
+                for _, entry in pieces
+                if entry is not None
+            ]
+        )
+
+    def _token(self, id: int, log_probability: float) -> dict[str, Any]:
+        return {
+            "token": self[id],
+            "logprob": max(log_probability, _LOWEST),
+            "bytes": list(self._vocab.get(id, b"")),
+            "id": id,
+        }
 
     def likeliest(self, entry: Entry) -> tuple[dict[str, float], list[int]]:
         """The likeliest and the chosen by their texts, and their ids in the same order."""

@@ -1,7 +1,9 @@
-"""POST /v1/completions from the request to its answer: one JSON object, or server-sent events.
+"""POST /v1/completions and /v1/chat/completions from the request to its answer: one JSON object, or
+server-sent events.
 
 A request becomes a plan (`completion_plan`), whose rows the scheduler generates; their ids become
-text in `choices`; here the pieces become what OpenAI's clients read.
+text in `choices`; here the pieces become what OpenAI's clients read. The two routes differ in the
+names around a text alone: an `AnswerForm`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from groundup.serving.answer_forms import AnswerForm, chat_form, text_form
 from groundup.serving.api_errors import ApiError, internal_error
 from groundup.serving.choices import ChoiceText, Piece, TokenSpelling, score_prompt
 from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import Choice, CompletionRequest, Usage
+from groundup.serving.protocol import ChatRequest, CompletionRequest, Usage
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -51,18 +54,20 @@ class Completions:
         self._language_model = language_model
         self._settings = settings
         self._scheduler = scheduler
-        self._spelling = TokenSpelling(language_model.tokenizer)
+        spelling = TokenSpelling(language_model.tokenizer)
+        self._text_form, self._chat_form = text_form(spelling), chat_form(spelling)
 
-    async def answer(self, request: Request, body: CompletionRequest) -> Response:
+    async def answer(self, request: Request, body: CompletionRequest | ChatRequest) -> Response:
         def plan_it() -> Plan:
             return make_plan(body, self._language_model, self._settings)
 
         length = int(request.headers.get("content-length", _LONG_BYTES))
         plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
         running = _Running(plan, self._language_model, self._scheduler, request)
+        form = self._chat_form if isinstance(body, ChatRequest) else self._text_form
         frame = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
+            "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
+            "object": form.chunk_object if body.stream else form.object,
             "created": int(time.time()),
             "model": self._settings.model_name,
         }
@@ -71,7 +76,7 @@ class Completions:
             if body.stream:
                 # The first tokens decide the status: an error before them is not a stream.
                 news = [] if running.is_done else await _unless_left(request, running.next_pieces())
-                events = self._events(running, frame, begin, news, body.wants_usage_chunk())
+                events = _events(running, form, frame, begin, news, body.wants_usage_chunk())
                 return _EventStream(events, running.close)
             parts = await _unless_left(request, running.collect(begin))
         except _ClientLeftError:
@@ -82,97 +87,106 @@ class Completions:
             raise
 
         def render() -> bytes:
-            return self._render(running, frame, parts)
+            return _render(running, form, frame, parts)
 
         # With log-probabilities an answer may have megabytes.
         is_long = plan.echo or plan.num_alternatives >= 0
         content = await asyncio.to_thread(render) if is_long else render()
         return Response(content, media_type="application/json")
 
-    def _render(self, running: _Running, frame: dict[str, Any], parts: list[list[Piece]]) -> bytes:
-        """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""
-        choices = [
-            Choice(
-                index=index,
-                text="".join(piece.text for piece in pieces),
-                logprobs=self._spelling.logprobs(pieces) if running.plan.wants_entries else None,
-                finish_reason=running.texts[index].finish_reason,
-            ).model_dump_json()
-            for index, pieces in enumerate(parts)
+
+async def _events(
+    running: _Running,
+    form: AnswerForm,
+    frame: dict[str, Any],
+    begin: list[list[Piece]],
+    news: list[tuple[int, list[Piece]]],
+    wants_usage: bool,
+) -> AsyncIterator[bytes]:
+    """The stream: pieces as they come, the usage if wanted, and [DONE]."""
+    head = _to_json(frame)[:-1]
+    try:
+        first = [
+            await asyncio.to_thread(_chunk, running, form, head, index, pieces, None)
+            for index, pieces in enumerate(begin)
+            if pieces
         ]
-        rest = {"usage": running.usage(), "seed": running.plan.wanted.seed}
-        head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
-        return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
+        opening = [
+            _wrap(head, form.choice(index, form.opening, None, None))
+            for index in range(len(begin))
+            if form.opening
+        ]
+        if running.is_done and not news:
+            news = [(index, []) for index in range(len(begin))]
+        yield b"".join([*opening, *first, *_chunks(running, form, head, news)])
+        while not running.is_done:
+            chunks = _chunks(running, form, head, await running.next_pieces())
+            if chunks:
+                yield b"".join(chunks)
+    except ApiError as error:
+        # The status has been sent; clients know an error inside a stream by this shape.
+        yield _event(error.body())
+        return
+    except Exception:
+        _log.exception("a stream failed")
+        yield _event(internal_error().body())
+        return
+    if wants_usage:
+        usage = {"usage": running.usage(), "seed": running.plan.wanted.seed}
+        yield _event({**frame, "choices": [], **usage})
+    yield b"data: [DONE]\n\n"
 
-    async def _events(
-        self,
-        running: _Running,
-        frame: dict[str, Any],
-        begin: list[list[Piece]],
-        news: list[tuple[int, list[Piece]]],
-        wants_usage: bool,
-    ) -> AsyncIterator[bytes]:
-        """The stream: pieces as they come, the usage if wanted, and [DONE]."""
-        head = _to_json(frame)[:-1]
-        wants_entries = running.plan.wants_entries
-        try:
-            first = [
-                await asyncio.to_thread(self._chunk, head, wants_entries, index, pieces, None)
-                for index, pieces in enumerate(begin)
-                if pieces
-            ]
-            if running.is_done and not news:
-                news = [(index, []) for index in range(len(begin))]
-            yield b"".join([*first, *self._chunks(running, head, news)])
-            while not running.is_done:
-                chunks = self._chunks(running, head, await running.next_pieces())
-                if chunks:
-                    yield b"".join(chunks)
-        except ApiError as error:
-            # The status has been sent; clients know an error inside a stream by this shape.
-            yield _event(error.body())
-            return
-        except Exception:
-            _log.exception("a stream failed")
-            yield _event(internal_error().body())
-            return
-        if wants_usage:
-            usage = {"usage": running.usage(), "seed": running.plan.wanted.seed}
-            yield _event({**frame, "choices": [], **usage})
-        yield b"data: [DONE]\n\n"
 
-    def _chunks(
-        self, running: _Running, head: str, news: list[tuple[int, list[Piece]]]
-    ) -> list[bytes]:
-        """One event a token where log-probabilities are wanted, else one for all that has come."""
-        wants_entries = running.plan.wants_entries
-        chunks = []
-        for index, pieces in news:
-            reason = running.texts[index].finish_reason
-            groups = [[piece] for piece in pieces] if wants_entries else [pieces]
-            groups = groups or [[]]
-            for number, group in enumerate(groups, start=1):
-                end = reason if number == len(groups) else None
-                if group or end:
-                    chunks.append(self._chunk(head, wants_entries, index, group, end))
-        return chunks
+def _chunks(
+    running: _Running, form: AnswerForm, head: str, news: list[tuple[int, list[Piece]]]
+) -> list[bytes]:
+    """One event a token where log-probabilities are wanted, else one for all that has come."""
+    wants_entries = running.plan.wants_entries
+    chunks = []
+    for index, pieces in news:
+        reason = running.texts[index].finish_reason
+        groups = [[piece] for piece in pieces] if wants_entries else [pieces]
+        groups = groups or [[]]
+        for number, group in enumerate(groups, start=1):
+            end = reason if number == len(groups) else None
+            if group or end:
+                chunks.append(_chunk(running, form, head, index, group, end))
+    return chunks
 
-    def _chunk(
-        self,
-        head: str,
-        wants_entries: bool,
-        index: int,
-        pieces: Sequence[Piece],
-        finish_reason: str | None,
-    ) -> bytes:
-        text = "".join([piece.text for piece in pieces])
-        logprobs = _to_json(self._spelling.logprobs(pieces).model_dump()) if wants_entries else None
-        reason = "null" if finish_reason is None else f'"{finish_reason}"'
-        # Put together by hand: this is done for every token of every client.
-        return (
-            f'data: {head},"choices":[{{"index":{index},"text":{_quote(text)},'
-            f'"logprobs":{logprobs or "null"},"finish_reason":{reason}}}],"usage":null}}\n\n'
-        ).encode()
+
+def _chunk(
+    running: _Running,
+    form: AnswerForm,
+    head: str,
+    index: int,
+    pieces: Sequence[Piece],
+    finish_reason: str | None,
+) -> bytes:
+    text = form.piece("".join([piece.text for piece in pieces]))
+    entries = pieces if running.plan.wants_entries else None
+    return _wrap(head, form.choice(index, text, entries, finish_reason))
+
+
+def _wrap(head: str, choice: str) -> bytes:
+    return f'data: {head},"choices":[{choice}],"usage":null}}\n\n'.encode()
+
+
+def _render(
+    running: _Running, form: AnswerForm, frame: dict[str, Any], parts: list[list[Piece]]
+) -> bytes:
+    """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""
+    choices = [
+        form.choice(
+            index,
+            form.whole("".join(piece.text for piece in pieces)),
+            pieces if running.plan.wants_entries else None,
+            running.texts[index].finish_reason,
+        )
+        for index, pieces in enumerate(parts)
+    ]
+    rest = {"usage": running.usage(), "seed": running.plan.wanted.seed}
+    head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
+    return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
 
 
 class _Running:
@@ -190,7 +204,7 @@ class _Running:
             ChoiceText(
                 language_model.tokenizer,
                 plan.wanted.stop,
-                echo=plan.prompt_of(index).text if plan.echo else "",
+                echo=plan.prompt_of(index).text if plan.echo else None,
                 with_entries=plan.wants_entries,
             )
             for index in range(len(plan.requests))
@@ -283,7 +297,6 @@ class _EventStream(StreamingResponse):
 
 # ASCII, because some clients take other line ends of Unicode for the end of an event.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
-_quote = json.encoder.encode_basestring_ascii
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ SECURITY_HEADERS = {
 }
 
 # A browser cannot send a token when it opens a page; these files hold no secret.
-_OPEN_PATHS = ("/", "/runs", "/health")
+_OPEN_PATHS = ("/", "/chat", "/runs", "/health")
 _OPEN_PREFIX = "/static/"
 
 # After a refusal the client is still sending: closing at once would lose it the answer. So much is

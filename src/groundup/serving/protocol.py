@@ -1,4 +1,4 @@
-"""The wire: OpenAI's completions as pydantic models, and what we add to them.
+"""The wire: OpenAI's completions and chat completions as pydantic models, and what we add to them.
 
 Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is not a number) and
 an unknown field is an error, as it is there. What depends on the model is checked by
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,8 +23,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.generation.request import GenerationSettings, PastContext
+from groundup.tokenizer.chat_template import Role, check_messages
 
 DEFAULT_MAX_TOKENS = 16
 OUT_OF_BOUNDS = "out_of_bounds"
@@ -68,18 +69,15 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = Field(False, description="Accepted; nothing is padded.")
 
 
-class CompletionRequest(Body):
-    """A prompt, and how to continue it. `null` stands for a field's default."""
+class GenerationBody(Body):
+    """How to continue what is given. `null` stands for a field's default."""
+
+    # What is continued, in words and as a field: for errors.
+    subject: ClassVar[str]
+    subject_field: ClassVar[str]
 
     model: str | None = Field(None, description="The model's name; the only one if left out.")
-    prompt: (
-        StrictStr
-        | Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
-        | Ids
-        | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
-        | None
-    ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
-    max_tokens: int | None = Field(None, ge=0, description=f"{DEFAULT_MAX_TOKENS} if left out.")
+    max_tokens: int | None = Field(None, ge=0, description="Generate at most this many.")
     temperature: Finite | None = Field(
         None, description="0: greedy; below 1: likelier tokens; above 1: more random."
     )
@@ -93,14 +91,10 @@ class CompletionRequest(Body):
         | None
     ) = Field(None, description="The text ends before the first of these.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed, same text.")
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    echo: bool | None = Field(None, description="Begin the answer with the prompt.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="Accepted; not used.")
 
-    best_of: int | None = Field(None, ge=1, description="Only n itself.")
-    suffix: str | None = Field(None, description="Not supported: must be empty.")
     presence_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
     frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
     logit_bias: dict[str, Any] | None = Field(None, description="Not supported: must be empty.")
@@ -127,29 +121,124 @@ class CompletionRequest(Body):
                 raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
         return value
 
-    @field_validator("suffix", "presence_penalty", "frequency_penalty", "logit_bias")
+    @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
     @classmethod
-    def _refuse(cls, value: Any) -> Any:
-        # Ignoring one of these would give another text than the one asked for.
-        if value:
-            raise ValueError("this server does not know it: leave it out")
-        return value
+    def _refuse_each(cls, value: Any) -> Any:
+        return _refuse(value)
 
-    def settings(self) -> GenerationSettings:
-        """What was asked for. What was left out has the settings' own default, but OpenAI's for
-        `max_tokens`; without a seed there is a new one each time."""
+    @property
+    def num_alternatives(self) -> int:
+        """Likeliest ids to tell beside each token; below 0, tell no log-probabilities."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with what was given."""
+        return False
+
+    def settings(self, default_max_tokens: int) -> GenerationSettings:
+        """What was asked for; what was left out has the settings' own default, but `max_tokens` the
+        given one. Without a seed there is a new one each time."""
         given = {
             field.name: value
             for field in fields(GenerationSettings)
             if (value := getattr(self, field.name)) is not None
         }
-        given.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
+        given.setdefault("max_tokens", default_max_tokens)
         given.setdefault("seed", secrets.randbits(48))
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return GenerationSettings(**{**given, "stop": stop})
 
     def wants_usage_chunk(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def _refuse(value: Any) -> Any:
+    # Ignoring one of these would give another text than the one asked for.
+    if value:
+        raise ValueError("this server does not know it: leave it out")
+    return value
+
+
+class CompletionRequest(GenerationBody):
+    """A prompt, and how to continue it."""
+
+    subject: ClassVar[str] = "prompt"
+    subject_field: ClassVar[str] = "prompt"
+
+    prompt: (
+        StrictStr
+        | Annotated[list[StrictStr], Field(min_length=1, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+        | None
+    ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
+    max_tokens: int | None = Field(None, ge=0, description=f"{DEFAULT_MAX_TOKENS} if left out.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    echo: bool | None = Field(None, description="Begin the answer with the prompt.")
+
+    best_of: int | None = Field(None, ge=1, description="Only n itself.")
+    suffix: str | None = Field(None, description="Not supported: must be empty.")
+
+    @field_validator("suffix")
+    @classmethod
+    def _refuse_suffix(cls, value: Any) -> Any:
+        return _refuse(value)
+
+    @property
+    def num_alternatives(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        return bool(self.echo)
+
+
+class TextPart(BaseModel):
+    """A part of a message, which may come in several."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(BaseModel):
+    """One turn of a conversation."""
+
+    role: Role
+    content: str | list[TextPart]
+
+
+class ChatRequest(GenerationBody):
+    """A conversation, and how to answer it."""
+
+    subject: ClassVar[str] = "conversation"
+    subject_field: ClassVar[str] = "messages"
+
+    messages: list[ChatMessage] = Field(min_length=1, description="The turns so far.")
+    max_tokens: int | None = Field(None, ge=0, description="The older name of the next.")
+    max_completion_tokens: int | None = Field(
+        None, ge=0, description="Generate at most this many; the context's end comes first."
+    )
+    logprobs: bool | None = Field(None, description="Tell the log-probability of each token.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="And those of so many likeliest ones."
+    )
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _check_messages(cls, value: Any) -> Any:
+        try:
+            return check_messages(value, "the request")
+        except DataError as error:
+            raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
+
+    @property
+    def num_alternatives(self) -> int:
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+    def settings(self, default_max_tokens: int) -> GenerationSettings:
+        chosen = self.max_completion_tokens
+        return super().settings(default_max_tokens if chosen is None else chosen)
 
 
 class Logprobs(BaseModel):
@@ -195,6 +284,57 @@ class Completion(BaseModel):
     seed: int | None = Field(None, description="Ours: gives the same texts again.")
 
 
+class ChatToken(BaseModel):
+    """A token, its log-probability and its bytes; the id is ours."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    id: int
+
+
+class ChatTokenEntry(ChatToken):
+    """And the likeliest that could have come."""
+
+    top_logprobs: list[ChatToken] = []
+
+
+class ChatLogprobs(BaseModel):
+    """One entry a token."""
+
+    content: list[ChatTokenEntry] = []
+    refusal: None = None
+
+
+class ChatAnswer(BaseModel):
+    """What the assistant says."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: ChatAnswer
+    logprobs: ChatLogprobs | None = None
+    finish_reason: Literal["stop", "length"] | None
+
+
+class ChatCompletion(BaseModel):
+    """The answer; in a stream each piece of it is a `chat.completion.chunk` with a `delta`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+    seed: int | None = Field(None, description="Ours: gives the same answers again.")
+
+
 class ModelCard(BaseModel):
     """What is served."""
 
@@ -206,6 +346,7 @@ class ModelCard(BaseModel):
     vocab_size: int
     step: int | None
     max_new_tokens: int
+    has_chat_template: bool
 
 
 class ModelList(BaseModel):

@@ -1,7 +1,7 @@
 """The app: one model's routes, the pages, and what stands before them, put together.
 
-The pages are the playground with the tokenizer view at `/` and the runs at `/runs`. Their files
-are those of static/ and plotly's own script."""
+The pages are the playground with the tokenizer view at `/`, the chat at `/chat` and the runs at
+`/runs`. Their files are those of static/ and plotly's own script."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from groundup.serving.dashboard import router_for_runs
 from groundup.serving.guards import Guards
 from groundup.serving.metrics_page import CONTENT_TYPE, Metrics
 from groundup.serving.protocol import (
+    ChatCompletion,
+    ChatRequest,
     Completion,
     CompletionRequest,
     Health,
@@ -94,6 +96,7 @@ def _add_model_routes(
         vocab_size=language_model.tokenizer.vocab_size,
         step=language_model.step,
         max_new_tokens=settings.max_new_tokens,
+        has_chat_template=language_model.tokenizer.chat_template is not None,
     )
 
     @app.get("/v1/models")
@@ -118,6 +121,15 @@ def _add_model_routes(
     )
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text, as OpenAI's completions do."""
+        return await completions.answer(request, body)
+
+    @app.post(
+        "/v1/chat/completions",
+        response_model=ChatCompletion,
+        responses={200: stream, **answers(429, 500, 503)},
+    )
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        """Answer a conversation, as OpenAI's chat completions do."""
         return await completions.answer(request, body)
 
 
@@ -155,6 +167,10 @@ def _add_pages(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def playground(request: Request) -> Response:
         return await static.get_response("playground.html", request.scope)
+
+    @app.get("/chat", include_in_schema=False)
+    async def chat(request: Request) -> Response:
+        return await static.get_response("chat.html", request.scope)
 
     @app.get("/runs", include_in_schema=False)
     async def runs(request: Request) -> Response:

@@ -10,6 +10,7 @@ from groundup.text_files.opening import UnreadableError
 from groundup.text_files.reader import (
     END_OF_TEXT,
     read_document_batches,
+    read_sources,
     read_text_blocks,
 )
 from groundup.text_files.small_files import SmallFile, bounds_of, read_small_files
@@ -27,5 +28,6 @@ __all__ = [
     "expand_inputs",
     "read_document_batches",
     "read_small_files",
+    "read_sources",
     "read_text_blocks",
 ]

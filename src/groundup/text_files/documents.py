@@ -3,6 +3,7 @@
 The native core looks for bad bytes in whole buffers; only documents that have some are touched.
 """
 
+import codecs
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -16,6 +17,11 @@ Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
 
 _STEP_BYTES = 16 << 20
+# The longer ones first: a mark of UTF-32 begins with one of UTF-16.
+_MARKS = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 
 
 class DocumentBatch(NamedTuple):
@@ -29,6 +35,8 @@ class DocumentBatch(NamedTuple):
     """How much of the file had been read when the batch was complete."""
     num_skipped: int = 0
     """Documents that stood here and are left out because they are not UTF-8."""
+    num_replaced: int = 0
+    """Documents with U+FFFD for bytes that are not UTF-8."""
 
 
 def check_error_handling(errors: str, on_error: str) -> None:
@@ -57,14 +65,17 @@ def check_utf8(
         row = int(np.searchsorted(batch.bounds[:, 1], position, side="right"))
         if errors == "strict":
             at = batch.offset + (position if unit == "byte" else row)
-            raise not_utf8(f"{source}, {unit} {at}")
+            beginning = bytes(view[:4]) if unit == "byte" and at == 0 else b""
+            raise not_utf8(f"{source}, {unit} {at}", None if unit == "row" else beginning)
         begin, end = batch.bounds[row].tolist()
         fixed[row] = b"" if errors == "skip" else str(view[begin:end], "utf-8", "replace").encode()
         # Documents are parted by whole characters, so the search can start afresh at an end.
         position = _find_invalid_utf8(view[end:])
         position += end if position >= 0 else 0
-    num_skipped = len(fixed) if errors == "skip" else 0
-    return _put_in(batch, fixed)._replace(num_skipped=num_skipped)
+    batch = _put_in(batch, fixed)
+    if errors == "skip":
+        return batch._replace(num_skipped=len(fixed))
+    return batch._replace(num_replaced=len(fixed))
 
 
 def _find_invalid_utf8(view: memoryview) -> int:
@@ -92,8 +103,23 @@ def drop_empty(batch: DocumentBatch) -> DocumentBatch:
     return batch if is_filled.all() else batch._replace(bounds=batch.bounds[is_filled])
 
 
-def not_utf8(where: str) -> DataError:
-    return DataError(f"{where}: not UTF-8; fix the file, or use --errors replace or --errors skip")
+def not_utf8(where: str, beginning: bytes | None) -> DataError:
+    """The error for bytes that are not UTF-8, with the flag that would accept them.
+
+    where: the file, and the position in it.
+    beginning: the first bytes of the file, if the bad ones are there; None if its format has no
+        other encodings.
+    """
+    ways = "use --errors replace or --errors skip"
+    if beginning is None:
+        return DataError(f"{where}: not UTF-8; fix the file, or {ways}")
+    for name, marks in _MARKS.items():
+        if beginning.startswith(marks):
+            return DataError(f"{where}: not UTF-8 but {name}; read it with --encoding {name}")
+    return DataError(
+        f"{where}: not UTF-8; name its encoding (--encoding latin-1, cp1252, shift_jis, …), "
+        f"or {ways}"
+    )
 
 
 def _put_in(batch: DocumentBatch, replacements: dict[int, bytes]) -> DocumentBatch:

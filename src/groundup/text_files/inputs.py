@@ -6,13 +6,14 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from groundup.errors import DataError
+from groundup.text_files.remote import RemoteFile, find_remote, is_remote
 
 STDIN: Literal["-"] = "-"
-Source = Path | Literal["-"]
-Kind = Literal["text", "json_lines", "parquet"]
+Source = Path | RemoteFile | Literal["-"]
+Kind = Literal["text", "html", "json_lines", "delimited", "parquet"]
 Compression = Literal["gzip", "zstd", "xz"]
 OnError = Literal["stop", "skip"]
 
@@ -29,6 +30,8 @@ _KINDS: dict[str, Kind] = {
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
     ".json-lines": "json_lines",
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".csv", ".tsv"), "delimited"),
     ".parquet": "parquet",
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
@@ -45,10 +48,11 @@ def expand_inputs(
 
     Of a folder or glob, regular files count, links followed: pipes, devices, sockets and links to
     nothing are skipped with a warning. Of a folder they count at any depth if their suffix is one
-    of prose, source code, JSON lines or Parquet; others are counted in a warning, hidden ones left
-    out. What is named outright is read whatever it is. A file named twice is read once.
+    of prose, source code, pages, tables, JSON lines or Parquet; others are counted in a warning,
+    hidden ones left out. What is named outright is read whatever it is. A file named twice is read
+    once.
 
-    inputs: files, folders and globs, or "-" for standard input.
+    inputs: files, folders and globs, also remote ones, or "-" for standard input.
     on_error: "skip" passes over what cannot be looked at.
     """
     sources: list[Source] = []
@@ -79,6 +83,7 @@ def classify(source: Source) -> tuple[Kind, Compression | None]:
     """What the name says about a source; an unknown suffix is plain text."""
     if source == STDIN:
         return "text", None
+    assert isinstance(source, Path | RemoteFile)
     kind, compression = _classify_name(source.name)
     return kind or "text", compression
 
@@ -115,9 +120,11 @@ class _Finder:
         self._unreadable = unreadable
         self._visited: set[str] = set()
 
-    def expand(self, text: str) -> Iterator[tuple[Path, str]]:
+    def expand(self, text: str) -> Iterator[tuple[Source, str]]:
         path = Path(text)
-        if path.is_dir():
+        if is_remote(text):
+            yield from self._remote(text)
+        elif path.is_dir():
             yield from self._some(self._walk(path), f"folder {path} has no text files ({_known()})")
         elif os.path.lexists(path):
             yield path, os.path.realpath(path)
@@ -127,9 +134,17 @@ class _Finder:
         else:
             raise DataError(f"{text} does not exist; check the name")
 
+    def _remote(self, address: str) -> Iterator[tuple[Source, str]]:
+        files, is_folder = find_remote(address)
+        known = [file for file in files if not is_folder or _classify_name(file.name)[0]]
+        for file in sorted(set(files).difference(known)):
+            self._unknown.add(file)
+        nothing = f"{address} has no text files ({_known()})"
+        yield from self._some(((file, str(file)) for file in known), nothing)
+
     def _some(
-        self, files: Iterator[tuple[Path, str]], otherwise: str
-    ) -> Iterator[tuple[Path, str]]:
+        self, files: Iterator[tuple[Source, str]], otherwise: str
+    ) -> Iterator[tuple[Source, str]]:
         is_empty = True
         for file in files:
             is_empty = False
@@ -139,15 +154,15 @@ class _Finder:
             self._unknown.warn()
             raise DataError(otherwise)
 
-    def _matches(self, pattern: str) -> Iterator[tuple[Path, str]]:
+    def _matches(self, pattern: str) -> Iterator[tuple[Source, str]]:
         # `**` gives a folder and its files both; that is not the user's mistake.
-        found: set[Path] = set()
+        found: set[Source] = set()
         for match in sorted(map(Path, glob.iglob(pattern, recursive=True))):
             if match.is_dir():
                 self._visited.clear()
                 files = self._walk(match)
             elif match.is_file():
-                files = iter([(match, os.path.realpath(match))])
+                files = iter([(cast(Source, match), os.path.realpath(match))])
             else:
                 self._skipped.add(str(match))
                 continue
@@ -156,7 +171,7 @@ class _Finder:
                     found.add(file)
                     yield file, identity
 
-    def _walk(self, folder: Path) -> Iterator[tuple[Path, str]]:
+    def _walk(self, folder: Path) -> Iterator[tuple[Source, str]]:
         """The text files under a folder in the order of their paths."""
         real = os.path.realpath(folder)
         levels = [(folder, real, self._enter(folder, real))]

@@ -20,6 +20,12 @@ import numpy as np
 
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files.inputs import STDIN, Compression, Source
+from groundup.text_files.remote import (
+    RemoteFile,
+    explained_remote_errors,
+    open_remote,
+    remote_size,
+)
 
 _CHUNK_BYTES = 1 << 16
 # Only a single document can be longer; it may be longer than memory.
@@ -47,7 +53,7 @@ def open_source(source: Source, compression: Compression | None) -> Iterator[Ope
     if source == STDIN:
         yield OpenSource(sys.stdin.buffer, sys.stdin.buffer)
         return
-    with open(source, "rb") as raw:
+    with open_remote(source) if isinstance(source, RemoteFile) else open(source, "rb") as raw:
         if compression == "gzip":
             with gzip.open(raw) as unpacked:
                 yield OpenSource(cast(IO[bytes], unpacked), raw)
@@ -121,6 +127,8 @@ def size_of(source: Source) -> int | None:
     """How many bytes the file has, or None where that is not known beforehand."""
     if source == STDIN:
         return None
+    if isinstance(source, RemoteFile):
+        return remote_size(source)
     status = os.stat(source)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -128,8 +136,11 @@ def size_of(source: Source) -> int | None:
 @contextlib.contextmanager
 def explained_errors(source: Source) -> Iterator[None]:
     """Turn what goes wrong while reading `source` into a DataError that names it."""
+    is_remote = isinstance(source, RemoteFile)
+    remote = explained_remote_errors(str(source), UnreadableError)
     try:
-        yield
+        with remote if is_remote else contextlib.nullcontext():
+            yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UnreadableError(
             f"{source} is damaged or cut short and cannot be unpacked ({error}); fetch it again"

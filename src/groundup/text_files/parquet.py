@@ -1,10 +1,8 @@
 """Parquet: each row of one column is a document. The columns' buffers are used as they are."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -12,11 +10,12 @@ import numpy as np
 from groundup.errors import DataError, MissingExtraError
 from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import Compression, Source
-from groundup.text_files.opening import UnreadableError, open_source
+from groundup.text_files.opening import UnreadableError, open_source, size_of
+from groundup.text_files.remote import RemoteFile
 
 
 def read_parquet(
-    source: Path, compression: Compression | None, column: str, batch_bytes: int
+    source: Source, compression: Compression | None, column: str, batch_bytes: int
 ) -> Iterator[DocumentBatch]:
     """Yield the texts of `column`; offsets are row numbers, a missing value is an empty text.
 
@@ -25,6 +24,10 @@ def read_parquet(
     column: the name of the texts.
     batch_bytes: about how much text a batch holds.
     """
+    if isinstance(source, RemoteFile) and compression is None:
+        with open_source(source, None) as (file, _):
+            yield from _read(file, column, source, batch_bytes)
+        return
     if compression is None:
         yield from _read(str(source), column, source, batch_bytes)
         return
@@ -37,14 +40,14 @@ def read_parquet(
 
 
 def _read(
-    file: str | IO[bytes], column: str, source: Path, batch_bytes: int
+    file: str | IO[bytes], column: str, source: Source, batch_bytes: int
 ) -> Iterator[DocumentBatch]:
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("reading .parquet files", "parquet") from error
-    file_bytes = os.path.getsize(source)
+    file_bytes = size_of(source) or 0
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             _check_column(table.schema_arrow, column, source, pyarrow.types)

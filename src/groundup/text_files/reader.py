@@ -4,9 +4,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from groundup.runtime import Progress, num_cores
+from groundup.runtime import Progress, count_of, num_cores
+from groundup.text_files.delimited import read_delimited
 from groundup.text_files.documents import (
     DocumentBatch,
     Errors,
@@ -14,7 +14,17 @@ from groundup.text_files.documents import (
     check_utf8,
     drop_empty,
 )
-from groundup.text_files.inputs import OnError, SkippedFiles, Source, classify, expand_inputs
+from groundup.text_files.encodings import as_utf8, check_encoding, is_utf8
+from groundup.text_files.html import read_html
+from groundup.text_files.inputs import (
+    STDIN,
+    Compression,
+    OnError,
+    SkippedFiles,
+    Source,
+    classify,
+    expand_inputs,
+)
 from groundup.text_files.json_lines import read_json_lines
 from groundup.text_files.opening import (
     UnreadableError,
@@ -25,6 +35,7 @@ from groundup.text_files.opening import (
 )
 from groundup.text_files.parquet import read_parquet
 from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
+from groundup.text_files.remote import RemoteFile
 from groundup.text_files.small_files import bounds_of, read_small_files
 
 END_OF_TEXT = "<|endoftext|>"
@@ -43,27 +54,51 @@ def read_document_batches(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
+    encoding: str | None = None,
     batch_bytes: int = _BATCH_BYTES,
     progress: Progress | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of files, folders, globs or `-`, in order, in memory that stays flat.
 
     In plain text a document is what stands between separators or file ends, byte for byte: nothing
-    is trimmed, so the line end after a separator begins the next document. In JSON lines and
-    Parquet each record is one. Empty documents are left out. A document is never split: one longer
-    than `batch_bytes` makes a longer batch.
+    is trimmed, so the line end after a separator begins the next document. In JSON lines, tables
+    and Parquet each record is one; of HTML each page, its tags off. Empty documents are left out. A
+    document is never split: one longer than `batch_bytes` makes a longer batch.
 
-    inputs: files, folders, globs, or `-` for standard input.
+    inputs: files, folders, globs, also remote ones, or `-` for standard input.
     separators: texts that end a document of plain text.
-    field, column: where JSON lines and Parquet hold the text.
+    field: where JSON lines and tables hold the text.
+    column: where Parquet holds it.
     errors: what becomes of bytes that are not UTF-8: strict, replace or skip.
+    encoding: of files that are not UTF-8, and of standard input.
     batch_bytes: about how much text a batch has.
     progress: called with the bytes read so far and of how many.
     """
-    reading = _Reading(separators, field, column, errors, batch_bytes)
+    reading = _Reading(separators, field, column, errors, encoding, batch_bytes)
     for _, batch in reading.batches(expand_inputs(inputs), progress):
         if len(batch.bounds) or batch.num_skipped:
             yield batch
+
+
+def read_sources(
+    sources: Sequence[Source],
+    *,
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+    encoding: str | None = None,
+    on_error: OnError = "stop",
+    progress: Progress | None = None,
+) -> Iterator[tuple[Source, DocumentBatch]]:
+    """Yield batches of documents, each with the source it is from.
+
+    sources: as `expand_inputs` gives them.
+    field, column, errors, encoding, progress: see `read_document_batches`.
+    on_error: see `read_text_blocks`.
+    """
+    separators = (END_OF_TEXT,)
+    reading = _Reading(separators, field, column, errors, encoding, _BATCH_BYTES, on_error)
+    yield from reading.batches(sources, progress)
 
 
 def read_text_blocks(
@@ -74,6 +109,7 @@ def read_text_blocks(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
+    encoding: str | None = None,
     on_error: OnError = "stop",
     block_bytes: int | None = None,
     progress: Progress | None = None,
@@ -83,7 +119,7 @@ def read_text_blocks(
 
     Records have no separators: each is a block of its own, unless there is a `joiner`.
 
-    inputs, separators, field, column, errors, progress: see `read_document_batches`.
+    inputs, separators, field, column, errors, encoding, progress: see `read_document_batches`.
     joiner: a special token to put between records, which makes large blocks of them.
     on_error: with "skip", files that cannot be read, or no further, are left there and named in a
         warning.
@@ -93,7 +129,7 @@ def read_text_blocks(
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     # Of a document to be left out, nothing may have been given before.
     cuts = find_cut if errors != "skip" else None
-    reading = _Reading(separators, field, column, errors, block_bytes, on_error, cuts)
+    reading = _Reading(separators, field, column, errors, encoding, block_bytes, on_error, cuts)
     for source, batch in reading.batches(expand_inputs(inputs, on_error), progress):
         if classify(source)[0] == "text":
             yield batch.data
@@ -114,12 +150,14 @@ class _Reading:
     field: str
     column: str
     errors: Errors
+    encoding: str | None
     batch_bytes: int
     on_error: OnError = "stop"
     find_cut: FindCut | None = None
 
     def __post_init__(self) -> None:
         check_error_handling(self.errors, self.on_error)
+        check_encoding(self.encoding)
 
     def batches(
         self, sources: Sequence[Source], progress: Progress | None
@@ -168,7 +206,7 @@ class _Reading:
 
     def _checked_batches(self, source: Source) -> Iterator[DocumentBatch]:
         batches = self._read(source)
-        num_batches = num_skipped = 0
+        num_batches = num_skipped = num_replaced = 0
         while True:
             # Only the reading stands inside: an error of the caller's is none of the file's.
             with explained_errors(source):
@@ -177,40 +215,54 @@ class _Reading:
                 break
             num_batches += 1
             num_skipped += batch.num_skipped
+            num_replaced += batch.num_replaced
             yield drop_empty(batch)
         if not num_batches:
             raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
             documents = "document that is" if num_skipped == 1 else "documents that are"
             _log.warning("%s: left out %d %s not UTF-8", source, num_skipped, documents)
+        if num_replaced:
+            documents = count_of(num_replaced, "document")
+            _log.warning("%s: put U+FFFD for bytes that are not UTF-8 in %s", source, documents)
 
     def _read(self, source: Source) -> Iterator[DocumentBatch]:
         kind, compression = classify(source)
         if kind == "parquet":
-            assert isinstance(source, Path)
             for batch in read_parquet(source, compression, self.column, self.batch_bytes):
                 yield check_utf8(batch, self.errors, source, "row")
             return
-        num_bytes = size_of(source)
-        separators, find_cut = self._encoded_separators, self.find_cut
+        # Remote files are read from front to back; only those on disk in any order.
+        num_bytes = None if isinstance(source, RemoteFile) else size_of(source)
+        is_encoded = not self._is_utf8(source, compression)
+        separators, find_cut, size = self._encoded_separators, self.find_cut, self.batch_bytes
         with open_source(source, compression) as (stream, raw):
             # A pipe cannot tell how far it has been read.
             tell = raw.tell if raw.seekable() else lambda: 0
+            if is_encoded and self.encoding is not None:
+                stream = as_utf8(stream, self.encoding, self.errors, source)
             if kind == "json_lines":
-                yield from read_json_lines(
-                    stream, self.field, self.errors, source, self.batch_bytes, tell
-                )
+                yield from read_json_lines(stream, self.field, self.errors, source, size, tell)
+            elif kind == "delimited":
+                yield from read_delimited(stream, self.field, self.errors, source, size, tell)
+            elif kind == "html":
+                yield from read_html(stream, self.errors, source, tell)
             else:
-                if num_bytes is not None and compression is None:
+                if num_bytes is not None and compression is None and not is_encoded:
                     file = raw.fileno()
-                    batches = cut_file(
-                        file, num_bytes, separators, self.batch_bytes, source, find_cut
-                    )
+                    batches = cut_file(file, num_bytes, separators, size, source, find_cut)
                 else:
-                    batches = cut_stream(
-                        stream, separators, self.batch_bytes, source, tell, find_cut
-                    )
+                    batches = cut_stream(stream, separators, size, source, tell, find_cut)
                 for batch in batches:
                     yield check_utf8(batch, self.errors, source, "byte")
             if num_bytes is not None:
                 check_length(raw.fileno(), num_bytes, source)
+
+    def _is_utf8(self, source: Source, compression: Compression | None) -> bool:
+        """Whether a source is read as it is; it is looked through where there is a choice."""
+        if self.encoding is None:
+            return True
+        if source == STDIN:
+            return False
+        with open_source(source, compression) as (stream, _):
+            return is_utf8(stream)

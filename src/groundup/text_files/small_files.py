@@ -3,12 +3,13 @@
 import os
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from groundup.text_files.documents import Bounds
-from groundup.text_files.inputs import STDIN, Source, classify
+from groundup.text_files.inputs import Source, classify
 
 _SMALL_BYTES = 64 << 10
 _MOST_FILES = 4096
@@ -52,7 +53,7 @@ def bounds_of(text: bytes, separators: Sequence[bytes]) -> Bounds:
 def _read(source: Source, max_bytes: int) -> SmallFile | None:
     from groundup._native import find_invalid_utf8
 
-    if source == STDIN or classify(source) != ("text", None):
+    if not isinstance(source, Path) or classify(source) != ("text", None):
         return None
     try:
         # Asked before it is opened: the writer of a pipe leaves when a reader does.
@@ -68,6 +69,7 @@ def _read(source: Source, max_bytes: int) -> SmallFile | None:
     except OSError:
         return None
     is_same = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    if not is_same or len(text) != before.st_size or find_invalid_utf8(text) >= 0:
+    is_plain = find_invalid_utf8(text) < 0 and b"\0" not in text
+    if not is_same or len(text) != before.st_size or not is_plain:
         return None
     return SmallFile(text, before.st_mtime_ns)

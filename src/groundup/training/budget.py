@@ -48,6 +48,7 @@ from groundup.training.execution import (
 )
 from groundup.training.setup import RunData, build_evaluator, build_loader, build_state
 from groundup.training.step import QueuedStep, choose_step
+from groundup.training.tasks import build_tasks
 from groundup.training.timetable import times_due
 
 WriteSample = Callable[[TransformerLM, Tokenizer, str], str]
@@ -246,9 +247,15 @@ def _warm_up(
     rehearsal, loader = Rehearsal(config), build_loader(config, data.train)
     model = rehearsal.state.model
     parts: dict[str, Callable[[], object]] = {}
-    evaluator = build_evaluator(config, data)
-    if evaluator is not None:
-        parts["evaluation"] = lambda: evaluator(model, functools.partial(autocast, config))
+    tokenizer, end_id = data.tokenizer, data.end_id
+    measures = [
+        measure
+        for measure in (build_evaluator(config, data), build_tasks(config, tokenizer, end_id))
+        if measure is not None
+    ]
+    if measures:
+        in_precision = functools.partial(autocast, config)
+        parts["evaluation"] = lambda: [measure(model, in_precision) for measure in measures]
     if write_sample is not None and config.samples.every_steps:
 
         def sample() -> None:

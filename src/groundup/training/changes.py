@@ -99,10 +99,16 @@ def describe_environment(
         "git_commit": _git_commit(),
         "command": sys.argv,
         "seed": config.seed,
-        "data": {name: value for name, value in asdict(data).items() if name != "folder"},
+        "data": _data_of(data),
         "end_id": end_id,
         "started": _now(),
     }
+
+
+def _data_of(data: DataIds) -> dict[str, Any]:
+    # A run without a mix says nothing of one, as before there were any.
+    hidden = ("folder",) if data.mix is not None else ("folder", "mix")
+    return {name: value for name, value in asdict(data).items() if name not in hidden}
 
 
 def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) -> dict[str, Any]:

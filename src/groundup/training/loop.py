@@ -25,7 +25,7 @@ from groundup.runtime import Progress, format_duration
 from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
 from groundup.training.execution import autocast, resolve, switches
 from groundup.training.failures import describe_divergence, memory_advice
-from groundup.training.metrics import Meter, MetricsWriter, learning_rate_of
+from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
 from groundup.training.saving import Saver
 from groundup.training.setup import OpenRun, RunData, open_run
 from groundup.training.signals import StopRequest
@@ -136,7 +136,9 @@ class _Training:
         self._write_sample = write_sample
         self._progress = progress
         self._timetable = Timetable(
-            config, can_evaluate=run.evaluator is not None, can_sample=write_sample is not None
+            config,
+            can_evaluate=run.evaluator is not None or run.tasks is not None,
+            can_sample=write_sample is not None,
         )
         self._meter = Meter(config, run.state.wall_seconds, run.state.tokens)
         self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
@@ -227,12 +229,16 @@ class _Training:
         if self._progress is not None:
             self._progress(state.step, config.num_steps)
 
-    def _evaluate(self, metrics: dict[str, Any]) -> float:
-        assert self._run.evaluator is not None
+    def _evaluate(self, metrics: dict[str, Any]) -> float | None:
+        """Measure on validation text and on tasks, where there are such; gives the loss."""
+        evaluator, tasks, model = self._run.evaluator, self._run.tasks, self._state.model
+        in_precision = functools.partial(autocast, self._config)
         with self._meter.pause(), self._state.averaged():
-            evaluation = self._run.evaluator(
-                self._state.model, functools.partial(autocast, self._config)
-            )
+            evaluation = None if evaluator is None else evaluator(model, in_precision)
+            scores = [] if tasks is None else tasks(model, in_precision)
+        metrics |= {f"{TASK_PREFIX}{score.name}": score.raw.value for score in scores}
+        if evaluation is None:
+            return None
         self._state.note_validation(evaluation.loss, evaluation.bits_per_byte)
         metrics["validation_loss"] = evaluation.loss
         metrics["perplexity"] = evaluation.perplexity

@@ -26,6 +26,9 @@ from groundup.training.trackers import Tracker
 # Taken from the machine, so not the same when a run is repeated; all other metrics are.
 MEASURED = frozenset({"wall_seconds", "tokens_per_second", "mfu", "memory_bytes"})
 
+TASK_PREFIX = "task/"
+"""Before the name of a task: the metric that holds its accuracy."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -165,6 +168,9 @@ def show_record(record: dict[str, Any], num_steps: int, seconds_left: float | No
     ):
         if record.get(key) is not None:
             parts.append(template.format(record[key]))
+    for key, value in record.items():
+        if key.startswith(TASK_PREFIX) and value is not None:
+            parts.append(f"{key.removeprefix(TASK_PREFIX)} {value:.1%}")
     if record.get("tokens_per_second") is not None:
         parts.append(f"{show_speed(record['tokens_per_second'])} tokens/s")
     if record.get("mfu") is not None:

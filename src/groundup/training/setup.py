@@ -1,14 +1,17 @@
 """Beginning a run, or finding it again where it stopped: data checked, parts built, plan logged."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
+from groundup.data.batches.mixing import MixedOrder, join_shards
 from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
 from groundup.data.chats.packing import PackedRows, ShuffledRows
 from groundup.data.shards import (
@@ -56,6 +59,7 @@ from groundup.training.execution import (
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
+from groundup.training.tasks import TaskEvaluator, build_tasks
 from groundup.training.trackers import Tracker, open_trackers
 from groundup.training.tuning import (
     ConversationEvaluator,
@@ -93,6 +97,7 @@ class OpenRun:
     tokenizer: Tokenizer
     loader: BatchLoader
     evaluator: Evaluate | None
+    tasks: TaskEvaluator | None
     trackers: list[Tracker]
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
@@ -149,6 +154,7 @@ def open_run(
         if config.tuning.chats:
             environment |= start.special_ids()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    tasks = build_tasks(config, tokenizer, data.end_id)
     state = build_state(config, tokenizer, start)
     if checkpoint is not None:
         state.restore(checkpoint)
@@ -172,6 +178,7 @@ def open_run(
         tokenizer,
         loader,
         evaluator,
+        tasks,
         trackers,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )
@@ -181,10 +188,10 @@ def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
     """Open the shards, checked against their index, the tokenizer and the model's vocabulary."""
     if config.tuning.chats:
         return RunData(tokenizer, *open_conversations(config, tokenizer))
-    folder = config.data.shards
+    folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
     index = read_index(folder)
-    train = open_shards(folder, "train", tokenizer, index)
     check_vocabulary(index, config.model.vocab_size)
+    train = join_shards([open_shards(path, "train", tokenizer) for path in folders])
     validation = None
     if "validation" in index.splits:
         validation = open_shards(folder, "validation", tokenizer, index)
@@ -194,7 +201,21 @@ def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
         validation = None
     splits = ("train",) if validation is None else ("train", "validation")
     ids = check_shards(folder, tokenizer, splits, full=config.data.verify, index=index)
+    if config.data.mix:
+        others = [path for path in folders if path != folder]
+        full = config.data.verify
+        mixed = [check_shards(path, tokenizer, ["train"], full=full) for path in others]
+        ids = dataclasses.replace(
+            ids,
+            num_ids=ids.num_ids | {"train": train.num_ids},
+            mix={str(path): other.content for path, other in zip(others, mixed, strict=True)},
+        )
     return RunData(tokenizer, train, validation, ids)
+
+
+def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
+    """The folders that samples come from."""
+    return [(path, weight) for path, weight in config.data.folders.items() if weight]
 
 
 def build_state(
@@ -232,11 +253,22 @@ def build_loader(config: RunConfig, rows: Shards | PackedRows) -> BatchLoader:
     if isinstance(rows, PackedRows):
         order = ShuffledRows(rows, config.seed)
     else:
-        kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
-        order = kind(rows.num_ids, config.model.context_length, config.seed)
+        order = _window_order(config, rows.num_ids)
     return BatchLoader(
         rows, order, config.batch_size, config.micro_batch, torch.device(config.device)
     )
+
+
+def _window_order(config: RunConfig, num_ids: int) -> SampleOrder:
+    """Of one folder of shards, or of several that are mixed."""
+    kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
+    length, folders = config.model.context_length, _weighted(config)
+    if len(folders) < 2:
+        return kind(num_ids, length, config.seed)
+    sizes = [read_index(path).splits["train"].num_ids for path, _ in folders]
+    seeds = [(config.seed + number) % 2**64 for number in range(len(sizes))]
+    orders = [kind(size, length, seed) for size, seed in zip(sizes, seeds, strict=True)]
+    return MixedOrder(orders, [weight for _, weight in folders], config.seed)
 
 
 def build_evaluator(config: RunConfig, data: RunData) -> Evaluate | None:
@@ -320,7 +352,8 @@ def _go_back(
 def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     order = "" if config.tuning.chats else f", order {config.data.order}"
-    _log.info("data in %s: %s%s", data.ids.folder, ", ".join(splits), order)
+    folders = ", ".join(config.data.mix) or data.ids.folder
+    _log.info("data in %s: %s%s", folders, ", ".join(splits), order)
     vocab_size, num_tokens = config.model.vocab_size, len(data.tokenizer.vocab)
     if vocab_size > num_tokens:
         _log.info(

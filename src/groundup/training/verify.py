@@ -6,6 +6,7 @@ come from a clock, all weights and the whole optimizer state must be equal to th
 """
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.execution import resolve_device
 from groundup.training.metrics import MEASURED
+
+_log = logging.getLogger(__name__)
 
 _CHILD = "import sys; from groundup.training.verify import _train_part; _train_part(sys.argv[1:])"
 
@@ -91,8 +94,11 @@ def verify_resume(
     with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
         config = _scratch_config(config, run, Path(folder), saved_step)
         whole, parted = (config.model_copy(update={"name": name}) for name in ("whole", "parted"))
+        _log.info("1 of 3: %d steps without a stop", num_steps)
         _run_part(whole, stop_after=num_steps)
+        _log.info("2 of 3: the same steps, killed after step %d", killed_step)
         _run_part(parted, stop_after=num_steps, kill_at=killed_step)
+        _log.info("3 of 3: resumed from step %d", saved_step)
         _run_part(parted, stop_after=num_steps, resume=True)
         comparison = compare_runs(whole.run_folder, parted.run_folder)
     return ResumeReport(
@@ -176,6 +182,10 @@ def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step:
     sections: dict[str, dict[str, Any]] = {
         "data": {
             "shards": config.data.shards.absolute(),
+            "mix": tuple(
+                f"{path.absolute()}={weight}"
+                for path, weight in (config.data.folders if config.data.mix else {}).items()
+            ),
             "tokenizer": run.tokenizer_file.absolute(),
         },
         "evaluation": {"every_steps": saved_step, "num_windows": 16},

@@ -5,6 +5,7 @@ position in it is reached at once. A window of context_length inputs takes one i
 target. Reading the windows is left to `windows`, making batches of them to `loader`.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from groundup.errors import ConfigError, DataError
 Starts = npt.NDArray[np.int64]
 
 # Numbers that tell the uses of one seed apart; to change one is to change every run's order.
-_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS = range(4)
+_RANDOM_WINDOWS, _EPOCH_OFFSETS, _EPOCH_SHUFFLES, _FIXED_WINDOWS, MIXED = range(5)
 
 
 class SampleOrder(Protocol):
@@ -35,19 +36,27 @@ class SampleOrder(Protocol):
         ...
 
 
-class _Order:
+class Order:
+    """The order of one text: where the windows of any samples begin."""
+
     def __init__(self, num_ids: int, context_length: int, seed: int) -> None:
         check_window(num_ids, context_length)
         self.num_ids = num_ids
         self.context_length = context_length
         self.seed = check_seed(seed)
 
+    def starts(self, first_sample: int, count: int) -> Starts:
+        return self.starts_of(number_samples(first_sample, count))
 
-class RandomWindows(_Order):
+    def starts_of(self, samples: UInt64) -> Starts:
+        """Where the windows of the samples with these numbers begin."""
+        raise NotImplementedError
+
+
+class RandomWindows(Order):
     """Every sample is any window of the text, with equal chance, whatever came before."""
 
-    def starts(self, first_sample: int, count: int) -> Starts:
-        samples = _number(first_sample, count)
+    def starts_of(self, samples: UInt64) -> Starts:
         num_starts = self.num_ids - self.context_length
         return random_below(self.seed, _RANDOM_WINDOWS, samples, num_starts).astype(np.int64)
 
@@ -56,7 +65,7 @@ class RandomWindows(_Order):
         return sample * self.context_length // (self.num_ids - 1)
 
 
-class ShuffledEpochs(_Order):
+class ShuffledEpochs(Order):
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
 
     Every epoch puts its first window at another position, so that the cuts fall elsewhere and all
@@ -68,8 +77,8 @@ class ShuffledEpochs(_Order):
         self.num_windows = max(1, (num_ids - context_length) // context_length)
         """Samples in an epoch."""
 
-    def starts(self, first_sample: int, count: int) -> Starts:
-        epochs, positions = np.divmod(_number(first_sample, count), np.uint64(self.num_windows))
+    def starts_of(self, samples: UInt64) -> Starts:
+        epochs, positions = np.divmod(samples, np.uint64(self.num_windows))
         num_offsets = self.num_ids - self.num_windows * self.context_length
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
         windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
@@ -129,7 +138,7 @@ def fixed_windows(
     available = (num_ids - 1) // context_length
     if num_windows is None or num_windows >= available:
         return np.arange(available, dtype=np.int64) * context_length
-    positions = _number(0, num_windows)
+    positions = number_samples(0, num_windows)
     epoch = np.zeros(num_windows, np.uint64)
     chosen = permute(seed, _FIXED_WINDOWS, epoch, positions, available)
     return np.sort(chosen.astype(np.int64)) * context_length
@@ -159,7 +168,28 @@ def whole_walk(num_ids: int, context_length: int) -> WholeWalk:
     return WholeWalk(starts, num_windows * context_length, tail_length)
 
 
-def _number(first: int, count: int) -> UInt64:
+def sliding_windows(
+    num_ids: int, num_predicted: int, context_length: int
+) -> Iterator[tuple[int, int, int]]:
+    """Windows that predict the last ids of a text once each: begin, end, and how many it predicts.
+
+    What fits into a context is predicted at once. Of more, each id has at least half a context
+    before it, or all there is. A window holds its last target: up to context_length + 1 ids.
+
+    num_ids: ids of the text.
+    num_predicted: how many of the last to predict; not the first id, which nothing precedes.
+    context_length: ids that the model sees at once.
+    """
+    done = num_ids - num_predicted
+    end = num_ids if num_predicted <= context_length else max(done, context_length + 1)
+    while done < num_ids:
+        if end > done:
+            yield max(0, end - context_length - 1), end, end - done
+        done, end = end, min(num_ids, end + max(1, context_length // 2))
+
+
+def number_samples(first: int, count: int) -> UInt64:
+    """The numbers of `count` samples from `first` on."""
     if first < 0 or count < 0 or first + count > 1 << 63:
         raise ConfigError(f"samples {first} to {first + count} are out of range (0 to 2**63)")
     return np.arange(count, dtype=np.uint64) + np.uint64(first)

@@ -26,6 +26,7 @@ from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.runtime import Progress, num_cores
 from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
 from groundup.text_files.documents import Errors, check_error_handling
+from groundup.text_files.encodings import check_encoding
 from groundup.text_files.opening import release_pages
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def prepare(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
+    encoding: str | None = None,
     on_error: OnError = "stop",
     num_threads: int | None = None,
     batch_bytes: int | None = None,
@@ -77,8 +79,9 @@ def prepare(
         they are so few that none is chosen, the end of the text is taken, a tenth of a small one.
     shard_ids: a shard is complete with the document that brings it to this many ids.
     separator: the special token between documents of plain text, which ends each one in the shards.
-    field, column: where the text is in a JSON-lines record and in a Parquet file.
+    field, column: where the text is in a record of JSON lines or CSV, and in a Parquet file.
     errors: what to do with text that is not UTF-8: stop, put U+FFFD, or leave the document out.
+    encoding: of files that are not UTF-8.
     on_error: "skip" leaves files that cannot be read, or no further, names them in a warning and
         notes them in the index.
     num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
@@ -91,6 +94,7 @@ def prepare(
         raise ConfigError(f"num_threads is {num_threads}; it must be at least 1")
     num_threads = num_threads or num_cores()
     check_error_handling(errors, on_error)
+    check_encoding(encoding)
     identity = _identify(
         tokenizer,
         separator,
@@ -101,6 +105,7 @@ def prepare(
             separators=[separator],
             field=field,
             column=column,
+            encoding=encoding,
         ),
     )
     sources = expand_inputs(inputs, on_error)

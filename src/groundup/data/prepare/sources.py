@@ -27,6 +27,8 @@ from groundup.text_files import (
     read_document_batches,
     read_small_files,
 )
+from groundup.text_files.opening import explained_errors, size_of
+from groundup.text_files.remote import RemoteFile
 
 _MOST_SOURCES = 4096
 
@@ -115,12 +117,13 @@ def read_source(
         field=settings.field,
         column=settings.column,
         errors=settings.errors,
+        encoding=settings.encoding,
         batch_bytes=batch_bytes,
     )
 
 
 def path_text(source: Source) -> str:
-    """A path as JSON can hold it."""
+    """A path or address as JSON can hold it."""
     return os.fsencode(source).decode("utf-8", "backslashreplace")
 
 
@@ -128,6 +131,10 @@ def stamp(source: Source, on_error: OnError = "stop") -> tuple[int | None, int |
     """Size and time of a file, which tell that it is still the same; unknown for pipes and such."""
     if source == STDIN:
         return UNKNOWN
+    if isinstance(source, RemoteFile):
+        # The time is not told by all: what has the same size is read again and compared.
+        with explained_errors(source):
+            return size_of(source), None
     try:
         status = os.stat(source)
     except OSError as error:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from groundup.data.samples.grammar import Grammar
+from groundup.data.samples.grammar import Grammar, Telling
 from groundup.errors import DataError
 from groundup.files import atomic_path
 
@@ -42,12 +42,17 @@ def write_stories(num_bytes: int, seed: int = 0) -> Iterator[str]:
     """
     overhead = len(_with_separator(""))
     written = 0
-    for telling in _story_grammar().tellings(seed):
+    for telling in story_tellings(seed):
         if written >= num_bytes:
             return
         story = telling.expand("story")
         yield story
         written += len(story.encode()) + overhead
+
+
+def story_tellings(seed: int) -> Iterator[Telling]:
+    """Stories to be told, without end: `expand("story")` tells one, whose people are then known."""
+    return _story_grammar().tellings(seed)
 
 
 def write_sample_corpus(

@@ -52,6 +52,8 @@ class DataIds:
     vocab_size: int
     num_ids: dict[str, int]
     """By split."""
+    mix: dict[str, str] | None = None
+    """The contents of the other folders that were mixed in."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,10 @@ _LONG_DOCUMENT_BYTES = 16 << 20
 RecordType = TypeVar("RecordType", bound="Record")
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Record(pydantic.BaseModel):
     """A part of a JSON file of ours: frozen, and without names we do not know."""
 
@@ -82,9 +86,7 @@ class SourceEntry:
     num_documents: pydantic.StrictInt
     num_bytes: pydantic.StrictInt
     hash: pydantic.StrictStr
-    unreadable: Annotated[
-        pydantic.StrictStr | None, pydantic.Field(exclude_if=lambda reason: reason is None)
-    ] = None
+    unreadable: Annotated[pydantic.StrictStr | None, pydantic.Field(exclude_if=_is_none)] = None
     """Why it, or the rest of it, was skipped."""
 
 
@@ -97,6 +99,8 @@ class PrepareSettings(Record):
     separators: list[str]
     field: str
     column: str
+    encoding: Annotated[str | None, pydantic.Field(exclude_if=_is_none)] = None
+    """Of files that are not UTF-8."""
 
 
 class EndToken(Record):

@@ -1,4 +1,5 @@
-// One streamed completion: server-sent events in, tokens with their alternatives out.
+// One streamed completion, of a text or of a conversation: server-sent events in, tokens with their
+// alternatives out.
 
 import { RequestProblem, request } from "./shell.js";
 
@@ -6,30 +7,40 @@ const NUM_ALTERNATIVES = 8;
 
 /** Yields { text, tokens, finishReason, usage } for each event until the server is done. */
 export async function* streamCompletion(body, signal) {
-  const response = await request("/v1/completions", {
+  // The page asks for a text, whatever its length: a full context moves on.
+  const whole = { ...body, past_context: "slide", logprobs: NUM_ALTERNATIVES };
+  for await (const event of streamEvents("/v1/completions", whole, signal)) {
+    const choice = event.choices[0];
+    yield readEvent(event, choice?.text, readTokens(choice?.logprobs));
+  }
+}
+
+/** The same for the answer to a conversation. */
+export async function* streamChat(body, signal) {
+  const whole = { ...body, logprobs: true, top_logprobs: NUM_ALTERNATIVES };
+  for await (const event of streamEvents("/v1/chat/completions", whole, signal)) {
+    const choice = event.choices[0];
+    yield readEvent(event, choice?.delta.content, readChatTokens(choice?.logprobs));
+  }
+}
+
+function readEvent(event, text, tokens) {
+  const finishReason = event.choices[0]?.finish_reason ?? null;
+  return { text: text ?? "", tokens, finishReason, usage: event.usage ?? null };
+}
+
+async function* streamEvents(path, body, signal) {
+  const response = await request(path, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({
-      ...body,
-      // The page asks for a text, whatever its length: a full context moves on.
-      past_context: "slide",
-      stream: true,
-      logprobs: NUM_ALTERNATIVES,
-      stream_options: { include_usage: true },
-    }),
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
     signal,
   });
   for await (const data of readEvents(response.body)) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new RequestProblem(event.error.message);
-    const choice = event.choices?.[0];
-    yield {
-      text: choice?.text ?? "",
-      tokens: readTokens(choice?.logprobs),
-      finishReason: choice?.finish_reason ?? null,
-      usage: event.usage ?? null,
-    };
+    yield event;
   }
   throw new RequestProblem("The server broke off in the middle of the text. Try again.");
 }
@@ -64,6 +75,17 @@ function readTokens(logprobs) {
     };
     const alternatives = readAlternatives(logprobs.top_logprobs[index], logprobs.top_ids[index]);
     return { ...chosen, alternatives: markChosen(alternatives, chosen) };
+  });
+}
+
+function readChatTokens(logprobs) {
+  const read = ({ id, token, logprob }) => ({ id, text: token, probability: Math.exp(logprob) });
+  return (logprobs?.content ?? []).map((entry) => {
+    const chosen = read(entry);
+    const others = entry.top_logprobs.map(read);
+    if (!others.some(({ id }) => id === chosen.id)) others.push(chosen);
+    const alternatives = others.map((one) => ({ ...one, isChosen: one.id === chosen.id }));
+    return { ...chosen, alternatives };
   });
 }
 

@@ -1,7 +1,7 @@
 // The playground: one prompt, one column or two, what runs now, and the state kept in the URL.
 
 import { Column } from "./column.js";
-import { countOf, element, formatCount, readProblem, request } from "./shell.js";
+import { countOf, element, nameModel, readProblem } from "./shell.js";
 import { SentenceAnnouncer } from "./announcer.js";
 
 const EXAMPLES = [
@@ -135,17 +135,9 @@ function showCurrentView() {
   document.title = `${view === "tokenizer" ? "Tokenizer" : "Playground"} · groundup`;
 }
 
-async function nameModel() {
+async function meetModel() {
   try {
-    const [model] = (await (await request("/v1/models")).json()).data;
-    find("model-note").textContent = [
-      model.id,
-      model.step === null ? null : `step ${formatCount(model.step)}`,
-      `context of ${formatCount(model.context_length)} tokens`,
-      `vocabulary of ${formatCount(model.vocab_size)}`,
-    ]
-      .filter(Boolean)
-      .join(" · ");
+    const model = await nameModel(find("model-note"));
     for (const column of columns) column.contextLength = model.context_length;
   } catch (error) {
     problem.textContent = readProblem(error);
@@ -187,4 +179,4 @@ showCurrentView();
 showColumns();
 showView();
 restore();
-nameModel();
+meetModel();

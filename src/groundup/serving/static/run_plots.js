@@ -1,5 +1,6 @@
 // The plots: a large one of the losses and small ones of speed, MFU, gradients and learning rate.
 // Beside each stands, in words, what it ends with and its best value; they are its legend too.
+// Every task that a run is measured on gets a plot as well.
 
 import { element } from "./shell.js";
 import { layoutOf, scaleOf, tracesOf } from "./run_curves.js";
@@ -35,6 +36,7 @@ const PLOTS = [
     tickformat: ".2~g",
   },
 ];
+const TASK = "task/";
 const CONFIG = { displayModeBar: false, showTips: false };
 
 // plotly brings styles for maps along, inline, which the server's policy refuses with an error in the
@@ -57,6 +59,7 @@ export function loadPlotly() {
 export class RunPlots {
   constructor(root, { onZoom }) {
     this.onZoom = onZoom;
+    this.root = root;
     this.cards = PLOTS.map((plot) => makeCard(plot));
     root.append(...this.cards.map((card) => card.root));
     this.revision = 0;
@@ -66,6 +69,7 @@ export class RunPlots {
 
   /** curves: [{ name, slot, lines, isRead, spikes }]; view: { x, log, smoothing }. */
   render(curves, view) {
+    this.#addTasks(curves);
     for (const card of this.cards) renderSummary(card, curves);
     this.wanted = { curves, view: { ...view } };
     if (!this.isDrawing) this.#drawAll();
@@ -74,6 +78,25 @@ export class RunPlots {
   resetZoom() {
     this.revision += 1;
     this.onZoom(false);
+  }
+
+  #addTasks(curves) {
+    const metrics = new Set(curves.flatMap(({ lines }) => lines.flatMap((line) => Object.keys(line))));
+    const known = new Set(this.cards.map(({ plot }) => plot.metric));
+    for (const metric of metrics) {
+      if (!metric.startsWith(TASK) || known.has(metric)) continue;
+      const card = makeCard({
+        id: `task-${this.cards.length}`,
+        title: metric.slice(TASK.length),
+        note: "accuracy",
+        metric,
+        format: formatPercent,
+        best: "most",
+        tickformat: ".0%",
+      });
+      this.cards.push(card);
+      this.root.append(card.root);
+    }
   }
 
   /** One plot at a time; what was asked for meanwhile is plotted next, and only the newest of it. */

@@ -49,7 +49,7 @@ const FIELDS = [
     label: "Max tokens",
     initial: "256",
     note: "the most to generate",
-    help: "Generates at most this many; past the model's context the beginning is forgotten.",
+    help: "Generates at most this many tokens; the end of the text usually comes first.",
   },
   {
     name: "seed",

@@ -5,10 +5,11 @@ const TOKEN_KEY = "groundup-token";
 
 /** A request that failed, with a message meant for the reader. */
 export class RequestProblem extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, code = null) {
     super(message);
     this.name = "RequestProblem";
     this.status = status;
+    this.code = code;
   }
 }
 
@@ -92,7 +93,7 @@ async function problemOf(response) {
   let message = body.error?.message ?? `The server answered ${response.status}.`;
   const waitSeconds = response.headers.get("Retry-After");
   if (response.status === 429 && waitSeconds) message += ` Try again in ${waitSeconds} s.`;
-  return new RequestProblem(message, response.status);
+  return new RequestProblem(message, response.status, body.error?.code ?? null);
 }
 
 // Several requests may be refused at once: they share one question.
@@ -147,6 +148,20 @@ function openTokenDialog(wasWrong, signal) {
       resolve(token || null);
     });
   });
+}
+
+/** Says under a page's title which model is served; gives what the server tells of it. */
+export async function nameModel(note) {
+  const [model] = (await (await request("/v1/models")).json()).data;
+  note.textContent = [
+    model.id,
+    model.step === null ? null : `step ${formatCount(model.step)}`,
+    `context of ${formatCount(model.context_length)} tokens`,
+    `vocabulary of ${formatCount(model.vocab_size)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return model;
 }
 
 function markCurrentLink() {

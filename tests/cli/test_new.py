@@ -1,4 +1,5 @@
-"""`groundup quickstart`: every step is taken, told and, the second time, kept."""
+"""`groundup new`, and `groundup quickstart`, which is new on stories: every step is taken, told
+and, the second time, kept."""
 
 import contextlib
 import io
@@ -21,14 +22,11 @@ import torch
 
 from groundup.cli.flags import known_flags
 from groundup.cli.main import main
-from groundup.cli.quickstart import Arguments
-from groundup.cli.quickstart.recipe import run_config
 from groundup.cli.verbs import GROUPS, VERBS
 from groundup.config import load_settings
 from groundup.data.batches.loader import Batch
 from groundup.data.shards import open_shards
 from groundup.generation import LanguageModel
-from groundup.model.config import PRESETS, ModelConfig
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.serving.settings import ServerSettings
@@ -40,9 +38,7 @@ SHORT = ["--num-steps", "2", "--max-tokens", "4"]
 TEXT = ["--megabytes", "0.05", "--seed", "11"]
 SMALL = [*TEXT, "--vocab-size", "400", *SHORT]
 RUN = Path("quickstart/runs/stories")
-
-
-TINY = ModelConfig(context_length=16, d_model=16, num_layers=1, num_heads=2)
+SHAPES = ((16, 1), (32, 1))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setitem(PRESETS, "quickstart", TINY)
+        patch.setattr("groundup.training.recipe._SHAPES", SHAPES)
+        patch.setattr("groundup.cli.quickstart.process_start", time.monotonic)
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             assert main(["quickstart", *SMALL]) == 0
@@ -60,9 +57,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(autouse=True)
 def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere else, with a model that costs nothing."""
+    """Somewhere else, with a model that costs nothing and a process that has just begun."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(PRESETS, "quickstart", TINY)
+    for verb in ("new", "quickstart"):
+        monkeypatch.setattr(f"groundup.cli.{verb}.process_start", time.monotonic)
+    monkeypatch.setattr("groundup.training.recipe._SHAPES", SHAPES)
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_it_goes_from_nothing_to_stories(page: str) -> None:
     tokenizer = Tokenizer.load("quickstart/tokenizer.json")
     assert tokenizer.vocab_size == 400
     assert open_shards("quickstart/shards", "train", tokenizer).num_ids > 10_000
-    for word in ("stories", "bytes per token", "MB/s", "sound", "merge 1", "Once"):
+    for word in ("stories", "bytes per token", "MB/s", "FLOP a second", "merge 1", "Once"):
         assert word in page
     assert LanguageModel.load(RUN).step == 2
     assert re.search(r"parameters: .* memory", page) and "FLOP in all" in page
@@ -97,19 +96,22 @@ def test_its_commands_can_be_typed(
     # A command begins with its process; this one has run for as long as the tests.
     monkeypatch.setattr("groundup.cli.train.process_start", time.monotonic)
     commands = [shlex.split(line)[1:] for line in re.findall(r"\$ (groundup .*)", page)]
-    done, offered = commands[:8], commands[8:]
+    done, offered = commands[:7], commands[7:]
     assert [words[0] for words in done[-4:]] == ["tokenizer", "train", "evaluate", "generate"]
-    assert [words[0] for words in offered[:3]] == ["serve", "generate", "export"]
+    assert [words[0] for words in offered[:2]] == ["serve", "generate"]
     shutil.rmtree(RUN)
     for words in done:
         # The shards are up to date only while the tokenizer is the same: training is exact.
         assert main(words) == 0, words
     stories = page.index("=== 1 of 3")
     assert page[stories : page.index("\nLook at it")] in capsys.readouterr().out
-    for words in offered[1:3]:
+    (export,) = (words for words in offered if words[0] == "export")
+    for words in (offered[1], export):
         assert main(words) == 0, words
     assert Path("quickstart/exports/stories/config.json").is_file()
     for words in offered[:-1]:
+        if words[0] == "tune":
+            continue
         name = " ".join(words[:2]) if words[0] in GROUPS else words[0]
         flags = known_flags(import_module(VERBS[name].module).Arguments)
         assert {word for word in words if word.startswith("--")} <= set(flags)
@@ -145,6 +147,7 @@ def test_the_second_run_keeps_every_step(capsys: pytest.CaptureFixture[str]) -> 
     page = run(capsys, *SMALL)
     assert {path: path.stat().st_mtime_ns for path in files} == before
     assert page.count("done before") == 3 and "up to date: quickstart/shards" in page
+    assert "made before, and kept: quickstart/train.yaml" in page
 
 
 @pytest.mark.usefixtures("page")
@@ -152,17 +155,18 @@ def test_other_settings_redo_what_depends_on_them(capsys: pytest.CaptureFixture[
     page = run(capsys, *TEXT, "--vocab-size", "300", *SHORT)
     assert page.count("done before") == 1 and "wrote quickstart/tokenizer.json" in page
     assert open_shards("quickstart/shards").index.vocab_size == 300
-    assert LanguageModel.load(RUN).model.config.vocab_size == 300
+    assert LanguageModel.load(f"{RUN}-2").model.config.vocab_size == 300
     assert "done before" not in run(capsys, *SMALL, "--seed", "1")
 
 
 @pytest.mark.usefixtures("page")
-def test_another_number_of_steps_trains_anew_and_no_more(
+def test_another_number_of_steps_trains_anew_and_deletes_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = run(capsys, *SMALL, "--num-steps", "3")
     assert page.count("done before") == 2 and "up to date: quickstart/shards" in page
-    assert LanguageModel.load(RUN).step == 3
+    assert "run stories was trained with other settings and stays; this one is stories-2" in page
+    assert LanguageModel.load(RUN).step == 2 and LanguageModel.load(f"{RUN}-2").step == 3
 
 
 @pytest.mark.usefixtures("page")
@@ -182,7 +186,7 @@ def test_an_interrupted_training_goes_on(
         context.setattr("groundup.cli.train.sample_writer", lambda config: interrupt)
         assert main(["quickstart", *SMALL]) == 130
     page = capsys.readouterr().out
-    assert "run groundup quickstart again" in page and "Three stories" not in page
+    assert "run the same command again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
     page = run(capsys, *SMALL)
     assert "config.yaml --resume" in page and "resumed from" in page
@@ -199,7 +203,7 @@ def test_a_slow_machine_takes_fewer_steps_and_keeps_them(
     monkeypatch.setattr(Rehearsal, "take", take_slowly)
     limits = [*SMALL, "--num-steps", "100", "--minutes", "0.5"]
     page = run(capsys, *limits)
-    assert "--num-steps 100 --minutes 0.5" in page and "0.5 minutes, at most 100 steps" in page
+    assert re.search(r"minutes, at most \d+ steps", page)
     num_steps = LanguageModel.load(RUN).step
     assert num_steps is not None and 1 <= num_steps < 15
     assert RunFolder(RUN).read_config().num_steps == num_steps
@@ -242,17 +246,87 @@ def test_a_file_in_the_way_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> N
     assert "is a file" in capsys.readouterr().err
 
 
-def test_its_run_is_that_of_the_settings_file_that_comes_with_it(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+TEXT_OF_ONE = "The fox and the bear went to the river, and that was the end of it.\n"
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """An untidy folder: Markdown, code, a picture, a folder in it."""
+    folder = tmp_path / "my notes"
+    (folder / "deep").mkdir(parents=True)
+    for number in range(12):
+        text = "".join(f"{word} {TEXT_OF_ONE}" for word in ("One", "Two", str(number)) * 9)
+        (folder / f"{number}.md").write_text(f"# Note {number}\n\n{text}")
+    (folder / "deep" / "code.py").write_text("def f(x):\n    return x + 1\n" * 20)
+    (folder / "picture.png").write_bytes(b"\x89PNG\r\n")
+    return folder
+
+
+def new(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["new", *words, "--max-tokens", "4", "--minutes", "2"]) == 0
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
+    capsys: pytest.CaptureFixture[str], notes: Path
 ) -> None:
-    monkeypatch.undo()
-    arguments = Arguments()
-    recipe = run_config(
-        arguments.folder,
-        arguments.vocab_size,
-        num_steps=arguments.num_steps,
-        sample_tokens=48,
-        seed=arguments.seed,
-    )
-    file = repository / "configs" / "train" / "quickstart.yaml"
-    assert load_settings(RunConfig, file, {"name": recipe.name}) == recipe
+    page = new(capsys, str(notes), "--num-steps", "3")
+    assert "13 files, 13 documents" in page and "English" in page and "picture.png" in page
+    run = Path("runs/my-notes")
+    assert LanguageModel.load(run).step == 3
+    settings = load_settings(RunConfig, Path("prepared/my-notes/train.yaml"))
+    trained = RunFolder(run).read_config()
+    assert settings.optimizer == trained.optimizer and settings.name == "my-notes"
+    assert trained.model.vocab_size == open_shards("prepared/my-notes/shards").index.vocab_size
+    assert settings.samples.prompts[0].split()[0] in ("One", "Two", "def", "1")
+    for verb in ("serve", "tune", "export", "train --from"):
+        assert f"$ groundup {verb} runs/my-notes" in page
+    # More text is another model; the one that is there stays.
+    (notes / "more.txt").write_text(TEXT_OF_ONE * 50)
+    page = new(capsys, str(notes), "--num-steps", "3")
+    assert "this one is my-notes-2" in page and "14 files" in page
+    assert LanguageModel.load("runs/my-notes-2").step == 3
+    assert new(capsys, str(notes), "--num-steps", "3").count("kept") == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty"),
+        ("<|endoftext|>", "holds no text"),
+        ("\xff\xfe not text", "not UTF-8"),
+    ],
+)
+def test_text_that_is_none_is_said_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], text: str, complaint: str
+) -> None:
+    Path("text.txt").write_bytes(text.encode("latin-1"))
+    assert main(["new", "text.txt"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error:") and complaint in error
+    assert not Path("runs").exists() and not Path("prepared/text/tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("text", ["a", "word " * 4_000], ids=["one byte", "one word"])
+def test_text_that_teaches_nothing_is_a_model_or_a_sentence(
+    capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    Path("text.txt").write_text(text)
+    status = main(["new", "text.txt", "--num-steps", "2", "--max-tokens", "2"])
+    assert status in (0, 2)
+    if status:
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+
+
+def test_other_files_in_its_folder_are_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("text.txt").write_text(TEXT_OF_ONE)
+    Path("prepared/text").mkdir(parents=True)
+    Path("prepared/text/thesis.docx").write_text("all of it")
+    assert main(["new", "text.txt"]) == 2
+    assert "holds other files; choose another --name" in capsys.readouterr().err
+
+
+def test_standard_input_is_refused_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "-"]) == 2
+    assert "save standard input to a file first" in capsys.readouterr().err

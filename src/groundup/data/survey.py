@@ -1,0 +1,178 @@
+"""A look at a text before anything is learned from it: how much there is, and of what kind."""
+
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from groundup.data.shards.index import hash_each
+from groundup.errors import DataError
+from groundup.text_files import expand_inputs, read_document_batches
+from groundup.text_files.documents import Errors
+
+# So much of the text is read, and of that so many excerpts are looked at.
+_MAX_BYTES = 64_000_000
+_BATCH_BYTES = 4_000_000
+_EXCERPTS_PER_BATCH = 40
+_EXCERPT_BYTES = 2_000
+_MAX_PROMPT = 40
+_NUM_PROMPTS = 3
+
+# The commonest little words of languages in Latin letters, none of them in two lists.
+_LITTLE_WORDS = {
+    "English": "the of and to that was with for",
+    "German": "der und das nicht mit von ist auf",
+    "French": "les des est dans une qui pour pas",
+    "Spanish": "los las por como pero más muy y",
+    "Italian": "che di non sono della gli il è",
+    "Portuguese": "não uma em os ao foi mais também",
+    "Dutch": "het een van niet zijn voor dat ook",
+}
+_SCRIPT_NAMES = {"CJK": "Chinese characters", "HIRAGANA": "Japanese", "KATAKANA": "Japanese"}
+_NUM_LANGUAGES = 3
+_LEAST_FRACTION = 0.02
+_LANGUAGE_OF = {word: name for name, words in _LITTLE_WORDS.items() for word in words.split()}
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a text is like; beyond the part that was read, counts are estimated from it."""
+
+    num_files: int
+    num_documents: int
+    num_bytes: int
+    """Of the text, unpacked."""
+    document_bytes: int
+    """The median of the documents."""
+    num_repeated: int
+    """Documents that are equal to an earlier one, of those that were read."""
+    languages: tuple[tuple[str, float], ...]
+    """Languages in Latin letters and other scripts with their fractions, the largest first."""
+    prompts: tuple[str, ...]
+    """How a few of the documents begin."""
+    is_whole: bool
+    """Whether all of it was read."""
+
+
+def survey_text(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    field: str = "text",
+    column: str = "text",
+    errors: Errors = "strict",
+) -> Survey:
+    """Read the beginning of a text, 64 MB at most, and describe it.
+
+    inputs: files, folders and globs.
+    field, column, errors: how documents are read, see `read_document_batches`.
+    """
+    sources = expand_inputs(inputs)
+    seen = _Seen()
+    batches = read_document_batches(
+        sources,
+        field=field,
+        column=column,
+        errors=errors,
+        batch_bytes=_BATCH_BYTES,
+        progress=seen.advance,
+    )
+    for batch in batches:
+        if seen.num_bytes >= _MAX_BYTES:
+            break
+        seen.add(memoryview(batch.data), batch.bounds)
+    if not seen.num_bytes:
+        raise DataError(f"{os.fspath(inputs[0])} holds no text; name a file or folder that does")
+    return seen.survey(len(sources))
+
+
+@dataclass
+class _Seen:
+    """What has been counted so far."""
+
+    num_bytes: int = 0
+    read: int = 0
+    total: int | None = None
+    sizes: list[int] = field(default_factory=list)
+    hashes: set[int] = field(default_factory=set)
+    scripts: Counter[str] = field(default_factory=Counter)
+    words: Counter[str] = field(default_factory=Counter)
+    openings: list[str] = field(default_factory=list)
+
+    def advance(self, read: int, total: int | None) -> None:
+        self.read, self.total = read, total
+
+    def add(self, data: memoryview, bounds: "np.ndarray") -> None:
+        sizes = (bounds[:, 1] - bounds[:, 0]).tolist()
+        self.sizes += sizes
+        self.num_bytes += sum(sizes)
+        self.hashes.update(hash_each(data, bounds).tolist())
+        begins = set(bounds[:, 0].tolist())
+        for begin in _spread(bounds):
+            text = str(data[begin : begin + _EXCERPT_BYTES], "utf-8", "ignore")
+            # In the middle of a document the first line is the rest of one.
+            text = text if begin in begins else text.partition("\n")[2]
+            self.scripts.update(filter(None, map(_script_of, text)))
+            self.words.update(filter(None, map(_LANGUAGE_OF.get, text.lower().split())))
+            self.openings += [one for one in [_opening(text)] if one]
+
+    def survey(self, num_files: int) -> Survey:
+        is_whole = self.num_bytes < _MAX_BYTES
+        factor = 1.0 if is_whole or not self.total else max(1.0, self.total / max(1, self.read))
+        chosen = np.linspace(0, len(self.openings) - 1, _NUM_PROMPTS).astype(int)
+        prompts = dict.fromkeys(self.openings[one] for one in chosen if self.openings)
+        return Survey(
+            num_files=num_files,
+            num_documents=round(len(self.sizes) * factor),
+            num_bytes=round(self.num_bytes * factor),
+            document_bytes=int(np.median(self.sizes)),
+            num_repeated=len(self.sizes) - len(self.hashes),
+            languages=tuple(self._languages()),
+            prompts=tuple(prompts),
+            is_whole=is_whole,
+        )
+
+    def _languages(self) -> Iterator[tuple[str, float]]:
+        num_letters, num_words = self.scripts.total(), self.words.total()
+        for script, count in self.scripts.most_common(_NUM_LANGUAGES):
+            if count < _LEAST_FRACTION * num_letters:
+                return
+            name = script
+            if script == "Latin" and num_words:
+                language, times = self.words.most_common(1)[0]
+                name = language if times > num_words / 2 else "several languages in Latin letters"
+            yield name, count / num_letters
+
+
+def _spread(bounds: "np.ndarray") -> Iterator[int]:
+    """Where excerpts begin: with documents of the batch, or all over the only long one."""
+    if len(bounds) >= _EXCERPTS_PER_BATCH:
+        chosen = np.linspace(0, len(bounds) - 1, _EXCERPTS_PER_BATCH).astype(int)
+        yield from bounds[chosen, 0].tolist()
+        return
+    for begin, end in bounds.tolist():
+        step = max(_EXCERPT_BYTES, (end - begin) * len(bounds) // _EXCERPTS_PER_BATCH)
+        yield from range(begin, end, step)
+
+
+def _opening(text: str) -> str | None:
+    """The first words of the first line that has a few."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 4 and sum(word.isalpha() for word in words[:4]) >= 3:
+            opening = " ".join(words[:4])
+            return opening if len(opening) <= _MAX_PROMPT else None
+    return None
+
+
+@cache
+def _script_of(letter: str) -> str | None:
+    if not letter.isalpha():
+        return None
+    name = unicodedata.name(letter, "").split()
+    if not name:
+        return None
+    return _SCRIPT_NAMES.get(name[0], name[0].capitalize())

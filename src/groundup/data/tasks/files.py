@@ -1,0 +1,165 @@
+"""Tasks by name: built-in ones, and JSON-lines files in formats that their fields tell apart.
+
+{"context": …, "choices": […], "answer": i}                         ours; i counts from 0
+{"sentence_good": …, "sentence_bad": …}                             BLiMP
+{"ctx": …, "endings": […], "label": i}                              HellaSwag
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from groundup.data.tasks import stories
+from groundup.data.tasks.question import Question, Task
+from groundup.errors import DataError, did_you_mean
+from groundup.text_files.inputs import STDIN, Source, classify, expand_inputs
+from groundup.text_files.opening import explained_errors, open_source
+
+BUILT_IN: dict[str, Callable[[], Task]] = {
+    "agreement": stories.agreement,
+    "who_did_what": stories.who_did_what,
+}
+"""What makes each of the tasks that need no file."""
+
+_MARK = re.compile(r"\[.*?\]")
+
+
+class _BadLine(Exception):
+    pass
+
+
+def read_tasks(names: Sequence[str]) -> list[Task]:
+    """The tasks of these names, each once: built-in ones, files, folders or globs.
+
+    A task is called like its file without suffixes, or by its path where two files share a name.
+    A mistake in a file is a DataError with file and line.
+
+    names: as typed. A file that is called like a built-in task is named with a folder: ./agreement.
+    """
+    built_in: dict[str, Task] = {}
+    files: dict[Path, None] = {}
+    for name in names:
+        if name in BUILT_IN:
+            built_in[name] = BUILT_IN[name]()
+        else:
+            files.update(dict.fromkeys(_task_files(name)))
+    stems = [*built_in, *(file.name.partition(".")[0] for file in files)]
+    is_shared = [stems.count(stem) > 1 for stem in stems[len(built_in) :]]
+    tasks = list(built_in.values())
+    for file, stem, by_path in zip(files, stems[len(built_in) :], is_shared, strict=True):
+        tasks.append(Task(str(file) if by_path else stem, tuple(_read_file(file))))
+    return tasks
+
+
+def _task_files(name: str) -> list[Path]:
+    if name == STDIN:
+        raise DataError("tasks cannot be read from standard input: name a file")
+    try:
+        sources: list[Source] = expand_inputs([name])
+    except DataError as error:
+        if Path(name).suffix or "/" in name:
+            raise
+        raise DataError(
+            f"task {name} is neither a file nor built in: {did_you_mean(name, BUILT_IN)}"
+        ) from error
+    files = [source for source in sources if isinstance(source, Path)]
+    if Path(name).is_dir():
+        files = [file for file in files if classify(file)[0] == "json_lines"]
+        if not files:
+            raise DataError(f"folder {name} has no .jsonl files; tasks are JSON lines")
+    return files
+
+
+def _read_file(file: Path) -> Iterator[Question]:
+    is_empty = True
+    with explained_errors(file), open_source(file, classify(file)[1]) as (stream, _):
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            is_empty = False
+            try:
+                yield _read_line(line)
+            except _BadLine as error:
+                raise DataError(f"{file} line {number}: {error}") from None
+    if is_empty:
+        raise DataError(f"{file} has no questions; each line of a task must be a JSON object")
+
+
+def _read_line(line: bytes) -> Question:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _BadLine(f"not JSON ({error}); each line must be an object") from None
+    if not isinstance(record, dict):
+        raise _BadLine("not an object; a question has context, choices and answer")
+    if "sentence_good" in record and "sentence_bad" in record:
+        good, bad = (_text(record, name) for name in ("sentence_good", "sentence_bad"))
+        return _checked(Question("", (good, bad), 0), "sentences")
+    if "endings" in record and "ctx" in record:
+        endings = tuple(map(_without_marks, _texts(record, "endings")))
+        return _checked(Question(_hellaswag_context(record), endings, _index(record, "label")))
+    for name in ("context", "choices", "answer"):
+        if name not in record:
+            raise _BadLine(
+                f"no field {name} (fields: {', '.join(record) or 'none'}); a question has context, "
+                f"choices and answer, or BLiMP's or HellaSwag's fields"
+            )
+    choices = tuple(_texts(record, "choices"))
+    return _checked(Question(_text(record, "context"), choices, _index(record, "answer")))
+
+
+def _checked(question: Question, noun: str = "choices") -> Question:
+    count = len(question.choices)
+    if count < 2:
+        found = "only 1 choice" if count else "no choices"
+        raise _BadLine(f"{found}; a question needs at least 2")
+    if not 0 <= question.answer < count:
+        raise _BadLine(
+            f"answer {question.answer} is outside of the {count} choices: 0 to {count - 1}"
+        )
+    if not all(choice.strip() for choice in question.choices):
+        raise _BadLine(f"one of the {noun} is empty; give it some text")
+    try:
+        "".join((question.context, *question.choices)).encode()
+    except UnicodeEncodeError:
+        raise _BadLine("one half of a surrogate pair, which is not a character") from None
+    return question
+
+
+def _text(record: dict[str, Any], name: str) -> str:
+    if not isinstance(record[name], str):
+        raise _BadLine(f"{name} must be a text, got {json.dumps(record[name])[:60]}")
+    return str(record[name])
+
+
+def _texts(record: dict[str, Any], name: str) -> list[str]:
+    values = record[name]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise _BadLine(f"{name} must be a list of texts, got {json.dumps(values)[:60]}")
+    return values
+
+
+def _index(record: dict[str, Any], name: str) -> int:
+    """A number, or its digits: HellaSwag writes its labels as text."""
+    value = record.get(name)
+    if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value, re.ASCII):
+        return int(value)
+    if type(value) is not int:
+        shown = json.dumps(value)[:60]
+        raise _BadLine(f"{name} must be the index of the right choice, from 0, got {shown}")
+    return value
+
+
+def _hellaswag_context(record: dict[str, Any]) -> str:
+    """As lm-evaluation-harness asks: the activity, and the two parts of the context."""
+    if not all(isinstance(record.get(name), str) for name in ("activity_label", "ctx_a", "ctx_b")):
+        return _without_marks(_text(record, "ctx"))
+    context = f"{record['ctx_a']} {record['ctx_b'].capitalize()}"
+    return _without_marks(f"{record['activity_label']}: {context}")
+
+
+def _without_marks(text: str) -> str:
+    """WikiHow's marks, such as [title] and [step], are not part of the text."""
+    return _MARK.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")

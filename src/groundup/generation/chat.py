@@ -1,0 +1,51 @@
+"""A conversation as a prompt, and where an answer to it ends: the tokenizer's template tells both.
+
+What continues the prompt is the same as for any text. No torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from groundup.errors import ConfigError, TokenizerError
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import ChatTemplate, check_messages
+
+# A text that no template has of its own.
+_ANSWER = "4b1d answer 9c7e"
+
+
+def chat_prompt(tokenizer: Tokenizer, messages: Any, where: str = "the conversation") -> str:
+    """The text whose continuation is the assistant's next turn.
+
+    tokenizer: with a chat template; one without is a ConfigError.
+    messages: the turns so far, `{"role": …, "content": …}` each.
+    where: the conversation's name in an error.
+    """
+    checked = check_messages(messages, where)
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            "the model has no chat template, so it knows no turns: tune it on conversations with "
+            "`groundup tune RUN chats.jsonl`"
+        )
+    return ChatTemplate(tokenizer.chat_template).render(checked, add_generation_prompt=True)
+
+
+def find_turn_end(tokenizer: Tokenizer) -> int | None:
+    """The id of the special token that ends an assistant's turn; None where there is none.
+
+    tokenizer: with a chat template or without.
+    """
+    if tokenizer.chat_template is None:
+        return None
+    try:
+        text = ChatTemplate(tokenizer.chat_template).render(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        )
+    except TokenizerError:
+        # It is told when somebody chats; the model continues texts without it.
+        return None
+    _, found, rest = text.rpartition(_ANSWER)
+    special = set(tokenizer.special_tokens.values())
+    ids = tokenizer.encode(rest) if found else []
+    return next((id for id in ids if id in special), None)

@@ -1,0 +1,96 @@
+"""Tables of comma- or tab-separated values: one column of each row is a document."""
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from groundup.errors import DataError
+from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
+from groundup.text_files.inputs import Source
+from groundup.text_files.records import LONGEST_RECORD_BYTES, encode_text, pack_texts
+
+_DELIMITERS = ",\t;|"
+
+
+def read_delimited(
+    stream: IO[bytes],
+    field: str,
+    errors: Errors,
+    source: Source,
+    batch_bytes: int,
+    tell: Callable[[], int],
+) -> Iterator[DocumentBatch]:
+    """Yield the texts of a column; the first line names the columns and tells what parts them.
+
+    stream: rows of values, those with line breaks or the delimiter in quotes.
+    field: the name of the column.
+    errors: what to do with text that is not UTF-8.
+    source: named by errors.
+    batch_bytes: about how much text a batch holds.
+    tell: how far the file behind the stream has been read.
+    """
+    # The module's own limit is 128 kB a value, for all who use it.
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_RECORD_BYTES))
+    lines = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        yield from _read(lines, field, errors, source, batch_bytes, tell)
+    finally:
+        lines.detach()
+
+
+def _read(
+    lines: io.TextIOWrapper,
+    field: str,
+    errors: Errors,
+    source: Source,
+    batch_bytes: int,
+    tell: Callable[[], int],
+) -> Iterator[DocumentBatch]:
+    header = lines.readline()
+    if not header:
+        return
+    delimiter, column = _find_column(header, field, source)
+    rows = csv.reader(lines, delimiter=delimiter)
+    texts: list[bytes | None] = []
+    size = begin = number = 0
+    while True:
+        where = f"{source} line {rows.line_num + 2}"
+        try:
+            row = next(rows, None)
+            if row is None:
+                break
+            if row:
+                number += 1
+                texts.append(encode_text(row[column], errors))
+                size += len(texts[-1] or b"")
+        except csv.Error as error:
+            raise DataError(f"{where} cannot be read: {error}; fix the line") from error
+        except IndexError:
+            raise DataError(
+                f"{where} has {len(row or ())} columns and none for {field}; fix the line"
+            ) from None
+        except UnicodeEncodeError:
+            raise not_utf8(where, b"") from None
+        if size >= batch_bytes:
+            yield pack_texts(texts, begin, tell())
+            texts, size, begin = [], 0, number
+    # A file that has a header and nothing else is not empty.
+    yield pack_texts(texts, begin, tell())
+
+
+def _find_column(header: str, field: str, source: Source) -> tuple[str, int]:
+    """The delimiter and the number of the column."""
+    splits = {mark: next(csv.reader([header], delimiter=mark)) for mark in _DELIMITERS}
+    for delimiter, names in splits.items():
+        if field in names:
+            return delimiter, names.index(field)
+    beginning = header.encode("utf-8", "surrogateescape")
+    try:
+        columns = ", ".join(sorted(splits.values(), key=len)[-1])
+        columns.encode()
+    except UnicodeEncodeError:
+        raise not_utf8(f"{source} line 1", beginning) from None
+    raise DataError(
+        f"{source} has no column {field}; its columns are {columns}: choose one with --field"
+    )

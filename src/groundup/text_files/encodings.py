@@ -1,0 +1,87 @@
+"""Files that are not UTF-8, turned into it on the way, from the encoding that the user names."""
+
+import codecs
+import contextlib
+import io
+from typing import IO, Any
+
+from groundup.errors import ConfigError, DataError
+from groundup.text_files.documents import Errors
+from groundup.text_files.inputs import Source
+
+_CHUNK_BYTES = 1 << 18
+_MARK_BAD = "groundup-mark-bad"
+_HANDLERS = {"strict": "strict", "replace": "replace", "skip": _MARK_BAD}
+
+# Half of a surrogate pair is no UTF-8 either, so those who look for bad bytes find the document.
+codecs.register_error(_MARK_BAD, lambda error: ("\udcff", getattr(error, "end", 0)))
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Raise ConfigError for the name of an encoding that Python does not have."""
+    if encoding is None:
+        return
+    try:
+        # A codec of bytes to bytes is one too, and only decoding tells.
+        with contextlib.suppress(UnicodeError):
+            b"x".decode(encoding)
+    except LookupError:
+        raise ConfigError(
+            f"encoding is {encoding!r}; it must be one that Python knows, such as latin-1, cp1252, "
+            f"utf-16, shift_jis, gb18030 or koi8-r"
+        ) from None
+
+
+def is_utf8(stream: IO[bytes]) -> bool:
+    """Whether all of a stream is UTF-8 as texts have it: without NUL, of which UTF-16 is full."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while chunk := stream.read(_CHUNK_BYTES):
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError:
+            return False
+        if b"\0" in chunk:
+            return False
+    return not decoder.getstate()[0]
+
+
+def as_utf8(stream: IO[bytes], encoding: str, errors: Errors, source: Source) -> IO[bytes]:
+    """A stream of UTF-8 out of one in another encoding.
+
+    stream: what is read.
+    encoding: its encoding.
+    errors: strict raises DataError for bytes that are not of it; the other ways are as everywhere.
+    source: named by errors.
+    """
+    return io.BufferedReader(_Transcoder(stream, encoding, errors, source), _CHUNK_BYTES)
+
+
+class _Transcoder(io.RawIOBase):
+    def __init__(self, stream: IO[bytes], encoding: str, errors: Errors, source: Source) -> None:
+        self._stream = stream
+        self._encoding = encoding
+        self._source = source
+        self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLERS[errors])
+        self._ready = memoryview(b"")
+        self._is_over = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target).cast("B")
+        while not self._ready and not self._is_over:
+            chunk = self._stream.read(_CHUNK_BYTES)
+            self._is_over = not chunk
+            try:
+                text = self._decoder.decode(chunk, final=self._is_over)
+            except UnicodeError as error:
+                raise DataError(
+                    f"{self._source} is neither UTF-8 nor {self._encoding}: {error}; name another "
+                    f"--encoding, or use --errors replace or --errors skip"
+                ) from None
+            self._ready = memoryview(text.encode("utf-8", "surrogatepass"))
+        count = min(len(view), len(self._ready))
+        view[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count

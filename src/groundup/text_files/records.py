@@ -1,0 +1,40 @@
+"""Records with a text in each: packed into batches, their bytes held to be UTF-8."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from groundup.text_files.documents import DocumentBatch, Errors
+
+LONGEST_RECORD_BYTES = 256 << 20
+"""A record is held several times over while it is taken apart."""
+
+
+def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> DocumentBatch:
+    """A batch of texts; None is one that is left out because it is not UTF-8.
+
+    texts: one for each record.
+    offset, read_bytes: as a batch has them.
+    """
+    kept = [text for text in texts if text is not None]
+    lengths = np.fromiter(map(len, kept), np.int64, len(kept))
+    ends = np.cumsum(lengths)
+    bounds = np.stack([ends - lengths, ends], axis=1)
+    return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
+
+
+def encode_text(text: str, errors: Errors) -> bytes | None:
+    """The UTF-8 of a text with surrogates for what is no character; None for one to leave out.
+
+    text: as it was read.
+    errors: strict raises UnicodeEncodeError.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        if errors == "strict":
+            raise
+        if errors == "skip":
+            return None
+        # Bytes that were no UTF-8 stand as halves of surrogate pairs, and pairs as pairs.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()

@@ -1,0 +1,188 @@
+"""Settings that fit a text, a machine and a time, each with the reason for it.
+
+The rules are lines through the recipes that won where they were tuned: a model of 128 in minutes of
+two CPU cores, of 512 in a minute and of 768 in 200 seconds of an H200 (docs/experiments/race.md,
+docs/log.md). The speed of the machine goes in as the floating-point operations that a step really
+gets done in a second.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from groundup.config import load_settings
+from groundup.model.config import ModelConfig
+from groundup.planner import count_parameters, step_flops
+from groundup.planner.quantities import show_count
+from groundup.runs.config import RunConfig
+from groundup.runtime import count_of
+
+GUESSED_UTILIZATION = 0.4
+"""Of a machine's peak, what a step is thought to use before one is measured."""
+
+# d_model and num_layers, from the smallest that is worth training.
+_SHAPES = (
+    (64, 3),
+    (96, 4),
+    (128, 4),
+    (192, 4),
+    (256, 4),
+    (384, 4),
+    (512, 4),
+    (640, 5),
+    (768, 6),
+    (1_024, 8),
+    (1_280, 10),
+    (1_536, 12),
+    (2_048, 16),
+)
+# Operations in all over the square of the parameters in the blocks: about five tokens a parameter.
+_FLOPS_PER_SQUARED_PARAMETER = 30
+# A text teaches about so many parameters a token, but a model too small for any text helps nobody.
+_PARAMETERS_PER_TOKEN = 0.6
+_LEAST_PARAMETERS = 800_000
+_MAX_EPOCHS = 10
+# As BPE with a vocabulary of this kind cuts English, code and most European languages.
+_BYTES_PER_TOKEN = 3.6
+_OCCURRENCES_PER_TOKEN = 150
+_VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+# Fewer steps than these leave no time for what small initial values win in the end.
+_FEW_STEPS = 1_500
+_LONG_CONTEXT_PARAMETERS = 30_000_000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run without name and data, and why it is as it is."""
+
+    config: RunConfig
+    reasons: tuple[tuple[str, str], ...]
+    """What was chosen, with the reason; a line each."""
+
+
+def choose_recipe(
+    *,
+    flops: float,
+    num_bytes: int | None = None,
+    num_tokens: int | None = None,
+    vocab_size: int | None = None,
+    d_model: int | None = None,
+    document_bytes: int | None = None,
+    max_steps: int | None = None,
+) -> Recipe:
+    """The run that should reach the lowest validation loss.
+
+    flops: operations that there is time for.
+    num_bytes, num_tokens: the text to learn from, by either.
+    vocab_size: of its tokenizer; chosen if None.
+    d_model: the width of the model; chosen if None.
+    document_bytes: the median length of its documents, if known.
+    max_steps: the run has no more.
+    """
+    tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
+    d_model, num_layers = _shape(flops, tokens, d_model)
+    in_blocks = 12 * num_layers * d_model**2
+    if vocab_size is None:
+        vocab_size = _vocab_size(tokens, in_blocks / d_model)
+    context = 512 if in_blocks >= _LONG_CONTEXT_PARAMETERS else 256
+    if document_bytes is not None and document_bytes < context * _BYTES_PER_TOKEN / 4:
+        context //= 2
+    wanted_head = 32 if d_model <= 256 else 64
+    counts = range(max(1, d_model // wanted_head), 0, -1)
+    num_heads = next((n for n in counts if d_model % (2 * n) == 0), 1)
+    sizes = {"d_model": d_model, "num_layers": num_layers, "num_heads": num_heads}
+    model = ModelConfig(vocab_size=vocab_size, context_length=context, **sizes)
+    affordable = flops / (step_flops(model, 1) / context)
+    budget = min(affordable, _MAX_EPOCHS * tokens)
+    batch_tokens = 2 ** round(math.log2(2.4 * math.sqrt(max(budget, 1.0))))
+    batch_size = max(1, batch_tokens // context)
+    num_steps = max(1, round(budget / (batch_size * context)))
+    if max_steps is not None:
+        num_steps = min(num_steps, max_steps)
+    epochs = num_steps * batch_size * context / tokens
+    is_short = num_steps < _FEW_STEPS
+    values = {
+        "num_steps": num_steps,
+        "batch_size": batch_size,
+        **{f"model.{name}": value for name, value in model.model_dump().items()},
+        **_learning(d_model, epochs, is_short),
+        **_rhythm(num_steps, budget / context),
+    }
+    config = load_settings(RunConfig, None, values)
+    num_parameters = sum(count_parameters(config.model).values())
+    limit = "the time allows" if affordable < _MAX_EPOCHS * tokens else "the text can teach"
+    optimizer = config.optimizer
+    reasons = (
+        ("vocabulary", f"{vocab_size:,} tokens, for {show_count(tokens)} tokens of text"),
+        (
+            "model",
+            f"{num_layers} layers of {d_model}, {config.model.num_heads} heads, "
+            f"{show_count(num_parameters)} parameters: what {limit}",
+        ),
+        ("context", f"{context} tokens"),
+        ("batch", f"{count_of(batch_size, 'sequence')}, {batch_size * context:,} tokens a step"),
+        (
+            "optimizer",
+            f"Muon, learning rate {optimizer.learning_rate:g}, weight decay "
+            f"{optimizer.weight_decay:g} for {epochs:.1f} epochs",
+        ),
+        ("schedule", f"warm-up, then linear to 0 over about {count_of(num_steps, 'step')}"),
+    )
+    return Recipe(config, reasons)
+
+
+def _shape(flops: float, tokens: float, d_model: int | None) -> tuple[int, int]:
+    """The shape whose parameters are nearest to what time and text are good for."""
+    if d_model is not None:
+        return d_model, min(_SHAPES, key=lambda shape: abs(shape[0] - d_model))[1]
+    by_text = max(_LEAST_PARAMETERS, _PARAMETERS_PER_TOKEN * tokens)
+    wanted = min(math.sqrt(flops / _FLOPS_PER_SQUARED_PARAMETER), by_text)
+    return min(_SHAPES, key=lambda shape: abs(math.log(12 * shape[1] * shape[0] ** 2 / wanted)))
+
+
+def _vocab_size(tokens: float, most: float) -> int:
+    """So that each token is met often, and the output layer is no larger than the blocks."""
+    fitting = min(tokens / _OCCURRENCES_PER_TOKEN, most)
+    return max([size for size in _VOCAB_SIZES if size <= fitting], default=_VOCAB_SIZES[0])
+
+
+def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
+    """Optimizer, schedule and the parts of the model that learn soon."""
+    learning_rate = 1.6e-2 * (128 / d_model) ** 0.7
+    if epochs > 4:
+        learning_rate /= 2
+    values: dict[str, Any] = {
+        "model.zero_outputs": True,
+        "optimizer.name": "muon",
+        "optimizer.learning_rate": float(f"{learning_rate:.1e}"),
+        "optimizer.weight_decay": round(min(1.0, max(0.1, 0.25 * epochs)), 1),
+        "schedule.name": "linear",
+        "schedule.min_learning_rate_ratio": 0.0,
+    }
+    if not is_short:
+        values |= {
+            "model.tie_embeddings": True,
+            "model.qk_norm": True,
+            "model.initialization": "gpt2",
+            "optimizer.embedding_weight_decay": 0.1,
+            "optimizer.average_over": 0.05,
+        }
+    return values
+
+
+def _rhythm(num_steps: int, num_windows: float) -> dict[str, Any]:
+    """What is counted in steps, and how much is evaluated."""
+
+    def part(count: int) -> int:
+        return max(1, num_steps // count)
+
+    return {
+        "schedule.warmup_steps": part(50),
+        "evaluation.every_steps": part(8 if num_steps >= _FEW_STEPS else 4),
+        "evaluation.num_windows": min(1_024, max(16, round(num_windows / 50))),
+        "checkpoints.every_steps": part(4),
+        "checkpoints.keep_last": 1,
+        "logging.every_steps": part(20),
+        "samples.every_steps": part(4),
+        "samples.max_tokens": 48,
+    }

@@ -1,0 +1,67 @@
+"""A look at a text: what is counted, which languages are told apart, what is estimated."""
+
+from pathlib import Path
+
+import pytest
+
+from groundup.data import survey
+from groundup.data.survey import survey_text
+from groundup.errors import DataError
+
+ENGLISH = "The fox and the bear went to the river, and that was the end of it.\n"
+GERMAN = "Der Fuchs und der Bär gingen an den Fluss, und das war nicht das Ende von allem.\n"
+RUSSIAN = "Лиса и медведь пошли к реке, и это был конец.\n"
+
+
+def test_files_documents_and_repeats_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(ENGLISH)
+    (tmp_path / "b.txt").write_text(f"{ENGLISH}<|endoftext|>{GERMAN}<|endoftext|>{ENGLISH}")
+    found = survey_text([tmp_path])
+    assert (found.num_files, found.num_documents, found.num_repeated) == (2, 4, 2)
+    assert found.num_bytes == len((3 * ENGLISH + GERMAN).encode()) and found.is_whole
+    assert found.document_bytes == len(ENGLISH)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (50 * ENGLISH, ["English"]),
+        (50 * GERMAN, ["German"]),
+        (50 * (ENGLISH + GERMAN + "Les ours qui est dans une forêt.\n" * 3), ["several languages"]),
+        (50 * (RUSSIAN + ENGLISH[:20]), ["Cyrillic", "English"]),
+        ("狐狸和熊去了河边。" * 50, ["Chinese characters"]),
+        ("1 2 3\n" * 50, []),
+    ],
+)
+def test_languages_and_scripts_are_named(tmp_path: Path, text: str, expected: list[str]) -> None:
+    (tmp_path / "text.txt").write_text(text)
+    languages = survey_text([tmp_path / "text.txt"]).languages
+    assert len(languages) == len(expected)
+    for (name, fraction), beginning in zip(languages, expected, strict=True):
+        assert name.startswith(beginning) and 0 < fraction <= 1
+
+
+def test_prompts_are_beginnings_of_documents_or_lines(tmp_path: Path) -> None:
+    lines = [f"Line number {word} begins here and goes on.\n" for word in "abcdefgh" * 200]
+    (tmp_path / "one.txt").write_text("".join(lines))
+    for prompt in survey_text([tmp_path]).prompts:
+        assert prompt.startswith("Line number")
+    assert survey_text([tmp_path]).prompts
+
+
+def test_what_is_beyond_the_part_read_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "_MAX_BYTES", 50_000)
+    monkeypatch.setattr(survey, "_BATCH_BYTES", 10_000)
+    (tmp_path / "long.txt").write_text("<|endoftext|>".join([ENGLISH * 10] * 400))
+    found = survey_text([tmp_path])
+    assert not found.is_whole
+    assert found.num_documents == pytest.approx(400, rel=0.1)
+    assert found.num_bytes == pytest.approx(4_000 * len(ENGLISH), rel=0.1)
+
+
+def test_no_text_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("<|endoftext|>" * 3)
+    with pytest.raises(DataError, match="holds no text"):
+        survey_text([tmp_path])

@@ -1,0 +1,127 @@
+"""Multiple-choice tasks: formats told apart by their fields, mistakes by line, built-in ones."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.data.tasks import BUILT_IN, Question, read_tasks
+from groundup.errors import DataError
+
+OURS = {"context": "The sky is", "choices": ["blue.", "loud.", "seven."], "answer": 0}
+BLIMP = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "UID": "x"}
+HELLASWAG = {
+    "ctx": "A man is on a roof. he",
+    "ctx_a": "A man is on a roof [step] with a hammer.",
+    "ctx_b": "he",
+    "activity_label": "Roofing",
+    "endings": ["falls [title] Then up.", "[substeps] waits.", "sings  low.", "eats."],
+    "label": "2",
+}
+
+
+def write(path: Path, *records: Any) -> str:
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in records]
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return str(path)
+
+
+def test_formats_are_known_by_their_fields(tmp_path: Path) -> None:
+    name = write(tmp_path / "mixed.jsonl", OURS, "", BLIMP, HELLASWAG)
+    (task,) = read_tasks([name])
+    assert task.name == "mixed" and task.chance == pytest.approx((1 / 3 + 1 / 2 + 1 / 4) / 3)
+    ours, blimp, hellaswag = task.questions
+    assert ours == Question("The sky is", ("blue.", "loud.", "seven."), 0)
+    assert blimp == Question("", ("The cats sleep.", "The cats sleeps."), 0)
+    assert hellaswag.context == "Roofing: A man is on a roof with a hammer. He"
+    assert hellaswag.choices == ("falls. Then up.", " waits.", "sings low.", "eats.")
+    assert hellaswag.answer == 2
+
+
+def test_hellaswag_without_its_parts_is_its_ctx(tmp_path: Path) -> None:
+    record = {"ctx": "He [title] ran", "endings": ["home.", "up."], "label": 1}
+    (task,) = read_tasks([write(tmp_path / "h.jsonl", record)])
+    assert task.questions == (Question("He. ran", ("home.", "up."), 1),)
+
+
+def test_a_space_stands_between_a_context_and_a_choice_without_one() -> None:
+    choices = ("b", " b", "\nb")
+    for context in ("a", ""):
+        found = [Question(context, choices, 0).continuation(index) for index in range(3)]
+        assert found == [" b", " b", "\nb"]
+    assert Question("a\n\n", choices, 0).continuation(0) == "b"
+
+
+def test_tasks_are_called_like_their_files_or_by_path(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "same.jsonl", OURS)
+    packed = tmp_path / "one" / "verbs.jsonl.gz"
+    packed.write_bytes(gzip.compress(json.dumps(BLIMP).encode()))
+    (tmp_path / "one" / "notes.txt").write_text("no task")
+    names = [str(tmp_path / "one"), str(tmp_path / "two" / "*.jsonl"), "agreement", "agreement"]
+    found = [task.name for task in read_tasks(names)]
+    one, two = (str(tmp_path / folder / "same.jsonl") for folder in ("one", "two"))
+    assert found == ["agreement", one, "verbs", two]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 2: not JSON"),
+        ("[1]", "line 2: not an object"),
+        ({"context": "a"}, "line 2: no field choices (fields: context)"),
+        ({}, "line 2: no field context (fields: none)"),
+        ({**OURS, "choices": ["one"]}, "line 2: only 1 choice; a question needs at least 2"),
+        ({**OURS, "choices": []}, "line 2: no choices"),
+        ({**OURS, "choices": "ab"}, 'line 2: choices must be a list of texts, got "ab"'),
+        ({**OURS, "choices": ["a", 1]}, "line 2: choices must be a list of texts"),
+        ({**OURS, "choices": ["a", " "]}, "line 2: one of the choices is empty"),
+        ({**OURS, "answer": 3}, "line 2: answer 3 is outside of the 3 choices: 0 to 2"),
+        ({**OURS, "answer": -1}, "line 2: answer -1 is outside"),
+        ({**OURS, "answer": True}, "line 2: answer must be the index of the right choice"),
+        (
+            {**OURS, "answer": "blue."},
+            'line 2: answer must be the index of the right choice, from 0, got "blue."',
+        ),
+        ({**OURS, "context": None}, "line 2: context must be a text, got null"),
+        ({**HELLASWAG, "label": ""}, "line 2: label must be the index of the right choice"),
+        ({**BLIMP, "sentence_bad": 1}, "line 2: sentence_bad must be a text, got 1"),
+        ({**OURS, "context": "\ud800"}, "line 2: one half of a surrogate pair"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: Any, complaint: str) -> None:
+    name = write(tmp_path / "bad.jsonl", OURS, line)
+    with pytest.raises(DataError, match=re.escape(f"{name} {complaint.split(':')[0]}")) as caught:
+        read_tasks([name])
+    assert complaint in str(caught.value)
+
+
+def test_files_that_are_no_tasks_are_told(tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty.jsonl", "")
+    with pytest.raises(DataError, match="has no questions"):
+        read_tasks([empty])
+    with pytest.raises(DataError, match=r"did you mean agreement\?"):
+        read_tasks(["agreemnt"])
+    with pytest.raises(DataError, match="does not exist"):
+        read_tasks([str(tmp_path / "nowhere.jsonl")])
+    (tmp_path / "empty.jsonl").rename(tmp_path / "empty.txt")
+    with pytest.raises(DataError, match=r"has no \.jsonl files"):
+        read_tasks([str(tmp_path)])
+
+
+def test_built_in_tasks_are_fair_and_the_same_each_time() -> None:
+    tasks = read_tasks(list(BUILT_IN))
+    assert [task.name for task in tasks] == ["agreement", "who_did_what"]
+    for task in tasks:
+        assert task == BUILT_IN[task.name]()
+        assert len(task.questions) == 200 == len(set(task.questions))
+        assert sum(question.answer for question in task.questions) == 100
+        for context, (one, other), _ in task.questions:
+            assert context and one != other
+    # Who always takes the singular, or always the plural, is right half of the time.
+    right = [question.choices[question.answer] for question in tasks[0].questions]
+    assert sum(bool(re.search(r"\b(?:was|is)\b", text)) for text in right) == 100

@@ -1,0 +1,123 @@
+"""transformers on an export of a model that chats: our ids of every conversation, and back."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groundup.generation import LanguageModel
+from groundup.generation.chat import chat_prompt
+from groundup.interop import export_huggingface, import_huggingface
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.chat_template import CHATML, ChatTemplate, Message
+
+transformers = pytest.importorskip("transformers")
+
+# As published ones are: white space cut, roles in words, an end that the template names.
+OTHER = """\
+{%- set eos_token = "<|endoftext|>" %}
+{%- for message in messages %}
+    {{- '### ' + message['role'] | capitalize + ':\\n' + message['content'] | trim }}
+    {%- if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}
+    {{- '\\n\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '### Assistant:\\n' }}{% endif %}
+"""
+
+CONTENT = st.lists(
+    st.sampled_from(
+        ["Ada", " had", "<|im_end|>", "<|endoftext|>", "\n", "  ", "é", "日本", "{{ x }}"]
+    )
+    | st.text(max_size=5),
+    max_size=8,
+).map("".join)
+ROLES = st.sampled_from(["system", "user", "assistant"])
+TALK = st.lists(st.fixed_dictionaries({"role": ROLES, "content": CONTENT}), min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module", params=[CHATML, OTHER], ids=["chatml", "other"])
+def exported(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tokenizer: Tokenizer,
+    write_run: Callable[..., Path],
+) -> tuple[Path, Tokenizer]:
+    """The folder of an export, and our tokenizer."""
+    folder = tmp_path_factory.mktemp("chat")
+    ours = tokenizer.with_chat(request.param)
+    run = write_run(folder / "runs", ours, vocab_size=304)
+    export_huggingface(run, folder / "out")
+    return folder / "out", ours
+
+
+@pytest.fixture(scope="module")
+def theirs(exported: tuple[Path, Tokenizer]) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(exported[0], local_files_only=True)
+
+
+@settings(max_examples=60)
+@given(messages=TALK, add_generation_prompt=st.booleans())
+def test_a_template_applied_there_gives_our_ids(
+    exported: tuple[Path, Tokenizer],
+    theirs: Any,
+    messages: list[Message],
+    add_generation_prompt: bool,
+) -> None:
+    _, ours = exported
+    assert ours.chat_template is not None
+    ids = theirs.apply_chat_template(
+        messages,
+        tokenize=True,
+        return_dict=False,
+        add_generation_prompt=add_generation_prompt,
+    )
+    text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
+    assert ids == ours.encode(text)
+    if add_generation_prompt:
+        assert chat_prompt(ours, messages) == text
+
+
+def test_what_ends_a_turn_ends_generation_there(
+    exported: tuple[Path, Tokenizer], theirs: Any
+) -> None:
+    folder, ours = exported
+    ends = [299, 301] if "<|im_end|>" in ours.special_tokens else 299
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_text("utf-8"))["eos_token_id"] == ends
+    assert theirs.eos_token == "<|endoftext|>"
+    assert theirs.special_tokens_map["eos_token"] == "<|endoftext|>"
+    assert len(theirs) == ours.vocab_size
+
+
+def test_an_import_takes_the_template_back(
+    exported: tuple[Path, Tokenizer], tmp_path: Path
+) -> None:
+    folder, ours = exported
+    run = import_huggingface(folder, "taken", runs_folder=tmp_path)
+    model = LanguageModel.load(run)
+    assert model.tokenizer.chat_template == ours.chat_template
+    assert model.tokenizer.id == ours.id
+    assert model.stop_ids == ({299, 301} if ours.vocab_size == 302 else {299})
+    # And out again it is the same file.
+    export_huggingface(run, tmp_path / "again")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_template_that_does_not_compile_is_told_on_import(
+    exported: tuple[Path, Tokenizer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(exported[0], tmp_path / "copy"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": "{% if %}"}))
+    with caplog.at_level(logging.WARNING, "groundup"):
+        run = import_huggingface(folder, "taken", runs_folder=tmp_path)
+    assert "the chat template does not compile" in caplog.text
+    assert LanguageModel.load(run).generate("Ada", max_tokens=3, temperature=0)

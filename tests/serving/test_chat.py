@@ -1,0 +1,192 @@
+"""Chat completions by the real `openai` client: the answers of the library, in OpenAI's form."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import torch
+
+from groundup.generation import LanguageModel
+from groundup.generation.chat import chat_prompt
+
+TALK: list[Any] = [
+    {"role": "system", "content": "cat"},
+    {"role": "user", "content": "the mat?"},
+]
+
+
+@pytest.fixture(scope="module")
+def client(chatting: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{chatting.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, **arguments: Any) -> Any:
+    return client.chat.completions.create(**{"model": "tiny", "messages": TALK, **arguments})
+
+
+def test_an_answer_is_the_one_the_library_gives(
+    client: openai.OpenAI, chat_model: LanguageModel
+) -> None:
+    reasons = set()
+    for seed in range(6):
+        settings: dict[str, Any] = {"seed": seed, "temperature": 1.5, "top_p": 0.9}
+        answer = ask(client, max_tokens=20, **settings)
+        assert answer.object == "chat.completion" and answer.id.startswith("chatcmpl-")
+        (choice,) = answer.choices
+        assert choice.message.role == "assistant" and choice.message.refusal is None
+        assert choice.message.content == chat_model.chat(TALK, max_tokens=20, **settings)
+        reasons.add(choice.finish_reason)
+        same = ask(client, max_completion_tokens=20, **settings)
+        assert same.choices == answer.choices and same.usage == answer.usage
+    assert reasons <= {"stop", "length"}
+
+
+def test_a_stream_tells_the_role_first_and_joins_to_the_same_answer(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"max_tokens": 25, "seed": 5, "n": 2}
+    whole = ask(client, **arguments)
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **arguments))
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk.id for chunk in chunks}) == 1
+    usage = chunks.pop()
+    assert usage.choices == [] and usage.usage == whole.usage
+    for number, choice in enumerate(whole.choices):
+        mine = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == number]
+        assert [one.delta.role for one in mine] == ["assistant"] + [None] * (len(mine) - 1)
+        assert "".join(one.delta.content or "" for one in mine) == choice.message.content
+        assert [one.finish_reason for one in mine[:-1]] == [None] * (len(mine) - 1)
+        assert mine[-1].finish_reason == choice.finish_reason
+
+
+def test_the_end_of_a_turn_ends_the_answer(
+    start: Any, chat_model: LanguageModel, speaker: Any
+) -> None:
+    model = speaker(chat_model.tokenizer, "yes!<|im_end|>no")
+    with start(model) as running:
+        body = {"messages": TALK, "temperature": 0, "max_tokens": 30}
+        answer = running.post("/v1/chat/completions", json=body).json()
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] == "yes!" and choice["finish_reason"] == "stop"
+    prompt = chat_model.tokenizer.encode(chat_prompt(chat_model.tokenizer, TALK))
+    assert answer["usage"]["prompt_tokens"] == len(prompt)
+    assert answer["usage"]["completion_tokens"] == len(chat_model.tokenizer.encode("yes!"))
+
+
+def test_stop_strings_end_an_answer(client: openai.OpenAI) -> None:
+    whole = ask(client, max_tokens=30, seed=5).choices[0].message.content
+    choice = ask(client, max_tokens=30, seed=5, stop=[whole[6:8]]).choices[0]
+    assert choice.message.content == whole[: whole.find(whole[6:8])]
+    assert choice.finish_reason == "stop"
+
+
+def test_an_answer_may_fill_the_context_and_no_more(
+    client: openai.OpenAI, chat_model: LanguageModel
+) -> None:
+    num_prompt = len(chat_model.tokenizer.encode(chat_prompt(chat_model.tokenizer, TALK)))
+    settings: dict[str, Any] = {"seed": 5, "logprobs": True}
+    for wanted in ({}, {"max_tokens": 4000}):
+        answer = ask(client, **wanted, **settings)
+        assert answer.choices[0].finish_reason == "length"
+        assert answer.usage.completion_tokens == 64 - num_prompt
+        assert len(answer.choices[0].logprobs.content) == 64 - num_prompt
+    slid = ask(client, max_tokens=90, seed=5, extra_body={"past_context": "slide"})
+    assert slid.usage.completion_tokens == 90
+
+
+def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: LanguageModel) -> None:
+    arguments: dict[str, Any] = {"max_tokens": 25, "seed": 1, "logprobs": True, "top_logprobs": 3}
+    choice = ask(client, **arguments).choices[0]
+    entries = choice.logprobs.content
+    tokenizer = chat_model.tokenizer
+    prompt = tokenizer.encode(chat_prompt(tokenizer, TALK))
+    ids = [entry.id for entry in entries]
+    assert tokenizer.decode(ids) == choice.message.content
+    assert bytes(byte for entry in entries for byte in entry.bytes) == tokenizer.decode_bytes(ids)
+    logits = chat_model.model(torch.tensor([prompt + ids]))[0, :, : tokenizer.vocab_size]
+    scores = logits.log_softmax(-1)[len(prompt) - 1 :]
+    for entry, row in zip(entries, scores, strict=False):
+        assert entry.logprob == pytest.approx(row[entry.id].item(), abs=1e-4)
+        best = row.topk(3)
+        assert [one.logprob for one in entry.top_logprobs] == pytest.approx(
+            best.values.tolist(), abs=1e-4
+        )
+        assert [one.id for one in entry.top_logprobs] == best.indices.tolist()
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **arguments)]
+    told = [chunk.logprobs.content for chunk in chunks if chunk.logprobs is not None]
+    assert [entry for content in told for entry in content] == entries
+    assert [len(content) for content in told] == [1] * len(entries)
+    plain = ask(client, max_tokens=2, logprobs=True).choices[0].logprobs.content
+    assert [entry.top_logprobs for entry in plain] == [[], []]
+
+
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "message"),
+    [
+        ({"messages": []}, "messages", r"messages in the request is \[\]; it must be a list"),
+        ({"messages": "hi"}, "messages", 'is "hi"; it must be a list'),
+        (
+            {"messages": [USER, {"role": "tool", "content": "x"}]},
+            "messages",
+            'role is "tool" in message 2 of the request; it must be one of system, user, assistant',
+        ),
+        ({"messages": [{"role": "user"}]}, "messages", "content is missing in message 1"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages", "it must be a string"),
+        (
+            {"messages": [{"role": "user", "content": "a b " * 40}]},
+            "messages",
+            "the conversation has .* tokens, but the model's context is 64 .* shorten the conv",
+        ),
+        ({"messages": [{"role": "user", "content": "a " * 99_999}]}, "messages", "shorten the"),
+        ({"max_tokens": 5000}, "max_tokens", "at most 4096"),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens", "not both"),
+        ({"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
+        ({"logprobs": 3}, "logprobs", "boolean"),
+        ({"temperature": -1}, "temperature", "temperature is -1"),
+        ({"presence_penalty": 1}, "presence_penalty", "leave it out"),
+        ({"n": 99}, "n", "more than"),
+        ({"tools": []}, "tools", "unknown field"),
+        ({"prompt": "x"}, "prompt", "unknown field"),
+    ],
+)
+def test_a_mistake_is_one_sentence_in_openais_form(
+    client: openai.OpenAI, changes: dict[str, Any], param: str, message: str
+) -> None:
+    body = {"messages": [USER], **changes}
+    with pytest.raises(openai.BadRequestError, match=message) as caught:
+        client.post("/chat/completions", body=body, cast_to=object)
+    assert caught.value.param == param and caught.value.type == "invalid_request_error"
+
+
+def test_content_may_come_in_parts_of_text(client: openai.OpenAI) -> None:
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "mat?"}]
+    talk = [TALK[0], {"role": "user", "content": parts, "name": "Ada"}]
+    settings: dict[str, Any] = {"seed": 3, "max_tokens": 8}
+    assert ask(client, messages=talk, **settings).choices == ask(client, **settings).choices
+
+
+def test_a_model_without_a_template_says_how_to_get_one(running: Any, chatting: Any) -> None:
+    answer = running.post("/v1/chat/completions", json={"messages": TALK})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "no_chat_template"
+    assert error["message"] == (
+        "tiny has no chat template, so it cannot chat: tune it on conversations with `groundup "
+        "tune`, or ask /v1/completions"
+    )
+    for server, has_template in ((running, False), (chatting, True)):
+        (card,) = server.get("/v1/models").json()["data"]
+        assert card["has_chat_template"] is has_template
+
+
+def test_a_template_that_refuses_is_told(start: Any, language_model: LanguageModel) -> None:
+    strict = language_model.tokenizer.with_chat("{{ raise_exception('a system first') }}")
+    with start(LanguageModel(language_model.model, strict)) as running:
+        answer = running.post("/v1/chat/completions", json={"messages": TALK})
+        assert answer.status_code == 400
+        assert "a system first" in answer.json()["error"]["message"]
+        assert running.is_well()

@@ -1,0 +1,91 @@
+"""Files that are not UTF-8: named with the flag that accepts them, and then read."""
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from groundup.errors import ConfigError, DataError
+from groundup.text_files import read_document_batches, read_text_blocks
+
+TEXT = "Über den Wäldern, café\n" * 40
+
+
+def read(*paths: Path, **options: object) -> str:
+    blocks = read_text_blocks(paths, **options)  # type: ignore[arg-type]
+    return "".join(str(block, "utf-8") for block in blocks)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-be", "latin-1", "cp1252"])
+@pytest.mark.parametrize("block_bytes", [7, 1 << 20])
+def test_a_file_in_the_named_encoding_is_read(
+    tmp_path: Path, encoding: str, block_bytes: int
+) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(TEXT.encode(encoding))
+    packed = tmp_path / "packed.txt.gz"
+    packed.write_bytes(gzip.compress(TEXT.encode(encoding)))
+    assert read(path, packed, encoding=encoding, block_bytes=block_bytes) == TEXT * 2
+
+
+def test_files_that_are_utf8_stay_so_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "b.txt").write_bytes(TEXT.encode("latin-1"))
+    line = json.dumps({"text": "né"}, ensure_ascii=False)
+    (tmp_path / "c.jsonl").write_bytes(line.encode("latin-1"))
+    assert read(tmp_path, encoding="latin-1") == TEXT * 2 + "né"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("hé".encode("utf-16"), r"old\.txt, byte 0: not UTF-8 but utf-16; .*--encoding utf-16"),
+        ("hé".encode("utf-32"), r"not UTF-8 but utf-32; .*--encoding utf-32"),
+        (b"ab\xe9", r"old\.txt, byte 2: not UTF-8; .*--encoding latin-1.*--errors replace"),
+    ],
+)
+def test_an_encoding_is_named_with_the_flag_that_accepts_it(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_bytes_of_neither_encoding_stop_or_are_replaced_or_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"one<|endoftext|>\x81\xff<|endoftext|>two")
+    with pytest.raises(DataError, match=r"bad\.txt is neither UTF-8 nor cp1252.*--errors skip"):
+        read(path, encoding="cp1252")
+    assert "\ufffdÿ" in read(path, encoding="cp1252", errors="replace")
+    batches = list(read_document_batches([path], encoding="cp1252", errors="skip"))
+    assert [len(batch.bounds) for batch in batches] == [2]
+    assert "left out 1 document that is not UTF-8" in caplog.text
+
+
+def test_replaced_documents_are_counted_by_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"a\xff<|endoftext|>b<|endoftext|>\xfe")
+    read(path, errors="replace")
+    assert "bad.txt: put U+FFFD for bytes that are not UTF-8 in 2 documents" in caplog.text
+
+
+def test_standard_input_is_in_the_named_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO("é".encode("latin-1")))
+    monkeypatch.setattr(sys, "stdin", stream)
+    blocks = list(read_text_blocks(["-"], encoding="latin-1"))
+    assert str(blocks[0], "utf-8") == "é"
+
+
+@pytest.mark.parametrize("encoding", ["no-such-thing", "base64"])
+def test_an_unknown_encoding_is_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(ConfigError, match=rf"encoding is '{encoding}'; .*latin-1"):
+        read(tmp_path / "x.txt", encoding=encoding)

@@ -1,0 +1,107 @@
+"""Remote files: addresses go to fsspec, and what it gives is read like files on disk."""
+
+import functools
+import gzip
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from groundup.data.prepare import prepare
+from groundup.errors import DataError, MissingExtraError
+from groundup.text_files import expand_inputs, read_document_batches
+from groundup.tokenizer import Tokenizer
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def corpus() -> Iterator[str]:
+    system = fsspec.filesystem("memory")
+    system.pipe("/corpus/a.txt", b"one<|endoftext|>two")
+    system.pipe("/corpus/sub/b.jsonl.gz", gzip.compress(json.dumps({"text": "three"}).encode()))
+    system.pipe("/corpus/picture.png", b"x")
+    yield "memory://corpus"
+    system.rm("/corpus", recursive=True)
+
+
+def read(*inputs: str, **options: object) -> list[str]:
+    texts = []
+    for batch in read_document_batches(inputs, **options):  # type: ignore[arg-type]
+        texts += [bytes(batch.data[a:b]).decode() for a, b in batch.bounds.tolist()]
+    return texts
+
+
+def test_files_folders_and_globs_are_read(corpus: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert read(corpus, batch_bytes=1) == ["one", "two", "three"]
+    assert "skipped 1 input (no suffix of a text): memory://" in caplog.text
+    assert read(f"{corpus}/a.txt") == ["one", "two"]
+    assert read(f"{corpus}/**/*.gz", f"{corpus}/sub/b.jsonl.gz") == ["three"]
+    assert "named twice" in caplog.text
+
+
+def test_parquet_is_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"text": ["x", "y"]}), tmp_path / "t.parquet")
+    assert read(f"file://{tmp_path}/t.parquet") == ["x", "y"]
+
+
+def test_an_address_that_does_not_exist_is_named(corpus: str) -> None:
+    with pytest.raises(DataError, match=r"memory://corpus/gone\.txt does not exist"):
+        expand_inputs([f"{corpus}/gone.txt"])
+    with pytest.raises(DataError, match=r"\*\.html has no text files"):
+        expand_inputs([f"{corpus}/*.html"])
+    with pytest.raises(DataError, match=r"nosuch://x cannot be read: .*nosuch"):
+        expand_inputs(["nosuch://x"])
+
+
+def test_the_hub_is_asked_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def url_to_fs(address: str) -> tuple[object, str]:
+        asked.append(address)
+        raise OSError("no network")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    with pytest.raises(DataError, match=r"hf://datasets/a/b\.txt cannot be read: no network"):
+        expand_inputs(["hf://datasets/a/b.txt"])
+    assert asked == ["hf://datasets/a/b.txt"]
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[remote\]"):
+        expand_inputs(["hf://datasets/a/b.txt"])
+
+
+def test_files_of_a_web_server_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    (tmp_path / "a.txt").write_text("one<|endoftext|>two")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            assert read(f"{address}/a.txt") == ["one", "two"]
+            with pytest.raises(DataError, match=r"/gone\.txt does not exist"):
+                read(f"{address}/gone.txt")
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_shards_of_remote_text_are_up_to_date_until_it_changes(corpus: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer({i: bytes([i]) for i in range(256)}, [], ["<|endoftext|>"])
+    make = functools.partial(prepare, [corpus], tokenizer, tmp_path / "shards")
+    first = make()
+    assert first.index.sources[0].path.startswith("memory://")
+    assert make().outcome == "up to date"
+    fsspec.filesystem("memory").pipe("/corpus/a.txt", b"one<|endoftext|>owt")
+    with pytest.raises(DataError, match=r"a\.txt has changed since"):
+        make()

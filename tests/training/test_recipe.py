@@ -1,0 +1,67 @@
+"""The recipe for a text, a machine and a time: near those that were tuned, and sound everywhere."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from groundup.planner import step_flops
+from groundup.training.recipe import Recipe, choose_recipe
+
+
+def tokens_of(recipe: Recipe) -> int:
+    return recipe.config.num_steps * recipe.config.tokens_per_step
+
+
+@pytest.mark.parametrize(
+    ("flops", "num_bytes", "expected"),
+    [
+        pytest.param(1.1e13, 20e6, (128, 4, 4_096, 256, 8), id="two CPU cores, five minutes"),
+        pytest.param(1.8e16, 96e6, (512, 4, 16_384, 256, 128), id="a minute of an H200"),
+    ],
+)
+def test_tuned_recipes_are_found_again(
+    flops: float, num_bytes: float, expected: tuple[int, ...]
+) -> None:
+    config = choose_recipe(flops=flops, num_bytes=int(num_bytes)).config
+    model = config.model
+    sizes = (model.d_model, model.num_layers, model.vocab_size, model.context_length)
+    assert (*sizes, config.batch_size) == expected
+    assert config.optimizer.name == "muon" and config.schedule.name == "linear"
+
+
+def test_a_text_read_many_times_decays_more_and_no_text_is_read_forever() -> None:
+    once = choose_recipe(flops=1e13, num_bytes=100_000_000).config
+    often = choose_recipe(flops=1e16, num_bytes=1_000_000)
+    assert once.optimizer.weight_decay == 0.1 and often.config.optimizer.weight_decay == 1.0
+    assert tokens_of(often) / (1_000_000 / 3.6) == pytest.approx(10, rel=0.05)
+    assert "text can teach" in dict(often.reasons)["model"]
+
+
+@given(
+    st.floats(6, 24).map(lambda power: 10.0**power),
+    st.integers(1, 10**13),
+    st.sampled_from([None, 1, 50, 512, 770]),
+    st.sampled_from([None, 1, 7, 100_000]),
+)
+def test_every_recipe_is_a_run_that_fits_into_the_time(
+    flops: float, num_bytes: int, d_model: int | None, max_steps: int | None
+) -> None:
+    if d_model == 1:
+        d_model = 2  # Rotation needs pairs.
+    recipe = choose_recipe(
+        flops=flops, num_bytes=num_bytes, d_model=d_model, max_steps=max_steps, document_bytes=10
+    )
+    config = recipe.config
+    assert config.num_steps <= (max_steps or math.inf)
+    taken = config.num_steps * step_flops(config.model, config.batch_size)
+    one_step = step_flops(config.model, config.batch_size)
+    assert taken <= 1.01 * flops + one_step
+    assert d_model in (None, config.model.d_model)
+    assert config.schedule.warmup_steps <= config.num_steps
+
+
+def test_a_tokenizer_that_is_there_keeps_its_size() -> None:
+    config = choose_recipe(flops=1e13, num_tokens=10_000, vocab_size=50_257).config
+    assert config.model.vocab_size == 50_257

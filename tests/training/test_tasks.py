@@ -1,0 +1,222 @@
+"""Accuracy by likelihood against plain softmaxes, and tasks measured while a run trains."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from groundup.data.tasks import Question, Task
+from groundup.errors import ConfigError, DataError
+from groundup.generation import LanguageModel
+from groundup.model import TransformerLM
+from groundup.runs.config import RunConfig
+from groundup.text_files import read_document_batches
+from groundup.tokenizer import Tokenizer
+from groundup.training import train
+from groundup.training.likelihood import evaluate_documents
+from groundup.training.tasks import Accuracy, TaskEvaluator
+from groundup.training.verify import compare_runs
+
+END = "<|endoftext|>"
+CONTEXT = 16
+QUESTIONS = (
+    Question("Ada had a red", ("kite.", "boat of Finn.", "é"), 0),
+    Question("Ben lost it. Who found the", ("drum?", "drum and the old cup?"), 1),
+    Question("", ("Who found the hat?", "Eve had it."), 0),
+    Question("Dan had a new hat. Dan lost it. Who found the\n", ("hat?", " cup?"), 0),
+    Question("Eve", (" had a big ball. Eve lost it. Who found", " it"), 1),
+)
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.fixture(scope="module")
+def language_model(corpus_folder: Path) -> LanguageModel:
+    torch.manual_seed(0)
+    sizes: Any = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32}
+    model = TransformerLM(vocab_size=300, context_length=CONTEXT, **sizes)
+    with torch.no_grad():
+        model.output_weight.mul_(8)
+    return LanguageModel(model.eval(), Tokenizer.load(corpus_folder / "tokenizer.json"))
+
+
+def ask(language_model: LanguageModel, *questions: Question, batch_tokens: int = 64) -> Any:
+    evaluator = TaskEvaluator(
+        [Task("asked", questions)],
+        language_model.tokenizer,
+        CONTEXT,
+        begin_id=language_model.begin_id,
+        batch_tokens=batch_tokens,
+    )
+    (score,) = evaluator(language_model.model)
+    return score
+
+
+@torch.no_grad()
+def likelihood(language_model: LanguageModel, context: str, continuation: str) -> float:
+    """One choice alone, by the model's own logits; the choice begins where the context ends."""
+    encode = language_model.tokenizer.encode
+    ids, num_context = encode(context + continuation), len(encode(context.rstrip()))
+    if not num_context:
+        ids, num_context = [language_model.begin_id or 0, *ids], 1
+    num_predicted = len(ids) - num_context
+    assert num_predicted <= CONTEXT
+    logits = language_model.model(torch.tensor([ids[-CONTEXT - 1 : -1]]))[0, -num_predicted:]
+    targets = torch.tensor(ids[-num_predicted:])
+    return float(torch.log_softmax(logits, -1).gather(-1, targets[:, None]).sum())
+
+
+def test_accuracies_are_those_of_each_choice_alone(language_model: LanguageModel) -> None:
+    expected = np.zeros(3)
+    for question in QUESTIONS:
+        pairs = [(question.context, question.continuation(i)) for i in range(len(question.choices))]
+        raw = np.array([likelihood(language_model, *pair) for pair in pairs])
+        num_bytes = [len(choice.encode()) for choice in question.choices]
+        num_characters = [len(choice) for choice in question.choices]
+        for index, values in enumerate((raw, raw / num_bytes, raw / num_characters)):
+            expected[index] += float(values.argmax() == question.answer)
+    for batch_tokens in (1, 40, 10_000):
+        score = ask(language_model, *QUESTIONS, batch_tokens=batch_tokens)
+        found = [score.raw.value, score.per_byte.value, score.per_character.value]
+        assert found == pytest.approx(expected / len(QUESTIONS))
+    assert score.num_questions == 5 and score.num_cut == 2
+
+
+def test_every_answer_can_be_the_right_one(language_model: LanguageModel) -> None:
+    """Whatever is likeliest, exactly one answer of a question is right."""
+    for context, choices, _ in QUESTIONS:
+        scores = [ask(language_model, Question(context, choices, i)) for i in range(len(choices))]
+        assert sum(score.raw.value for score in scores) == 1
+        assert sum(score.per_byte.value for score in scores) == 1
+
+
+def test_length_counts_in_bytes_and_in_characters(language_model: LanguageModel) -> None:
+    """Twice the bytes halve the sum: what is unlikely alone wins where it is long enough."""
+    choices = ("é" * 6, "e" * 7)
+    raw = [likelihood(language_model, "Ada", f" {choice}") for choice in choices]
+    assert raw[0] < raw[1]
+    score = ask(language_model, Question("Ada", choices, 0))
+    assert score.raw.value == 0
+    assert score.per_byte.value == float(raw[0] / 12 > raw[1] / 7)
+    assert score.per_character.value == float(raw[0] / 6 > raw[1] / 7)
+
+
+def test_ties_count_half(language_model: LanguageModel) -> None:
+    same = Question("Ada had a", ("hat.", "hat."), 1)
+    three = Question("Ada had a", ("hat.", "hat.", "hat."), 0)
+    assert ask(language_model, same).raw.value == 0.5
+    assert ask(language_model, same, three, same).raw.value == pytest.approx(4 / 9)
+
+
+def test_likelihoods_that_are_not_finite_give_no_accuracy(language_model: LanguageModel) -> None:
+    broken = TransformerLM.from_config(language_model.model.config)
+    with torch.no_grad():
+        broken.output_weight.fill_(math.nan)
+    score = ask(LanguageModel(broken, language_model.tokenizer), *QUESTIONS)
+    assert math.isnan(score.raw.value) and math.isnan(score.raw.interval[0])
+
+
+def test_intervals_are_wilsons() -> None:
+    """By scipy: binomtest(right, count).proportion_ci(method="wilson")."""
+    for right, count, low, high in (
+        (7, 10, 0.396778, 0.892209),
+        (0, 10, 0.0, 0.277533),
+        (10, 10, 0.722467, 1.0),
+        (130, 200, 0.581635, 0.712712),
+    ):
+        assert Accuracy(right / count, count).interval == pytest.approx((low, high), abs=1e-5)
+
+
+def test_without_an_end_of_text_a_lone_token_cannot_be_asked(
+    language_model: LanguageModel,
+) -> None:
+    tokenizer = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    plain = LanguageModel(language_model.model, tokenizer)
+    with pytest.raises(ConfigError, match="one token without a context"):
+        ask(plain, Question("", ("\n", "b"), 0))
+
+
+def test_documents_are_scored_as_a_language_model_scores_them(
+    language_model: LanguageModel, tmp_path: Path
+) -> None:
+    texts = ["Ada had a red kite. " * 9, "Who?", "Ben lost the old drum, and Eve found it."]
+    (tmp_path / "text.txt").write_text(END.join(texts), "utf-8")
+    for batch_tokens, batch_bytes in ((16, 10), (1000, 1 << 20)):
+        found = evaluate_documents(
+            language_model.model,
+            language_model.tokenizer,
+            read_document_batches([tmp_path / "text.txt"], batch_bytes=batch_bytes),
+            begin_id=language_model.begin_id,
+            batch_tokens=batch_tokens,
+        )
+        scores = [language_model.score(text) for text in texts]
+        nats = sum(score.loss * len(score.ids) for score in scores)
+        num_tokens = sum(len(score.ids) for score in scores)
+        assert found.num_documents == 3 and found.num_bytes == sum(map(len, texts))
+        assert found.evaluation.num_tokens == num_tokens
+        assert found.evaluation.loss == pytest.approx(nats / num_tokens, rel=1e-5)
+        bits = nats / math.log(2) / found.num_bytes
+        assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
+
+
+def test_text_without_a_token_to_predict_is_told(
+    language_model: LanguageModel, tmp_path: Path
+) -> None:
+    def evaluate(text: str, tokenizer: Tokenizer) -> None:
+        (tmp_path / "text.txt").write_text(text)
+        batches = read_document_batches([tmp_path / "text.txt"])
+        options: Any = {"begin_id": None, "batch_tokens": 8}
+        evaluate_documents(language_model.model, tokenizer, batches, **options)
+
+    bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+    with pytest.raises(DataError, match="each document is one token"):
+        evaluate("a", bytes_alone)
+    with pytest.raises(DataError, match="the files hold no document"):
+        evaluate(END, language_model.tokenizer)
+
+
+def test_tasks_are_measured_while_a_run_trains_and_resumes_exactly(
+    make_config: MakeConfig, records_of: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"context": "Ada had a", "choices": ["red hat.", "hat red."], "answer": 0}\n')
+    usual = {"evaluation.every_steps": 6}
+    tasks = {**usual, "evaluation.tasks": ("agreement", str(file)), "checkpoints.every_steps": 6}
+    whole, plain = make_config("whole", tasks), make_config("plain", usual)
+    with caplog.at_level("INFO", "groundup"):
+        train(whole)
+    train(plain)
+    measured = {r["step"]: r for r in records_of(whole) if "validation_loss" in r}
+    assert list(measured) == [6, 12]
+    for record in measured.values():
+        assert 0 <= record["task/agreement"] <= 1 and record["task/own"] in (0, 1)
+    assert f"agreement {measured[12]['task/agreement']:.1%}  own" in caplog.text
+    # Nothing else changes with them.
+    for record, other in zip(records_of(whole), records_of(plain), strict=True):
+        assert record["loss"] == other["loss"]
+    assert measured[12]["validation_loss"] == records_of(plain)[-1]["validation_loss"]
+    stopped = make_config("stopped", tasks)
+    train(stopped, stop_after=7)
+    train(stopped, resume=True)
+    assert compare_runs(whole.run_folder, stopped.run_folder).differences == []
+
+
+def test_tasks_need_no_validation_split_and_are_checked_before_a_run_begins(
+    make_config: MakeConfig, records_of: Any, corpus_folder: Path, tmp_path: Path
+) -> None:
+    from groundup.data.prepare import prepare
+
+    tokenizer = Tokenizer.load(corpus_folder / "tokenizer.json")
+    inputs, shards = [corpus_folder / "stories.txt"], tmp_path / "all"
+    prepare(inputs, tokenizer, shards, validation_fraction=0.0)
+    changes = {"data.shards": str(shards), "num_steps": 2}
+    config = make_config("alone", {**changes, "evaluation.tasks": ["agreement"]})
+    summary = train(config)
+    assert summary.validation_loss is None
+    assert "task/agreement" in records_of(config)[-1]
+    with pytest.raises(DataError, match="task nothing is neither a file nor built in"):
+        train(make_config("never", {**changes, "evaluation.tasks": ["nothing"]}))
+    assert not (tmp_path / "runs" / "never" / "config.yaml").exists()
