@@ -138,7 +138,8 @@ def run(arguments: Arguments) -> int:
     print_summary(summary)
     if summary.stopped_by is not None:
         return 128 + signal.Signals[summary.stopped_by]
-    print(f"talk to it: groundup serve {summary.run_folder}")
+    print(f'talk to it: groundup generate {summary.run_folder} --chat --prompt "Hello!"')
+    print(f"in a browser: groundup serve {summary.run_folder}")
     return 0
 
 

@@ -32,7 +32,7 @@ def read_conversations(inputs: Sequence[str | os.PathLike[str]]) -> Iterator[Con
     """
     for source in expand_inputs(inputs):
         kind, compression = classify(source)
-        if kind == "parquet":
+        if kind not in ("text", "json_lines"):
             raise DataError(f"{source} is not JSON lines; write each conversation as {_FORMS}")
         with explained_errors(source), open_source(source, compression) as opened:
             lines = iter(lambda: opened.stream.readline(_LONGEST_LINE_BYTES + 1), b"")
