@@ -45,6 +45,24 @@ def test_turns_are_answered_and_their_tokens_can_be_looked_at(browser: Any, answ
     assert "Look at a token" in browser.find(".inspector").text
 
 
+def test_each_token_stands_among_what_could_have_come(browser: Any, chatting: Any) -> None:
+    _open(browser, chatting)
+    for name, value in (("temperature", "2"), ("max_tokens", "16"), ("seed", "5")):
+        _set(browser, name, value)
+    _ask(browser, "the mat?", num_answers=1)
+    browser.all("[name=view]")[1].click()
+    browser.all(f"{ANSWER} .token")[0].click()
+    marks = []
+    for _ in range(16):
+        rows = browser.all(".inspector .alternative")
+        marks.append([row.get_attribute("data-chosen") for row in rows])
+        browser.press("ARROW_RIGHT")
+    # Eight likeliest, and behind them the one that was sampled though it is none of them.
+    assert {len(one) for one in marks} == {8, 9}
+    assert all(one.count("true") == 1 for one in marks)
+    assert all(one[8:] in ([], ["true"]) for one in marks)
+
+
 def test_an_answer_is_stopped_and_what_came_stays(
     browser: Any, start: Any, chat_model: LanguageModel, speaker: Any
 ) -> None:
