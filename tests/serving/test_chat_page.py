@@ -40,6 +40,14 @@ def test_turns_are_answered_and_their_tokens_can_be_looked_at(browser: Any, answ
     browser.press("ARROW_RIGHT")
     assert "Token 3 of 4" in browser.find(".inspector").text
 
+    # Of two answers the one is marked that the panel tells of.
+    browser.all(f"{ANSWER}")[1].find_elements("css selector", ".token")[0].click()
+    outlined = """
+      return [...document.querySelectorAll(".token[aria-selected=true]")]
+        .map((one) => getComputedStyle(one).outlineStyle)
+    """
+    assert browser.script(outlined) == ["none", "solid"]
+
     browser.find("#again").click()
     assert browser.all(".message") == []
     assert "Look at a token" in browser.find(".inspector").text
