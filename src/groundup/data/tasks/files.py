@@ -59,7 +59,7 @@ def _task_files(name: str) -> list[Path]:
     try:
         sources: list[Source] = expand_inputs([name])
     except DataError as error:
-        if Path(name).suffix or "/" in name:
+        if Path(name).exists() or Path(name).suffix or "/" in name:
             raise
         raise DataError(
             f"task {name} is neither a file nor built in: {did_you_mean(name, BUILT_IN)}"
