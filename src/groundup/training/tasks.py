@@ -71,10 +71,13 @@ def build_tasks(
     """The tasks that a run's settings name; None where they name none.
 
     config: of the run.
-    tokenizer, begin_id: see `TaskEvaluator`.
+    tokenizer: see `TaskEvaluator`.
+    begin_id: what ends documents of the data, if that is known; else <|endoftext|>.
     """
     if not config.evaluation.tasks:
         return None
+    if begin_id is None:
+        begin_id = tokenizer.special_tokens.get(END_OF_TEXT)
     context_length = config.model.context_length
     num_sequences = config.evaluation.batch_size or config.sequences_in_memory
     return TaskEvaluator(
