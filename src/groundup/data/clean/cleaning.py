@@ -181,6 +181,27 @@ def _join(batches: list[tuple[Source, DocumentBatch]]) -> _Group:
     return _Group(b"".join(batch.data for _, batch in batches), np.concatenate(bounds), sources)
 
 
+class DuplicateCounter:
+    """Counts documents that are the same as an earlier one, or nearly, and keeps nothing else."""
+
+    def __init__(self) -> None:
+        settings = CleanSettings()
+        self._index = DuplicateIndex(settings.num_bands, settings.near_duplicates)
+        self._num_documents = 0
+        self.num_same = self.num_alike = 0
+
+    def add(self, data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> None:
+        """The documents of a buffer, after all that came before."""
+        none = np.empty((0, 2), np.int64)
+        measured = measure_documents(data, bounds.data, none.data, NUM_SHINGLE_WORDS, num_cores())
+        numbers = np.arange(len(bounds)) + self._num_documents
+        matches = np.frombuffer(memoryview(self._index.add(measured, numbers.data)), _MATCH)
+        found = matches[matches["number"] >= 0]
+        self._num_documents += len(bounds)
+        self.num_same += int((found["is_same"] == 1).sum())
+        self.num_alike += int((found["is_same"] == 0).sum())
+
+
 class _Cleaning:
     """One run over all documents, which are numbered as they come."""
 
