@@ -248,6 +248,7 @@ class ModelCard(BaseModel):
     step: int | None
     max_new_tokens: int
     has_chat_template: bool
+    prompts: list[str] = Field([], description="Beginnings that the run was sampled with.")
 
 
 class ModelList(BaseModel):

@@ -96,6 +96,7 @@ def _add_model_routes(
         step=language_model.step,
         max_new_tokens=settings.max_new_tokens,
         has_chat_template=language_model.tokenizer.chat_template is not None,
+        prompts=list(settings.prompts),
     )
 
     @app.get("/v1/models")
