@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
-from groundup.data.clean import CleanSettings, CleanSummary, clean
+from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, overlap
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
@@ -243,9 +243,12 @@ def test_what_is_kept_is_read_back_as_it_was(corpus: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst", ".gz"])
-def test_the_output_does_not_depend_on_threads(corpus: Path, tmp_path: Path, suffix: str) -> None:
+def test_the_output_does_not_depend_on_threads_and_groups(
+    corpus: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = []
-    for threads in (1, 3):
+    for threads, group_bytes in ((1, 1 << 20), (3, 1)):
+        monkeypatch.setattr(cleaning, "_GROUP_BYTES", group_bytes)
         out = tmp_path / f"{threads}.jsonl{suffix}"
         run(corpus, out, num_threads=threads)
         report = (tmp_path / f"{out.name}.report.json").read_text()
@@ -265,7 +268,11 @@ def test_a_dry_run_counts_the_same_and_writes_nothing(corpus: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.report.json"]
 
 
-def test_validation_text_in_training_is_reported(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bitmap_bits", [1, 24])
+def test_validation_text_in_training_is_reported(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bitmap_bits: int
+) -> None:
+    monkeypatch.setattr(overlap, "_BITMAP_BITS", bitmap_bits)
     known = varied(300, seed=4)[0]
     half = " ".join(known.split()[:60] + [f"new{number}" for number in range(49)])
     fresh = " ".join(f"never{number}" for number in range(100))
