@@ -17,6 +17,7 @@ import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
 from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, overlap
+from groundup.data.clean.output import encode_line
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
@@ -242,6 +243,13 @@ def test_what_is_kept_is_read_back_as_it_was(corpus: Path, tmp_path: Path) -> No
     assert sum(split.num_bytes for split in index.splits.values()) == summary.kept_bytes
 
 
+@hypothesis.given(st.text(), st.text(min_size=1))
+def test_a_line_is_the_json_of_its_text(text: str, field: str) -> None:
+    line = encode_line(text.encode(), field)
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    assert json.loads(line) == {field: text}
+
+
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst", ".gz"])
 def test_the_output_does_not_depend_on_threads_and_groups(
     corpus: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
@@ -333,3 +341,16 @@ def test_text_of_which_nothing_is_left_is_one_sentence(tmp_path: Path, text: str
     with pytest.raises(DataError, match="no document is left of 1, 1 of them for '"):
         clean([path], tmp_path / "clean.jsonl")
     assert not (tmp_path / "clean.jsonl").exists()
+
+
+def test_an_example_names_the_document_that_it_is_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_GROUP_BYTES", 1)
+    for name, text in (("a", LONG[::-1]), ("b", LONG), ("c", f"{LONG} End."), ("d", LONG)):
+        (tmp_path / f"{name}.txt").write_text(text)
+    removed = run(tmp_path, None).removed
+    for reason, source in (("near duplicates", "c"), ("same", "d")):
+        [example] = removed[reason].examples
+        assert example["source"] == str(tmp_path / f"{source}.txt")
+        assert example["like"] == {"source": str(tmp_path / "b.txt"), "document": 1}
