@@ -35,6 +35,7 @@ from groundup.text_files import DocumentBatch, OnError, Source, expand_inputs, r
 from groundup.text_files.documents import Errors
 
 _GROUP_BYTES = 4 << 20
+_MOST_BATCHES = 4096
 _DEPTH = 2
 _MOST_EXAMPLES = 3
 _MATCH = np.dtype([("number", np.int64), ("is_same", np.int64), ("similarity", np.float64)])
@@ -163,7 +164,7 @@ def _group(batches: Iterator[tuple[Source, DocumentBatch]]) -> Iterator[_Group]:
     for source, batch in batches:
         waiting.append((source, batch))
         num_bytes += len(batch.data)
-        if num_bytes >= _GROUP_BYTES:
+        if num_bytes >= _GROUP_BYTES or len(waiting) >= _MOST_BATCHES:
             yield _join(waiting)
             waiting, num_bytes = [], 0
     if waiting:
