@@ -62,6 +62,8 @@ ADDED: dict[str, dict[str, str]] = {
         "--top-p": "1",
     },
 }
+# Of a run that would choose its own for ten minutes.
+SIZES = {"--model.context-length": "16", "--model.d-model": "32", "--model.num-layers": "1"}
 # Many runs each: the plan of them is made, the runs themselves are tests/experiments' affair.
 DRY = {"ablate", "scaling"}
 PROBED = "--model.d-model 32 --model.num-heads 2 --model.context-length 16".split()
@@ -86,7 +88,10 @@ def small(words: list[str]) -> list[str]:
             kept += [word, *(values or [])]
         elif values is None:
             kept.append(word)
-    for flag, value in ADDED.get(words[0], {}).items():
+    added = ADDED.get(words[0], {})
+    if words[0] == "train" and not {"--config", "--resume", "--from"} & set(words):
+        added = added | SIZES
+    for flag, value in added.items():
         if flag not in kept:
             kept += [flag, value]
     return [*kept, "--dry-run"] if words[0] in DRY and "--dry-run" not in kept else kept

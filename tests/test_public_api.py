@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
     "Tokenizer": "groundup.tokenizer",
     "TokenizerError": "groundup.errors",
     "TransformerLM": "groundup.model",
+    "open_shards": "groundup.data",
     "train": "groundup.training",
     "train_bpe": "groundup.tokenizer",
 }

@@ -11,6 +11,7 @@ from groundup.lazy_exports import lazy_exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from groundup.data import open_shards
     from groundup.errors import (
         CheckpointError,
         ConfigError,
@@ -38,6 +39,7 @@ __all__ = [
     "TokenizerError",
     "TransformerLM",
     "__version__",
+    "open_shards",
     "train",
     "train_bpe",
 ]
@@ -47,6 +49,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "errors": "CheckpointError ConfigError DataError GroundupError MissingExtraError "
         "TokenizerError",
+        "data": "open_shards",
         "generation": "LanguageModel",
         "model": "ModelConfig TransformerLM",
         "runs": "RunConfig",

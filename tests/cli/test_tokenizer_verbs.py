@@ -275,6 +275,19 @@ def test_convert_goes_to_every_format_and_back(
     assert Tokenizer.load(back).id == Tokenizer.load(tokenizer_path).id
 
 
+@pytest.mark.parametrize("format", ["groundup", "huggingface", "tiktoken", "gpt2"])
+def test_convert_keeps_a_chat_template_or_says_that_it_does_not(
+    tokenizer_path: Path, tmp_path: Path, shell: Any, format: str
+) -> None:
+    chat = Tokenizer.load(tokenizer_path).with_chat()
+    chat.save(tmp_path / "chat.json")
+    there = tmp_path / f"there-{format}"
+    printed = shell("tokenizer", "convert", tmp_path / "chat.json", there, "--to", format)
+    is_lost = format in ("tiktoken", "gpt2")
+    assert ("the chat template is left out" in printed) == is_lost
+    assert is_lost or Tokenizer.load(there).chat_template == chat.chat_template
+
+
 def test_convert_names_what_it_cannot_do(tokenizer_path: Path, tmp_path: Path, shell: Any) -> None:
     out = tmp_path / "out"
     assert "yaml" in shell.fails("tokenizer", "convert", tokenizer_path, out, "--to", "yaml")

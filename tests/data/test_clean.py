@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
-from groundup.data.clean import CleanSettings, CleanSummary, clean
+from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, overlap
+from groundup.data.clean.output import encode_line
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare
 from groundup.errors import ConfigError, DataError
@@ -242,10 +243,20 @@ def test_what_is_kept_is_read_back_as_it_was(corpus: Path, tmp_path: Path) -> No
     assert sum(split.num_bytes for split in index.splits.values()) == summary.kept_bytes
 
 
+@hypothesis.given(st.text(), st.text(min_size=1))
+def test_a_line_is_the_json_of_its_text(text: str, field: str) -> None:
+    line = encode_line(text.encode(), field)
+    assert line.count(b"\n") == 1 and line.endswith(b"\n")
+    assert json.loads(line) == {field: text}
+
+
 @pytest.mark.parametrize("suffix", ["", ".xz", ".zst", ".gz"])
-def test_the_output_does_not_depend_on_threads(corpus: Path, tmp_path: Path, suffix: str) -> None:
+def test_the_output_does_not_depend_on_threads_and_groups(
+    corpus: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = []
-    for threads in (1, 3):
+    for threads, group_bytes in ((1, 1 << 20), (3, 1)):
+        monkeypatch.setattr(cleaning, "_GROUP_BYTES", group_bytes)
         out = tmp_path / f"{threads}.jsonl{suffix}"
         run(corpus, out, num_threads=threads)
         report = (tmp_path / f"{out.name}.report.json").read_text()
@@ -265,7 +276,11 @@ def test_a_dry_run_counts_the_same_and_writes_nothing(corpus: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.report.json"]
 
 
-def test_validation_text_in_training_is_reported(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bitmap_bits", [1, 24])
+def test_validation_text_in_training_is_reported(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bitmap_bits: int
+) -> None:
+    monkeypatch.setattr(overlap, "_BITMAP_BITS", bitmap_bits)
     known = varied(300, seed=4)[0]
     half = " ".join(known.split()[:60] + [f"new{number}" for number in range(49)])
     fresh = " ".join(f"never{number}" for number in range(100))
@@ -326,3 +341,16 @@ def test_text_of_which_nothing_is_left_is_one_sentence(tmp_path: Path, text: str
     with pytest.raises(DataError, match="no document is left of 1, 1 of them for '"):
         clean([path], tmp_path / "clean.jsonl")
     assert not (tmp_path / "clean.jsonl").exists()
+
+
+def test_an_example_names_the_document_that_it_is_like(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_GROUP_BYTES", 1)
+    for name, text in (("a", LONG[::-1]), ("b", LONG), ("c", f"{LONG} End."), ("d", LONG)):
+        (tmp_path / f"{name}.txt").write_text(text)
+    removed = run(tmp_path, None).removed
+    for reason, source in (("near duplicates", "c"), ("same", "d")):
+        [example] = removed[reason].examples
+        assert example["source"] == str(tmp_path / f"{source}.txt")
+        assert example["like"] == {"source": str(tmp_path / "b.txt"), "document": 1}

@@ -18,6 +18,12 @@ def test_files_documents_and_repeats_are_counted(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text(f"{ENGLISH}<|endoftext|>{GERMAN}<|endoftext|>{ENGLISH}")
     found = survey_text([tmp_path])
     assert (found.num_files, found.num_documents, found.num_repeated) == (2, 4, 2)
+    words = [f"word{number}" for number in range(200)]
+    (tmp_path / "c.txt").write_text(" ".join(words))
+    (tmp_path / "d.txt").write_text(" ".join([*words, "more"]))
+    assert survey_text([tmp_path]).num_alike == 1
+    (tmp_path / "c.txt").unlink()
+    (tmp_path / "d.txt").unlink()
     assert found.num_bytes == len((3 * ENGLISH + GERMAN).encode()) and found.is_whole
     assert found.document_bytes == len(ENGLISH)
 

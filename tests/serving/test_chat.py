@@ -90,6 +90,17 @@ def test_an_answer_may_fill_the_context_and_no_more(
         assert answer.choices[0].finish_reason == "length"
         assert answer.usage.completion_tokens == 64 - num_prompt
         assert len(answer.choices[0].logprobs.content) == 64 - num_prompt
+    # One that fills the context itself leaves no room for a single token.
+    prompt, full = "", [dict(TALK[1])]
+    while len(chat_model.tokenizer.encode(prompt)) < 64:
+        full[0]["content"] += "%"
+        prompt = chat_prompt(chat_model.tokenizer, full)
+    with pytest.raises(
+        openai.BadRequestError, match="has 64 tokens, but the model's context is 64"
+    ):
+        ask(client, messages=full)
+    full[0]["content"] = full[0]["content"][:-1]
+    assert ask(client, messages=full).usage.total_tokens <= 64
     slid = ask(client, max_tokens=90, seed=5, extra_body={"past_context": "slide"})
     assert slid.usage.completion_tokens == 90
 

@@ -40,9 +40,42 @@ def test_turns_are_answered_and_their_tokens_can_be_looked_at(browser: Any, answ
     browser.press("ARROW_RIGHT")
     assert "Token 3 of 4" in browser.find(".inspector").text
 
+    # Of two answers the one is marked that the panel tells of.
+    browser.all(f"{ANSWER}")[1].find_elements("css selector", ".token")[0].click()
+    outlined = """
+      return [...document.querySelectorAll(".token[aria-selected=true]")]
+        .map((one) => getComputedStyle(one).outlineStyle)
+    """
+    assert browser.script(outlined) == ["none", "solid"]
+
     browser.find("#again").click()
     assert browser.all(".message") == []
     assert "Look at a token" in browser.find(".inspector").text
+
+
+def test_each_token_stands_among_what_could_have_come(browser: Any, chatting: Any) -> None:
+    _open(browser, chatting)
+    for name, value in (("temperature", "2"), ("max_tokens", "16"), ("seed", "5")):
+        _set(browser, name, value)
+    _ask(browser, "the mat?", num_answers=1)
+    browser.all("[name=view]")[1].click()
+    marks = browser.script(
+        """
+        const marks = [];
+        for (const token of document.querySelectorAll(arguments[0])) {
+          token.focus();
+          const rows = [...document.querySelectorAll(".inspector .alternative")];
+          marks.push(rows.map((row) => row.dataset.chosen));
+        }
+        return marks
+        """,
+        f"{ANSWER} .token",
+    )
+    assert len(marks) == 16
+    # Eight likeliest, and behind them the one that was sampled though it is none of them.
+    assert {len(one) for one in marks} == {8, 9}
+    assert all(one.count("true") == 1 for one in marks)
+    assert all(one[8:] in ([], ["true"]) for one in marks)
 
 
 def test_an_answer_is_stopped_and_what_came_stays(

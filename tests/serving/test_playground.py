@@ -264,6 +264,14 @@ def test_streamed_text_is_announced_by_sentences_not_by_tokens(browser: Any, run
     assert len(browser.all("#announcer p")) <= 6
 
 
+def test_the_prompts_that_a_run_was_sampled_with_are_offered(browser: Any, start: Any) -> None:
+    with start(prompts=("The history of", "In 1969")) as running:
+        _open(browser, running)
+        browser.wait(lambda: len(browser.all(".column:first-child .examples button")) == 2)
+        browser.all(".column:first-child .examples button")[1].click()
+        assert browser.find("#prompt").get_attribute("value") == "In 1969"
+
+
 def _open(browser: Any, running: Any, **state: Any) -> None:
     """The playground with what `state` says in its address; the seed is one that writes on."""
     shared = {"prompt", "view", "compare"}

@@ -31,6 +31,15 @@ def test_a_file_in_the_named_encoding_is_read(
     assert read(path, packed, encoding=encoding, block_bytes=block_bytes) == TEXT * 2
 
 
+def test_a_file_that_only_looks_like_utf8_is_read_in_the_named_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes("plain letters".encode("utf-16-le"))
+    assert read(path, encoding="utf-16-le") == "plain letters"
+    # The beginning of a character that does not come.
+    path.write_bytes("abÃ".encode("latin-1"))
+    assert read(path, encoding="latin-1") == "abÃ"
+
+
 def test_files_that_are_utf8_stay_so_beside_others(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     (tmp_path / "b.txt").write_bytes(TEXT.encode("latin-1"))

@@ -48,6 +48,7 @@ def test_text_without_tags_is_itself_with_spaces_made_one() -> None:
 
 def test_what_the_head_leaves_open_ends_with_the_body() -> None:
     assert text_of_page("<noscript>hidden<body>shown") == "shown"
+    assert text_of_page("<body>one<script>hidden</script>two<svg>x</svg> three") == "onetwo three"
 
 
 def test_a_page_that_is_not_utf8_is_named(tmp_path: Path) -> None:

@@ -76,7 +76,25 @@ def test_the_hub_is_asked_by_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingExtraError, match=r"groundup\[remote\]"):
-        expand_inputs(["hf://datasets/a/b.txt"])
+        expand_inputs(["memory://a/b.txt"])
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "message"),
+    [
+        ("https://a/b.txt", MissingExtraError, r"groundup\[remote\]"),
+        ("s3://a/b.txt", DataError, "s3://a/b.txt cannot be read: install s3fs"),
+    ],
+)
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, address: str, kind: type[Exception], message: str
+) -> None:
+    def url_to_fs(address: str) -> tuple[object, str]:
+        raise ImportError("install s3fs")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    with pytest.raises(kind, match=message):
+        expand_inputs([address])
 
 
 def test_files_of_a_web_server_are_read(tmp_path: Path) -> None:

@@ -29,6 +29,9 @@ QUESTIONS = (
     Question("", ("Who found the hat?", "Eve had it."), 0),
     Question("Dan had a new hat. Dan lost it. Who found the\n", ("hat?", " cup?"), 0),
     Question("Eve", (" had a big ball. Eve lost it. Who found", " it"), 1),
+    Question("Ada had", ("a red kite.", "a boat."), 1),
+    # The same text, of which less is the choice.
+    Question("Ada had a", ("red kite.", "boat."), 0),
 )
 MakeConfig = Callable[..., RunConfig]
 
@@ -43,15 +46,20 @@ def language_model(corpus_folder: Path) -> LanguageModel:
     return LanguageModel(model.eval(), Tokenizer.load(corpus_folder / "tokenizer.json"))
 
 
-def ask(language_model: LanguageModel, *questions: Question, batch_tokens: int = 64) -> Any:
-    evaluator = TaskEvaluator(
+def evaluator_of(
+    language_model: LanguageModel, *questions: Question, batch_tokens: int = 64
+) -> TaskEvaluator:
+    return TaskEvaluator(
         [Task("asked", questions)],
         language_model.tokenizer,
         CONTEXT,
         begin_id=language_model.begin_id,
         batch_tokens=batch_tokens,
     )
-    (score,) = evaluator(language_model.model)
+
+
+def ask(language_model: LanguageModel, *questions: Question) -> Any:
+    (score,) = evaluator_of(language_model, *questions)(language_model.model)
     return score
 
 
@@ -69,20 +77,26 @@ def likelihood(language_model: LanguageModel, context: str, continuation: str) -
     return float(torch.log_softmax(logits, -1).gather(-1, targets[:, None]).sum())
 
 
-def test_accuracies_are_those_of_each_choice_alone(language_model: LanguageModel) -> None:
-    expected = np.zeros(3)
+def test_likelihoods_are_those_of_each_choice_alone(language_model: LanguageModel) -> None:
+    right = np.zeros(3)
+    expected = []
     for question in QUESTIONS:
         pairs = [(question.context, question.continuation(i)) for i in range(len(question.choices))]
         raw = np.array([likelihood(language_model, *pair) for pair in pairs])
+        expected.append(raw)
         num_bytes = [len(choice.encode()) for choice in question.choices]
         num_characters = [len(choice) for choice in question.choices]
         for index, values in enumerate((raw, raw / num_bytes, raw / num_characters)):
-            expected[index] += float(values.argmax() == question.answer)
+            right[index] += float(values.argmax() == question.answer)
     for batch_tokens in (1, 40, 10_000):
-        score = ask(language_model, *QUESTIONS, batch_tokens=batch_tokens)
-        found = [score.raw.value, score.per_byte.value, score.per_character.value]
-        assert found == pytest.approx(expected / len(QUESTIONS))
-    assert score.num_questions == 5 and score.num_cut == 2
+        evaluator = evaluator_of(language_model, *QUESTIONS, batch_tokens=batch_tokens)
+        (found,) = evaluator.likelihoods(language_model.model)
+        for own, values in zip(expected, found, strict=True):
+            assert values == pytest.approx(own, abs=1e-4)
+    score = ask(language_model, *QUESTIONS)
+    accuracies = [score.raw.value, score.per_byte.value, score.per_character.value]
+    assert accuracies == pytest.approx(right / len(QUESTIONS))
+    assert score.num_questions == 7 and score.num_cut == 2
 
 
 def test_every_answer_can_be_the_right_one(language_model: LanguageModel) -> None:
@@ -139,9 +153,13 @@ def test_without_an_end_of_text_a_lone_token_cannot_be_asked(
         ask(plain, Question("", ("\n", "b"), 0))
 
 
+@pytest.mark.parametrize("has_begin", [True, False])
 def test_documents_are_scored_as_a_language_model_scores_them(
-    language_model: LanguageModel, tmp_path: Path
+    language_model: LanguageModel, tmp_path: Path, has_begin: bool
 ) -> None:
+    if not has_begin:
+        bytes_alone = Tokenizer({id: bytes([id]) for id in range(256)}, [])
+        language_model = LanguageModel(language_model.model, bytes_alone)
     texts = ["Ada had a red kite. " * 9, "Who?", "Ben lost the old drum, and Eve found it."]
     (tmp_path / "text.txt").write_text(END.join(texts), "utf-8")
     for batch_tokens, batch_bytes in ((16, 10), (1000, 1 << 20)):
@@ -153,9 +171,10 @@ def test_documents_are_scored_as_a_language_model_scores_them(
             batch_tokens=batch_tokens,
         )
         scores = [language_model.score(text) for text in texts]
-        nats = sum(score.loss * len(score.ids) for score in scores)
-        num_tokens = sum(len(score.ids) for score in scores)
-        assert found.num_documents == 3 and found.num_bytes == sum(map(len, texts))
+        known = [one for score in scores for one in score.log_probabilities if one is not None]
+        nats, num_tokens = -sum(known), len(known)
+        assert found.num_documents == 3
+        assert found.num_bytes == sum(score.num_bytes for score in scores)
         assert found.evaluation.num_tokens == num_tokens
         assert found.evaluation.loss == pytest.approx(nats / num_tokens, rel=1e-5)
         bits = nats / math.log(2) / found.num_bytes

@@ -209,9 +209,7 @@ class _Measuring:
                 self._language_model.tokenizer,
                 read_document_batches(
                     arguments.files,
-                    field=arguments.field,
-                    column=arguments.column,
-                    errors=arguments.errors,
+                    **arguments.reading,
                     batch_bytes=_BATCH_BYTES,
                     progress=report,
                 ),

@@ -77,7 +77,7 @@ def make(project: Project) -> int:
     text = _fingerprint(sources)
     wanted = {
         "text": text,
-        **project.reading,
+        **arguments.reading,
         "minutes": arguments.minutes,
         "device": arguments.device,
         "vocab_size": arguments.vocab_size,
@@ -128,7 +128,7 @@ def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
     folder, files = project.folder, project.arguments.files
     size = plan["vocab_size"]
     words = ["tokenizer", "train", *files, "--vocab-size", size, "--out", folder.tokenizer]
-    wanted = {"text": text, **project.reading, "vocab_size": size}
+    wanted = {"text": text, **project.arguments.reading, "vocab_size": size}
     folder.is_fresh = False
     with folder.keeping(folder.tokenizer, wanted) as is_kept:
         title = "2  A vocabulary: the most frequent pairs, merged again and again"
@@ -214,10 +214,11 @@ def _name_of(source: str) -> str:
 
 def _fingerprint(sources: Sequence[Source]) -> str:
     """Changes when a file does: of names, sizes and times."""
+    from groundup.data.prepare.sources import stamp
+
     if STDIN in sources:
         raise ConfigError("the text is read more than once: save standard input to a file first")
     found = hashlib.sha256()
     for source in sources:
-        status = Path(source).stat()
-        found.update(f"{source}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        found.update(f"{source}\0{stamp(source)}\0".encode())
     return found.hexdigest()

@@ -37,17 +37,12 @@ class Project:
     """What the samples continue; beginnings of documents if empty."""
 
     @property
-    def reading(self) -> dict[str, str]:
-        flags = self.arguments
-        return {"field": flags.field, "column": flags.column, "errors": flags.errors}
-
-    @property
     def reading_words(self) -> list[str]:
         """The flags that say how text is read, where they are not the usual ones."""
         usual = ReadingFlags()
         return [
             word
-            for name, value in self.reading.items()
+            for name, value in self.arguments.reading.items()
             if value != getattr(usual, name)
             for word in (f"--{name}", value)
         ]
@@ -61,7 +56,7 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     from groundup.files import write_text_atomic
 
     arguments, folder = project.arguments, project.folder
-    survey = survey_text(sources, **project.reading)  # type: ignore[arg-type]
+    survey = survey_text(sources, **arguments.reading)
     if survey.num_bytes < _FEW_BYTES:
         print(f"a model needs more text than {survey.num_bytes:,} bytes to learn anything general")
     recipe, machine = _choose(project, survey)
@@ -175,6 +170,7 @@ def _describe(survey: "Survey") -> str:
     if survey.languages:
         shown = [f"{name} {fraction:.0%}" for name, fraction in survey.languages]
         text += f"; {', '.join(shown)}"
-    if survey.num_repeated:
-        text += f"; {survey.num_repeated:,} repeated (groundup data clean drops them)"
+    if survey.num_repeated or survey.num_alike:
+        text += f"; {survey.num_repeated:,} repeated and {survey.num_alike:,} nearly so"
+        text += " (groundup data clean drops them)"
     return text

@@ -71,10 +71,14 @@ def run(arguments: Arguments) -> None:
 
 def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
     from groundup.config import load_settings
+    from groundup.runs.folder import RunFolder
     from groundup.serving.settings import ServerSettings, read_tokens
 
+    samples = RunFolder(folder).read_config().samples
     values = {
         "model_name": folder.name,
+        # Those that nobody chose say nothing about the model.
+        "prompts": samples.prompts if samples.every_steps else (),
         "host": arguments.host,
         "port": arguments.port,
         "max_rows": arguments.max_rows,

@@ -37,3 +37,5 @@ def run(arguments: Arguments) -> None:
         shown = ", ".join(f"{text} ({id})" for text, id in names[:5])
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         print(f"name its special tokens when you load it: {shown}{more}")
+    if arguments.to in ("tiktoken", "gpt2") and definition.chat_template is not None:
+        print("the chat template is left out: this format has no place for one")

@@ -1,6 +1,6 @@
 """Files to shards to batches: reading corpora, writing the built-in one, fetching public ones.
 
-`get_batch` is found on first use, so that what only handles text costs no torch import.
+Its names are found on first use, so that what only handles text costs no torch import.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,10 @@ from groundup.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from groundup.data.batches.loader import get_batch
+    from groundup.data.shards import open_shards
 
-__all__ = ["get_batch"]
+__all__ = ["get_batch", "open_shards"]
 
-__getattr__, __dir__ = lazy_exports(__name__, {"batches.loader": "get_batch"})
+__getattr__, __dir__ = lazy_exports(
+    __name__, {"batches.loader": "get_batch", "shards": "open_shards"}
+)

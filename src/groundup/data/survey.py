@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from groundup.data.shards.index import hash_each
+from groundup.data.clean import DuplicateCounter
 from groundup.errors import DataError
 from groundup.text_files import expand_inputs, read_document_batches
 from groundup.text_files.documents import Errors
@@ -49,7 +49,9 @@ class Survey:
     document_bytes: int
     """The median of the documents."""
     num_repeated: int
-    """Documents that are equal to an earlier one, of those that were read."""
+    """Documents that are the same as an earlier one, of those that were read."""
+    num_alike: int
+    """Documents that are nearly the same, as `groundup data clean` finds them."""
     languages: tuple[tuple[str, float], ...]
     """Languages in Latin letters and other scripts with their fractions, the largest first."""
     prompts: tuple[str, ...]
@@ -64,11 +66,12 @@ def survey_text(
     field: str = "text",
     column: str = "text",
     errors: Errors = "strict",
+    encoding: str | None = None,
 ) -> Survey:
     """Read the beginning of a text, 64 MB at most, and describe it.
 
     inputs: files, folders and globs.
-    field, column, errors: how documents are read, see `read_document_batches`.
+    field, column, errors, encoding: how documents are read, see `read_document_batches`.
     """
     sources = expand_inputs(inputs)
     seen = _Seen()
@@ -77,6 +80,7 @@ def survey_text(
         field=field,
         column=column,
         errors=errors,
+        encoding=encoding,
         batch_bytes=_BATCH_BYTES,
         progress=seen.advance,
     )
@@ -97,7 +101,7 @@ class _Seen:
     read: int = 0
     total: int | None = None
     sizes: list[int] = field(default_factory=list)
-    hashes: set[int] = field(default_factory=set)
+    duplicates: DuplicateCounter = field(default_factory=DuplicateCounter)
     scripts: Counter[str] = field(default_factory=Counter)
     words: Counter[str] = field(default_factory=Counter)
     openings: list[str] = field(default_factory=list)
@@ -109,7 +113,7 @@ class _Seen:
         sizes = (bounds[:, 1] - bounds[:, 0]).tolist()
         self.sizes += sizes
         self.num_bytes += sum(sizes)
-        self.hashes.update(hash_each(data, bounds).tolist())
+        self.duplicates.add(data, bounds)
         begins = set(bounds[:, 0].tolist())
         for begin in _spread(bounds):
             text = str(data[begin : begin + _EXCERPT_BYTES], "utf-8", "ignore")
@@ -129,7 +133,8 @@ class _Seen:
             num_documents=round(len(self.sizes) * factor),
             num_bytes=round(self.num_bytes * factor),
             document_bytes=int(np.median(self.sizes)),
-            num_repeated=len(self.sizes) - len(self.hashes),
+            num_repeated=self.duplicates.num_same,
+            num_alike=self.duplicates.num_alike,
             languages=tuple(self._languages()),
             prompts=tuple(prompts),
             is_whole=is_whole,

@@ -12,7 +12,15 @@ from groundup.config import load_settings
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
-from groundup.nn import Embedding, InputMix, KVCache, Linear, RMSNorm, TransformerBlock
+from groundup.nn import (
+    Embedding,
+    InputMix,
+    KVCache,
+    Linear,
+    MultiHeadSelfAttention,
+    RMSNorm,
+    TransformerBlock,
+)
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 
@@ -145,6 +153,29 @@ class TransformerLM(nn.Module):
             x = block(x, token_positions, None if cache is None else cache.layer(index), **masked)
         normalized: Tensor = self.final_norm(x)
         return normalized
+
+    @torch.no_grad()
+    def attention_weights(
+        self, ids: Int[Tensor, "... seq"]
+    ) -> Float[Tensor, "num_layers ... num_heads seq seq"]:
+        """How much each token attends to each of those before it and itself, to look at.
+
+        In each layer and head a row of it sums to 1; the model's forward never holds them.
+        """
+        seen: list[Tensor] = []
+        layers = [one for one in self.modules() if isinstance(one, MultiHeadSelfAttention)]
+        hooks = [
+            layer.register_forward_pre_hook(
+                lambda layer, inputs: seen.append(layer.weights(inputs[0]))
+            )
+            for layer in layers
+        ]
+        try:
+            self.hidden(ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack(seen)
 
     def block_input(
         self, index: int, x: Float[Tensor, "... d_model"], first: Float[Tensor, "... d_model"]

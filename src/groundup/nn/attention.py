@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fused
-from groundup.nn.functional import fused_attention, scaled_dot_product_attention
+from groundup.nn.functional import fused_attention, scaled_dot_product_attention, softmax
 from groundup.nn.kv_cache import LayerCache
 from groundup.nn.limits import Kernels, is_packed_attention, is_packed_norm
 from groundup.nn.linear import Linear, packed_linear
@@ -114,6 +116,28 @@ class MultiHeadSelfAttention(nn.Module):
             projected = torch.split(packed, sizes, dim=-1)
         else:
             projected = tuple(projection(x) for projection in projections)
+        query, key, value = self._heads(projected, token_positions)
+        mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
+        if cache is not None and token_positions is not None:
+            cache.write(key, value, token_positions)
+            key, value = cache.keys, cache.values
+            mask = cache.visible(token_positions)
+        mixed = self._attend(query, key, value, mask)
+        return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
+
+    def weights(self, x: Float[Tensor, "... seq d_model"]) -> Float[Tensor, "... heads seq seq"]:
+        """softmax(QKᵀ/√d_head): how much each query of x attends to each key, causal."""
+        projected = (self.query(x), self.key(x), self.value(x))
+        query, key, _ = self._heads(projected, None)
+        key = key.repeat_interleave(self.num_heads // self.num_kv_heads, dim=-3)
+        scores = query @ key.mT / math.sqrt(self.d_head)
+        is_seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).tril()
+        return softmax(scores.masked_fill(~is_seen, -torch.inf), dim=-1)
+
+    def _heads(
+        self, projected: Sequence[Tensor], token_positions: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by heads, the first two normalized and rotated."""
         query, key, value = (
             rearrange(part, "... seq (heads d_head) -> ... heads seq d_head", d_head=self.d_head)
             for part in projected
@@ -124,13 +148,7 @@ class MultiHeadSelfAttention(nn.Module):
             # One row of positions serves all heads.
             positions = None if token_positions is None else token_positions.unsqueeze(-2)
             query, key = self.rope(query, positions), self.rope(key, positions)
-        mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
-        if cache is not None and token_positions is not None:
-            cache.write(key, value, token_positions)
-            key, value = cache.keys, cache.values
-            mask = cache.visible(token_positions)
-        mixed = self._attend(query, key, value, mask)
-        return rearrange(mixed, "... heads seq d_head -> ... seq (heads d_head)")
+        return query, key, value
 
     def _can_stay_packed(self, packed: Tensor) -> bool:
         if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
-from groundup.serving.protocol import ChatLogprobs, ChatToken, ChatTokenEntry, Logprobs
+from groundup.serving.chat_protocol import ChatLogprobs, ChatToken, ChatTokenEntry
+from groundup.serving.protocol import Logprobs
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken

@@ -18,12 +18,8 @@ from groundup.generation.request import GenerationRequest, GenerationSettings
 from groundup.runtime import count_of
 from groundup.serving.api_errors import ApiError, excerpt
 from groundup.serving.bodies import MAX_ELEMENTS
-from groundup.serving.protocol import (
-    DEFAULT_MAX_TOKENS,
-    ChatRequest,
-    CompletionRequest,
-    GenerationBody,
-)
+from groundup.serving.chat_protocol import ChatRequest
+from groundup.serving.protocol import DEFAULT_MAX_TOKENS, CompletionRequest, GenerationBody
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel

@@ -22,9 +22,10 @@ from starlette.types import Receive, Scope, Send
 
 from groundup.serving.answer_forms import AnswerForm, chat_form, text_form
 from groundup.serving.api_errors import ApiError, internal_error
+from groundup.serving.chat_protocol import ChatRequest
 from groundup.serving.choices import ChoiceText, Piece, TokenSpelling, score_prompt
 from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import ChatRequest, CompletionRequest, Usage
+from groundup.serving.protocol import CompletionRequest, Usage
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel

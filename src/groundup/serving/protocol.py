@@ -1,8 +1,8 @@
-"""The wire: OpenAI's completions and chat completions as pydantic models, and what we add to them.
+"""The wire: OpenAI's completions as pydantic models, and what we add to them.
 
-Only here and in `completions` do OpenAI's names appear. Types are strict ("5" is not a number) and
-an unknown field is an error, as it is there. What depends on the model is checked by
-`completion_plan`.
+Only here, in `chat_protocol` and in `answer_forms` do OpenAI's names appear. Types are strict ("5"
+is not a number) and an unknown field is an error, as it is there. What depends on the model is
+checked by `completion_plan`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError
 from groundup.generation.request import GenerationSettings, PastContext
-from groundup.tokenizer.chat_template import Role, check_messages
 
 DEFAULT_MAX_TOKENS = 16
 OUT_OF_BOUNDS = "out_of_bounds"
@@ -194,53 +193,6 @@ class CompletionRequest(GenerationBody):
         return bool(self.echo)
 
 
-class TextPart(BaseModel):
-    """A part of a message, which may come in several."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(BaseModel):
-    """One turn of a conversation."""
-
-    role: Role
-    content: str | list[TextPart]
-
-
-class ChatRequest(GenerationBody):
-    """A conversation, and how to answer it."""
-
-    subject: ClassVar[str] = "conversation"
-    subject_field: ClassVar[str] = "messages"
-
-    messages: list[ChatMessage] = Field(min_length=1, description="The turns so far.")
-    max_tokens: int | None = Field(None, ge=0, description="The older name of the next.")
-    max_completion_tokens: int | None = Field(
-        None, ge=0, description="Generate at most this many; the context's end comes first."
-    )
-    logprobs: bool | None = Field(None, description="Tell the log-probability of each token.")
-    top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="And those of so many likeliest ones."
-    )
-
-    @field_validator("messages", mode="before")
-    @classmethod
-    def _check_messages(cls, value: Any) -> Any:
-        try:
-            return check_messages(value, "the request")
-        except DataError as error:
-            raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
-
-    @property
-    def num_alternatives(self) -> int:
-        return (self.top_logprobs or 0) if self.logprobs else -1
-
-    def settings(self, default_max_tokens: int) -> GenerationSettings:
-        chosen = self.max_completion_tokens
-        return super().settings(default_max_tokens if chosen is None else chosen)
-
-
 class Logprobs(BaseModel):
     """One entry a token: its text, its log-probability, the likeliest and itself, its offset.
 
@@ -284,57 +236,6 @@ class Completion(BaseModel):
     seed: int | None = Field(None, description="Ours: gives the same texts again.")
 
 
-class ChatToken(BaseModel):
-    """A token, its log-probability and its bytes; the id is ours."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-    id: int
-
-
-class ChatTokenEntry(ChatToken):
-    """And the likeliest that could have come."""
-
-    top_logprobs: list[ChatToken] = []
-
-
-class ChatLogprobs(BaseModel):
-    """One entry a token."""
-
-    content: list[ChatTokenEntry] = []
-    refusal: None = None
-
-
-class ChatAnswer(BaseModel):
-    """What the assistant says."""
-
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(BaseModel):
-    """One answer."""
-
-    index: int
-    message: ChatAnswer
-    logprobs: ChatLogprobs | None = None
-    finish_reason: Literal["stop", "length"] | None
-
-
-class ChatCompletion(BaseModel):
-    """The answer; in a stream each piece of it is a `chat.completion.chunk` with a `delta`."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage | None = None
-    seed: int | None = Field(None, description="Ours: gives the same answers again.")
-
-
 class ModelCard(BaseModel):
     """What is served."""
 
@@ -347,6 +248,7 @@ class ModelCard(BaseModel):
     step: int | None
     max_new_tokens: int
     has_chat_template: bool
+    prompts: list[str] = Field([], description="Beginnings that the run was sampled with.")
 
 
 class ModelList(BaseModel):

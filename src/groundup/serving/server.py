@@ -19,13 +19,12 @@ from fastapi.staticfiles import StaticFiles
 from groundup.errors import GroundupError
 from groundup.serving.api_errors import ApiError, answers, excerpt, register_error_handlers
 from groundup.serving.bodies import JsonRoute
+from groundup.serving.chat_protocol import ChatCompletion, ChatRequest
 from groundup.serving.completions import Completions
 from groundup.serving.dashboard import router_for_runs
 from groundup.serving.guards import Guards
 from groundup.serving.metrics_page import CONTENT_TYPE, Metrics
 from groundup.serving.protocol import (
-    ChatCompletion,
-    ChatRequest,
     Completion,
     CompletionRequest,
     Health,
@@ -97,6 +96,7 @@ def _add_model_routes(
         step=language_model.step,
         max_new_tokens=settings.max_new_tokens,
         has_chat_template=language_model.tokenizer.chat_template is not None,
+        prompts=list(settings.prompts),
     )
 
     @app.get("/v1/models")

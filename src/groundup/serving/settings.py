@@ -19,6 +19,8 @@ class ServerSettings(Settings):
     """The limits hold for a request or for the server as a whole; times are in seconds."""
 
     model_name: str = "model"
+    # Beginnings to offer on the page.
+    prompts: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = pydantic.Field(8000, ge=0, le=65535)
     runs_folder: Path = Path("runs")

@@ -13,6 +13,7 @@ from typing import IO, Any, cast
 from groundup.errors import DataError, GroundupError, MissingExtraError
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
+_OF_THE_EXTRA = ("http", "hf")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -80,10 +81,10 @@ def explained_remote_errors(address: str, kind: type[DataError] = DataError) -> 
     except FileNotFoundError as error:
         raise kind(f"{address} does not exist; check the name") from error
     except ImportError as error:
-        # fsspec's own words name the package.
-        protocol = _ADDRESS.match(address)
-        what = f"reading {protocol[0] if protocol else address}… ({error})"
-        raise MissingExtraError(what, "remote") from error
+        if error.name == "fsspec" or address.startswith(_OF_THE_EXTRA):
+            raise MissingExtraError(f"reading {address}", "remote") from error
+        # fsspec's own words name the package for a kind of storage.
+        raise kind(f"{address} cannot be read: {error}") from error
     except Exception as error:
         raise kind(f"{address} cannot be read: {error or type(error).__name__}") from error
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from groundup.data.batches.order import fixed_windows, whole_walk
-from groundup.data.batches.windows import WindowReader
+from groundup.data.batches.windows import IdArray, WindowReader
 from groundup.data.shards import Shards
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
@@ -61,7 +61,7 @@ class Evaluator:
 
     def __init__(
         self,
-        shards: Shards,
+        shards: Shards | IdArray,
         tokenizer: Tokenizer,
         context_length: int,
         num_windows: int | None = 256,

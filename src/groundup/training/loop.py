@@ -17,7 +17,9 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
+from groundup.data.batches.windows import Ids
 from groundup.errors import ConfigError, GroundupError
+from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
@@ -26,6 +28,7 @@ from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
 from groundup.training.execution import autocast, resolve, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
+from groundup.training.own_parts import Loss, OwnParts
 from groundup.training.saving import Saver
 from groundup.training.setup import OpenRun, RunData, open_run
 from groundup.training.signals import StopRequest
@@ -70,6 +73,10 @@ class TrainSummary:
 def train(
     config: RunConfig,
     *,
+    model: TransformerLM | None = None,
+    dataset: Ids | None = None,
+    validation: Ids | None = None,
+    loss: Loss | None = None,
     resume: bool = False,
     allow_changes: bool = False,
     write_sample: WriteSample | None = None,
@@ -81,6 +88,11 @@ def train(
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
     config: all settings; a run without a name gets one from the time.
+    model: learns instead of a new one of the settings; its layers may be swapped.
+    dataset, validation: ids to learn from and to validate with instead of the shards: an array, a
+        memory map, or what `open_shards` returns.
+    loss: given the model, inputs and targets, the mean loss to learn by. Validation losses are
+        cross-entropies all the same. A resume needs the same model, dataset and loss again.
     allow_changes: accept settings that differ from those the run began with, an error otherwise.
     write_sample: given the model, the run's tokenizer and a prompt, returns a continuation.
     progress: is told (steps done, all steps) after every step.
@@ -91,8 +103,11 @@ def train(
     if config.name is None:
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         config = config.model_copy(update={"name": now})
-    config = resolve(config)
+    own = OwnParts(model, dataset, validation, loss)
+    config = resolve(own.check(config))
     folder = RunFolder(config.run_folder)
+    if budget is not None and not own.is_empty:
+        raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
     if budget is not None and resume:
         raise ConfigError(
             f"the run in {folder.path} has begun with its number of steps, so that a time "
@@ -115,11 +130,12 @@ def train(
             allow_changes=allow_changes,
             choose_length=choose_length,
             is_timed=budget is not None,
+            own=own,
         )
         record.takes_errors = True
         for tracker in run.trackers:
             stack.callback(tracker.close)
-        training = _Training(run, write_sample, progress)
+        training = _Training(run, write_sample, progress, loss)
         record.outcome = training.outcome
         return training.run(stop_after)
 
@@ -128,7 +144,11 @@ class _Training:
     """The loop over one run."""
 
     def __init__(
-        self, run: OpenRun, write_sample: WriteSample | None, progress: Progress | None
+        self,
+        run: OpenRun,
+        write_sample: WriteSample | None,
+        progress: Progress | None,
+        loss: Loss | None,
     ) -> None:
         self._run = run
         self._config = config = run.config
@@ -146,7 +166,7 @@ class _Training:
         self._saver = Saver(run.checkpoints, self._metrics, settings, run.resumed_step)
         self._stop = StopRequest()
         self._ending: State = "failed"
-        self._step = choose_step(config, run.state.model, run.state.optimizer)
+        self._step = choose_step(config, run.state.model, run.state.optimizer, loss)
 
     def run(self, stop_after: int | None) -> TrainSummary:
         """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""

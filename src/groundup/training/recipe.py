@@ -46,7 +46,8 @@ _MAX_EPOCHS = 10
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
 _VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-# Fewer steps than these leave no time for what small initial values win in the end.
+# Fewer steps than these, of text read once, leave no time for what small initial values and tying
+# win: 0.02 on 1.3 MB of articles, two epochs in 440 steps.
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 
@@ -100,7 +101,7 @@ def choose_recipe(
     if max_steps is not None:
         num_steps = min(num_steps, max_steps)
     epochs = num_steps * batch_size * context / tokens
-    is_short = num_steps < _FEW_STEPS
+    is_short = num_steps < _FEW_STEPS and epochs < 1
     values = {
         "num_steps": num_steps,
         "batch_size": batch_size,
@@ -155,7 +156,7 @@ def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
         "model.zero_outputs": True,
         "optimizer.name": "muon",
         "optimizer.learning_rate": float(f"{learning_rate:.1e}"),
-        "optimizer.weight_decay": round(min(1.0, max(0.1, 0.25 * epochs)), 1),
+        "optimizer.weight_decay": round(min(1.0, max(0.1, 0.3 * epochs)), 1),
         "schedule.name": "linear",
         "schedule.min_learning_rate_ratio": 0.0,
     }

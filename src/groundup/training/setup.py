@@ -13,6 +13,7 @@ from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
 from groundup.data.batches.mixing import MixedOrder, join_shards
 from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
+from groundup.data.batches.windows import IdArray
 from groundup.data.chats.packing import PackedRows, ShuffledRows
 from groundup.data.shards import (
     DataIds,
@@ -57,6 +58,7 @@ from groundup.training.execution import (
     planned_memory,
 )
 from groundup.training.metrics import base_record, learning_rate_of
+from groundup.training.own_parts import NO_PARTS, OwnParts
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
 from groundup.training.tasks import TaskEvaluator, build_tasks
@@ -76,8 +78,8 @@ class RunData:
     """What a run reads: checked shards, or conversations in rows, and their tokenizer."""
 
     tokenizer: Tokenizer
-    train: Shards | PackedRows
-    validation: Shards | PackedRows | None
+    train: Shards | IdArray | PackedRows
+    validation: Shards | IdArray | PackedRows | None
     ids: DataIds
 
     @property
@@ -111,12 +113,14 @@ def open_run(
     allow_changes: bool,
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
     is_timed: bool = False,
+    own: OwnParts = NO_PARTS,
 ) -> OpenRun:
     """Check everything that can be checked before the first step, and build the parts.
 
     The folder must have been claimed. Nothing in it changes before all checks have passed.
     `choose_length` gives a new run its number of steps once its data are known; where it has timed
-    them (`is_timed`), the plan guesses no time.
+    them (`is_timed`), the plan guesses no time. `own` parts take the place of what the settings
+    say.
     """
     # It takes a moment on a CPU, which must not come after the steps of a run were timed.
     peak = find_peak(config)
@@ -132,7 +136,7 @@ def open_run(
     tokenizer = Tokenizer.load(folder.tokenizer_file if resume else config.data.tokenizer)
     if config.tuning.chats and not resume:
         tokenizer = with_template(tokenizer, config.tuning.template)
-    data = open_data(config, tokenizer)
+    data = open_data(config, tokenizer, own)
     if choose_length is not None:
         config = choose_length(config, data)
     environment = describe_environment(config, data.ids, data.end_id, peak)
@@ -144,7 +148,7 @@ def open_run(
     checkpoint = None
     if resume and checkpoints.steps():
         checkpoint = checkpoints.newest()
-        check_shapes(weight_shapes(config.model), checkpoint.model_shapes())
+        check_shapes(_shapes_of(config, own), checkpoint.model_shapes())
         if not allow_changes:
             check_saved(folder.config_file, config, checkpoint)
     start = None
@@ -155,7 +159,7 @@ def open_run(
             environment |= start.special_ids()
     loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
     tasks = build_tasks(config, tokenizer, data.end_id)
-    state = build_state(config, tokenizer, start)
+    state = build_state(config, tokenizer, start, own.model)
     if checkpoint is not None:
         state.restore(checkpoint)
         if evaluator is None:
@@ -184,8 +188,14 @@ def open_run(
     )
 
 
-def open_data(config: RunConfig, tokenizer: Tokenizer) -> RunData:
-    """Open the shards, checked against their index, the tokenizer and the model's vocabulary."""
+def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS) -> RunData:
+    """Open the shards, checked against their index, the tokenizer and the model's vocabulary.
+
+    config, tokenizer: of the run.
+    own: a dataset that takes the place of the shards, if it has one.
+    """
+    if own.dataset is not None:
+        return RunData(tokenizer, *own.data(config, tokenizer))
     if config.tuning.chats:
         return RunData(tokenizer, *open_conversations(config, tokenizer))
     folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
@@ -219,18 +229,23 @@ def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
 
 
 def build_state(
-    config: RunConfig, tokenizer: Tokenizer | None = None, start: Start | None = None
+    config: RunConfig,
+    tokenizer: Tokenizer | None = None,
+    start: Start | None = None,
+    model: TransformerLM | None = None,
 ) -> TrainingState:
     """A model with its first weights, on the run's device, and its optimizer.
 
     config: of the run.
     tokenizer: whose special tokens learn beside adapters.
     start: where the first weights come from, if not from the seed.
+    model: learns instead of a new one.
     """
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
-    model = TransformerLM.from_config(config.model, device="cpu")
+    if model is None:
+        model = TransformerLM.from_config(config.model, device="cpu")
     if start is not None:
         start.load_into(model)
     if config.tuning.lora_rank is not None:
@@ -247,7 +262,14 @@ def build_state(
     return TrainingState(model, optimizer, config.tokens_per_step)
 
 
-def build_loader(config: RunConfig, rows: Shards | PackedRows) -> BatchLoader:
+def _shapes_of(config: RunConfig, own: OwnParts) -> dict[str, tuple[int, ...]]:
+    """What a checkpoint of the run has to hold."""
+    if own.model is None:
+        return weight_shapes(config.model)
+    return {name: tuple(value.shape) for name, value in own.model.state_dict().items()}
+
+
+def build_loader(config: RunConfig, rows: Shards | IdArray | PackedRows) -> BatchLoader:
     """The batches of every step, in the order that the settings ask for."""
     order: SampleOrder
     if isinstance(rows, PackedRows):

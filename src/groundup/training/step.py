@@ -22,6 +22,7 @@ from groundup.optim.build import set_learning_rates
 from groundup.optim.clipping import clip_scale, gradient_norm
 from groundup.runs.config import RunConfig
 from groundup.training.execution import autocast as run_autocast
+from groundup.training.own_parts import Loss
 
 # Steps before one is recorded: everything is compiled and warm by then.
 _PLAIN_STEPS = 3
@@ -63,16 +64,17 @@ class QueuedStep:
 
 
 def choose_step(
-    config: RunConfig, model: TransformerLM, optimizer: Optimizer
+    config: RunConfig, model: TransformerLM, optimizer: Optimizer, loss: Loss | None = None
 ) -> Callable[[Batch], QueuedStep]:
     """The step of a run, which sets the learning rates of its batch's step first.
 
-    It is recorded where the settings and the device allow it.
+    It is recorded where the settings and the device allow it. With a `loss` that one is learned by.
     """
     options: dict[str, Any] = {
         "clip_norm": config.clip_norm,
         "z_loss": config.z_loss,
         "autocast": functools.partial(run_autocast, config),
+        "loss": loss,
     }
     # SGD's learning rate depends on a count that the host keeps, and conversations have as many
     # targets as there are answers: a recorded step has one shape.
@@ -101,14 +103,15 @@ def train_step(
     clip_norm: float | None = None,
     z_loss: float = 0.0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    loss: Loss | None = None,
 ) -> QueuedStep:
     """Learn from one batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g).
 
     `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss; the forward
-    pass runs within `autocast()`.
+    pass runs within `autocast()`. `loss` takes the place of the cross-entropy.
     """
     result = compute_step(
-        model, optimizer, batch, clip_norm=clip_norm, z_loss=z_loss, autocast=autocast
+        model, optimizer, batch, clip_norm=clip_norm, z_loss=z_loss, autocast=autocast, loss=loss
     )
     return _queue_result(batch.step + 1, result)
 
@@ -121,6 +124,7 @@ def compute_step(
     clip_norm: float | None,
     z_loss: float,
     autocast: Callable[[], AbstractContextManager[Any]],
+    loss: Loss | None = None,
 ) -> Tensor:
     """The work of a step on the device; its loss, gradient norm and whether it was skipped.
 
@@ -129,20 +133,25 @@ def compute_step(
     clip_norm: the greatest gradient norm; None never clips.
     z_loss: the weight of the squared logsumexp in the loss.
     autocast: what the forward passes run within.
+    loss: the mean loss of a model, inputs and targets; the cross-entropy if None.
     """
     num_tokens = count_targets(batch)
-    loss = torch.zeros((), device=batch.targets.device)
+    total = torch.zeros((), device=batch.targets.device)
     for micro_batch in batch.micro_batches():
+        inputs, targets = micro_batch.inputs, micro_batch.targets
         with autocast():
-            part = summed_loss(model, micro_batch, z_loss) / num_tokens
+            if loss is None:
+                part = summed_loss(model, micro_batch, z_loss) / num_tokens
+            else:
+                part = loss(model, inputs, targets) * (targets.numel() / batch.targets.numel())
         part.backward()  # type: ignore[no-untyped-call]
-        loss += part.detach()
+        total += part.detach()
     norm = gradient_norm(model.parameters())
-    is_bad = ~(torch.isfinite(loss) & torch.isfinite(norm))
+    is_bad = ~(torch.isfinite(total) & torch.isfinite(norm))
     scale = None if clip_norm is None else clip_scale(norm, clip_norm)
     optimizer.step(gradient_scale=scale, skip=is_bad)
     optimizer.zero_grad(set_to_none=True)
-    return torch.stack([loss, norm, is_bad.float()])
+    return torch.stack([total, norm, is_bad.float()])
 
 
 def summed_loss(model: TransformerLM, batch: Batch, z_loss: float = 0.0) -> Tensor:

@@ -71,10 +71,13 @@ def build_tasks(
     """The tasks that a run's settings name; None where they name none.
 
     config: of the run.
-    tokenizer, begin_id: see `TaskEvaluator`.
+    tokenizer: see `TaskEvaluator`.
+    begin_id: what ends documents of the data, if that is known; else <|endoftext|>.
     """
     if not config.evaluation.tasks:
         return None
+    if begin_id is None:
+        begin_id = tokenizer.special_tokens.get(END_OF_TEXT)
     context_length = config.model.context_length
     num_sequences = config.evaluation.batch_size or config.sequences_in_memory
     return TaskEvaluator(
@@ -131,6 +134,19 @@ class TaskEvaluator:
         autocast: what the forward passes run within.
         progress: told how many texts are done, and of how many.
         """
+        found = self.likelihoods(model, autocast, progress)
+        return [_score(*parts) for parts in zip(self._tasks, found, self._num_cut, strict=True)]
+
+    def likelihoods(
+        self,
+        model: TransformerLM,
+        autocast: Autocast = nullcontext,
+        progress: Progress | None = None,
+    ) -> list[list[Numbers]]:
+        """Of each task, of each question, the sum of log-probabilities of every choice.
+
+        model, autocast, progress: as for a call.
+        """
         found = log_likelihoods(
             model,
             self._rows,
@@ -140,10 +156,7 @@ class TaskEvaluator:
         )
         likelihoods = np.zeros(len(self._numbers))
         np.add.at(likelihoods, self._owners, found)
-        return [
-            _score(task, [likelihoods[numbers] for numbers in texts], num_cut)
-            for task, texts, num_cut in zip(self._tasks, self._texts, self._num_cut, strict=True)
-        ]
+        return [[likelihoods[numbers] for numbers in texts] for texts in self._texts]
 
     def _number(self, text: Row) -> int:
         """The number of a text among those to be computed."""

@@ -13,7 +13,37 @@ from groundup.data.batches.order import check_window
 from groundup.data.shards.reading import Shards
 from groundup.errors import DataError
 
-Ids = Shards | npt.NDArray[Any]
+
+class IdArray:
+    """Ids in memory, or in a mapped file of the caller's, read as those of shards are."""
+
+    def __init__(self, ids: npt.ArrayLike) -> None:
+        # As a plain array: the memmap subclass would look after every slice of itself.
+        self._ids = np.asarray(ids)
+        if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
+            raise DataError(
+                f"ids must be a one-dimensional array of integers, not "
+                f"{self._ids.ndim}-dimensional {self._ids.dtype}; give an array, a memory-mapped "
+                f"file or what open_shards returns"
+            )
+
+    @property
+    def num_ids(self) -> int:
+        return len(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
+        """The ids from `begin` up to `end`."""
+        return self._ids[begin:end]
+
+    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
+        """The rows ids[start : start + length]."""
+        return sliding_window_view(self._ids, length)[starts]
+
+
+Ids = Shards | IdArray | npt.NDArray[Any]
 
 
 class WindowReader:
@@ -23,7 +53,7 @@ class WindowReader:
     """Inputs and targets."""
 
     def __init__(self, ids: Ids, context_length: int) -> None:
-        self._ids = ids if isinstance(ids, Shards) else _Array(ids)
+        self._ids = ids if isinstance(ids, Shards | IdArray) else IdArray(ids)
         self.num_ids = len(self._ids)
         check_window(self.num_ids, context_length)
         self.length = context_length + 1
@@ -49,23 +79,3 @@ class WindowReader:
         windows = self.read(starts)
         target[0] = windows[:, :-1]
         target[1] = windows[:, 1:]
-
-
-class _Array:
-    """Ids in memory, or in a mapped file of the caller's, read as those of shards are."""
-
-    def __init__(self, ids: npt.ArrayLike) -> None:
-        # As a plain array: the memmap subclass would look after every slice of itself.
-        self._ids = np.asarray(ids)
-        if self._ids.ndim != 1 or self._ids.dtype.kind not in "iu":
-            raise DataError(
-                f"ids must be a one-dimensional array of integers, not "
-                f"{self._ids.ndim}-dimensional {self._ids.dtype}; give an array, a memory-mapped "
-                f"file or what open_shards returns"
-            )
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def read_windows(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[Any]:
-        return sliding_window_view(self._ids, length)[starts]

@@ -35,6 +35,7 @@ from groundup.text_files import DocumentBatch, OnError, Source, expand_inputs, r
 from groundup.text_files.documents import Errors
 
 _GROUP_BYTES = 4 << 20
+_MOST_BATCHES = 4096
 _DEPTH = 2
 _MOST_EXAMPLES = 3
 _MATCH = np.dtype([("number", np.int64), ("is_same", np.int64), ("similarity", np.float64)])
@@ -163,7 +164,7 @@ def _group(batches: Iterator[tuple[Source, DocumentBatch]]) -> Iterator[_Group]:
     for source, batch in batches:
         waiting.append((source, batch))
         num_bytes += len(batch.data)
-        if num_bytes >= _GROUP_BYTES:
+        if num_bytes >= _GROUP_BYTES or len(waiting) >= _MOST_BATCHES:
             yield _join(waiting)
             waiting, num_bytes = [], 0
     if waiting:
@@ -179,6 +180,27 @@ def _join(batches: list[tuple[Source, DocumentBatch]]) -> _Group:
     bounds = [batch.bounds + at for (_, batch), at in zip(batches, begins, strict=False)]
     sources = [(row, source) for row, (source, _) in zip(rows, batches, strict=False)]
     return _Group(b"".join(batch.data for _, batch in batches), np.concatenate(bounds), sources)
+
+
+class DuplicateCounter:
+    """Counts documents that are the same as an earlier one, or nearly, and keeps nothing else."""
+
+    def __init__(self) -> None:
+        settings = CleanSettings()
+        self._index = DuplicateIndex(settings.num_bands, settings.near_duplicates)
+        self._num_documents = 0
+        self.num_same = self.num_alike = 0
+
+    def add(self, data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> None:
+        """The documents of a buffer, after all that came before."""
+        none = np.empty((0, 2), np.int64)
+        measured = measure_documents(data, bounds.data, none.data, NUM_SHINGLE_WORDS, num_cores())
+        numbers = np.arange(len(bounds)) + self._num_documents
+        matches = np.frombuffer(memoryview(self._index.add(measured, numbers.data)), _MATCH)
+        found = matches[matches["number"] >= 0]
+        self._num_documents += len(bounds)
+        self.num_same += int((found["is_same"] == 1).sum())
+        self.num_alike += int((found["is_same"] == 0).sum())
 
 
 class _Cleaning:

@@ -2,15 +2,26 @@
 
 import contextlib
 import gzip
+import json
 import lzma
+import re
 from collections.abc import Iterator
-from json.encoder import encode_basestring
 from pathlib import Path
 from typing import IO, cast
 
 from groundup.errors import ConfigError, MissingExtraError
 from groundup.files import atomic_path
 from groundup.text_files.inputs import Compression, classify
+
+# The backslash first: the others bring some of their own.
+_ESCAPES = (
+    (b"\\", b"\\\\"),
+    (b'"', b'\\"'),
+    (b"\n", b"\\n"),
+    (b"\r", b"\\r"),
+    (b"\t", b"\\t"),
+)
+_CONTROLS = bytes(range(32))
 
 
 def check_output(out: Path) -> Compression | None:
@@ -39,12 +50,17 @@ def open_output(out: Path) -> Iterator[IO[bytes]]:
 
 
 def encode_line(text: bytes | memoryview, field: str) -> bytes:
-    """A document as a line.
+    """A document as a line; its bytes are escaped as they are, which is faster than as a string.
 
     text: UTF-8.
     field: the name of the text in the line.
     """
-    return f"{{{encode_basestring(field)}: {encode_basestring(str(text, 'utf-8'))}}}\n".encode()
+    data = bytes(text)
+    for character, escape in _ESCAPES:
+        data = data.replace(character, escape)
+    if len(data.translate(None, _CONTROLS)) < len(data):
+        data = re.sub(rb"[\x00-\x1f]", lambda found: b"\\u%04x" % ord(found[0]), data)
+    return b'{%s: "%s"}\n' % (json.dumps(field, ensure_ascii=False).encode(), data)
 
 
 def _packed(file: IO[bytes], compression: Compression) -> IO[bytes]:

@@ -16,8 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.prepare.journal import Journal, Position, SplitState
-from groundup.data.prepare.shard_writer import ShardWriter, find_shard_files, shard_name
-from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
+from groundup.data.prepare.shard_writer import (
+    ShardWriter,
+    find_shard_files,
+    gather,
+    shard_name,
+)
+from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, SourceEnd
 from groundup.data.shards.index import (
     INDEX_NAME,
     JOURNAL_NAME,
@@ -74,6 +79,8 @@ class CorpusWriter:
         self._begin_source()
         self._is_inside_document = False
         self._is_finishing = False
+        # Then `note_sources` counts what was read, and a run that was killed begins again.
+        self._is_shuffled = self._settings.shuffle_documents is not None
         self._journal_time = time.monotonic()
         self._journal_cost = 0.0
         dtype = np.dtype(self._identity.dtype)
@@ -94,6 +101,16 @@ class CorpusWriter:
             self._write_documents(item)
         else:
             self._write_part(item)
+
+    def note_sources(self, batch: SourceBatch) -> None:
+        """Count the documents of a batch by their sources; what is written may be in any order."""
+        lengths = batch.bounds[:, 1] - batch.bounds[:, 0]
+        begin = 0
+        for row, source in batch.ends:
+            self._count(batch.hashes[begin:row], int(lengths[begin:row].sum()))
+            self._end_source(source)
+            begin = row
+        self._count(batch.hashes[begin:], int(lengths[begin:].sum()))
 
     def finish(self, token_bytes: npt.NDArray[np.int64]) -> ShardIndex:
         """Complete the last shards and write the index: from now on the folder is finished.
@@ -159,7 +176,8 @@ class CorpusWriter:
         In the midst of a document, and once shards are being completed for good, the last journal
         is the better one: an interrupt may have caught a shard between its two names.
         """
-        if self._is_inside_document or self._to_skip or self._is_finishing:
+        is_between = self._is_inside_document or self._to_skip or self._is_finishing
+        if is_between or self._is_shuffled:
             return
         started = time.monotonic()
         for writer in self._writers.values():
@@ -201,7 +219,7 @@ class CorpusWriter:
                     end, full = cut, writer
             for split, writer in self._writers.items():
                 mask = chosen[split][begin:end]
-                chunks = _gather(item.ids, item.offsets[begin : end + 1], mask)
+                chunks = gather(item.ids, item.offsets[begin : end + 1], mask)
                 num_bytes = int(item.lengths[begin:end][mask].sum())
                 writer.write(chunks, int(np.count_nonzero(mask)), num_bytes)
             while sources and sources[0][0] <= end:
@@ -236,6 +254,10 @@ class CorpusWriter:
             raise _changed(item.path)
 
     def _advance(self, hashes: npt.NDArray[np.uint64], num_bytes: int) -> None:
+        if not self._is_shuffled:
+            self._count(hashes, num_bytes)
+
+    def _count(self, hashes: npt.NDArray[np.uint64], num_bytes: int) -> None:
         self._hash.add(hashes)
         self._num_documents += len(hashes)
         self._num_bytes += num_bytes
@@ -282,16 +304,3 @@ def _changed(path: str) -> DataError:
         f"{path} has changed since part of it was encoded; put it back as it was, or start over "
         f"with --overwrite"
     )
-
-
-def _gather(
-    ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
-) -> list[npt.NDArray[Any]]:
-    """The ids of the chosen documents: views of whole runs of them where runs are long."""
-    if mask.all():
-        return [ids[offsets[0] : offsets[-1]]]
-    runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
-    begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
-    if len(runs) > 64 and len(runs) * 512 > int((ends - begins).sum()):
-        return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
-    return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]

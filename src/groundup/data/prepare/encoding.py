@@ -6,19 +6,22 @@ document goes to the validation split by its own hash, so it stays there when fi
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from groundup._native import WordCounter
+from groundup.data.counter_random import check_seed
 from groundup.data.pipeline import WriteBehind, read_ahead
+from groundup.data.prepare import shuffling
 from groundup.data.prepare.corpus_writer import CorpusWriter, EncodedDocuments
 from groundup.data.prepare.folder import claim_folder, open_journal
 from groundup.data.prepare.journal import Journal, ShardIdentity
+from groundup.data.prepare.shuffling import Mix
 from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_sources, stamp
 from groundup.data.shards.check import token_sizes
 from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
@@ -50,6 +53,8 @@ class PrepareSummary:
     outcome: Literal["written", "resumed", "up to date"]
     num_bytes: int
     seconds: float
+    mix: dict[str, tuple[int, float]] | None = None
+    """Of each text that was mixed now: its bytes, and the fraction of it that was taken."""
 
 
 def prepare(
@@ -64,6 +69,8 @@ def prepare(
     column: str = "text",
     errors: Errors = "strict",
     encoding: str | None = None,
+    shuffle_documents: int | None = None,
+    mix: Mapping[str, float] | None = None,
     on_error: OnError = "stop",
     num_threads: int | None = None,
     batch_bytes: int | None = None,
@@ -82,6 +89,11 @@ def prepare(
     field, column: where the text is in a record of JSON lines or CSV, and in a Parquet file.
     errors: what to do with text that is not UTF-8: stop, put U+FFFD, or leave the document out.
     encoding: of files that are not UTF-8.
+    shuffle_documents: the seed of a random order of all documents; without it, that of the sources.
+        The text lies once more beside the shards meanwhile, and a kill begins again.
+    mix: inputs with weights, instead of `inputs`: of each, documents are chosen at random so that
+        the bytes of text have these ratios, all of the input that there is too little of. The
+        documents are shuffled.
     on_error: "skip" leaves files that cannot be read, or no further, names them in a warning and
         notes them in the index.
     num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
@@ -95,6 +107,12 @@ def prepare(
     num_threads = num_threads or num_cores()
     check_error_handling(errors, on_error)
     check_encoding(encoding)
+    if mix and inputs:
+        raise ConfigError("name the inputs in --mix, or without weights, not both ways at once")
+    if mix and shuffle_documents is None:
+        shuffle_documents = 0
+    if shuffle_documents is not None:
+        check_seed(shuffle_documents)
     identity = _identify(
         tokenizer,
         separator,
@@ -106,20 +124,26 @@ def prepare(
             field=field,
             column=column,
             encoding=encoding,
+            shuffle_documents=shuffle_documents,
+            mix=[f"{name}={weight:g}" for name, weight in mix.items()] if mix else None,
         ),
     )
-    sources = expand_inputs(inputs, on_error)
+    mixture = Mix(mix, [expand_inputs([name], on_error) for name in mix]) if mix else None
+    texts = [expand_inputs(inputs, on_error)] if mixture is None else mixture.sources
+    sources = [source for text in texts for source in text]
     with claim_folder(Path(out)) as folder:
         opened = open_journal(folder, identity, sources, on_error=on_error, overwrite=overwrite)
         if isinstance(opened, ShardIndex):
             seconds = time.perf_counter() - started
             return PrepareSummary(folder, opened, "up to date", 0, seconds)
         batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
-        work = _Preparing(tokenizer, identity, sources, on_error, num_threads, batch_bytes)
+        work = _Preparing(tokenizer, identity, sources, on_error, num_threads, batch_bytes, mixture)
         index = work.run(folder, opened, progress)
     is_new = opened == Journal(identity=identity)
     outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
-    return PrepareSummary(folder, index, outcome, work.num_bytes, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    taken = None if mixture is None else mixture.taken
+    return PrepareSummary(folder, index, outcome, work.num_bytes, seconds, taken)
 
 
 @dataclass
@@ -132,6 +156,7 @@ class _Preparing:
     on_error: OnError
     num_threads: int
     batch_bytes: int
+    mix: Mix | None
     num_bytes: int = 0
     """How much text has been encoded."""
     cutter: WordCounter | None = None
@@ -143,6 +168,12 @@ class _Preparing:
             self.sources, self.identity.settings, self.batch_bytes, journal.position, self.on_error
         )
         writer = CorpusWriter(folder, journal)
+        seed = self.identity.settings.shuffle_documents
+        if seed is not None:
+            whole = cast(Iterator[SourceBatch], batches)
+            batches = shuffling.shuffle_documents(
+                whole, folder, seed, self.mix, writer.note_sources, self.batch_bytes, total
+            )
         behind = WriteBehind(writer.write, _DEPTH)
         try:
             with read_ahead(batches, _DEPTH) as items:

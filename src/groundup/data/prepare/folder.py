@@ -147,8 +147,14 @@ def _compare_identities(found: ShardIdentity, wanted: ShardIdentity) -> str | No
     pairs = [
         (name, getattr(found.settings, name), getattr(wanted.settings, name)) for name in names
     ]
-    differences = [f"its {name} is {old}, not {new}" for name, old, new in pairs if old != new]
+    differences = [
+        f"its {name} is {_show(old)}, not {_show(new)}" for name, old, new in pairs if old != new
+    ]
     return "; ".join(differences) or None
+
+
+def _show(value: object) -> str:
+    return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def _compare_paths(found: list[str], wanted: list[str]) -> str | None:

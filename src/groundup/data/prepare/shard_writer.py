@@ -221,5 +221,18 @@ def find_shard_files(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if _SHARD_FILE.fullmatch(name))
 
 
+def gather(
+    ids: npt.NDArray[Any], offsets: npt.NDArray[np.int64], mask: npt.NDArray[np.bool_]
+) -> list[npt.NDArray[Any]]:
+    """The ids of the chosen documents: views of whole runs of them where runs are long."""
+    if mask.all():
+        return [ids[offsets[0] : offsets[-1]]]
+    runs = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    begins, ends = offsets[runs[:, 0]], offsets[runs[:, 1]]
+    if len(runs) > 64 and len(runs) * 512 > int((ends - begins).sum()):
+        return [ids[offsets[0] : offsets[-1]][np.repeat(mask, np.diff(offsets))]]
+    return [ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
 def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")

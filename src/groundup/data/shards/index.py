@@ -101,6 +101,10 @@ class PrepareSettings(Record):
     column: str
     encoding: Annotated[str | None, pydantic.Field(exclude_if=_is_none)] = None
     """Of files that are not UTF-8."""
+    shuffle_documents: Annotated[int | None, pydantic.Field(exclude_if=_is_none)] = None
+    """The seed of the documents' order, where it is not that of the sources."""
+    mix: Annotated[list[str] | None, pydantic.Field(exclude_if=_is_none)] = None
+    """Inputs with their weights."""
 
 
 class EndToken(Record):

@@ -39,13 +39,13 @@ def read_tasks(names: Sequence[str]) -> list[Task]:
     names: as typed. A file that is called like a built-in task is named with a folder: ./agreement.
     """
     built_in: dict[str, Task] = {}
-    files: dict[Path, None] = {}
+    files: dict[Source, None] = {}
     for name in names:
         if name in BUILT_IN:
             built_in[name] = BUILT_IN[name]()
         else:
             files.update(dict.fromkeys(_task_files(name)))
-    stems = [*built_in, *(file.name.partition(".")[0] for file in files)]
+    stems = [*built_in, *(Path(str(file)).name.partition(".")[0] for file in files)]
     is_shared = [stems.count(stem) > 1 for stem in stems[len(built_in) :]]
     tasks = list(built_in.values())
     for file, stem, by_path in zip(files, stems[len(built_in) :], is_shared, strict=True):
@@ -53,26 +53,26 @@ def read_tasks(names: Sequence[str]) -> list[Task]:
     return tasks
 
 
-def _task_files(name: str) -> list[Path]:
+def _task_files(name: str) -> list[Source]:
     if name == STDIN:
         raise DataError("tasks cannot be read from standard input: name a file")
     try:
-        sources: list[Source] = expand_inputs([name])
+        files = expand_inputs([name])
     except DataError as error:
-        if Path(name).suffix or "/" in name:
+        if Path(name).exists() or Path(name).suffix or "/" in name:
             raise
         raise DataError(
             f"task {name} is neither a file nor built in: {did_you_mean(name, BUILT_IN)}"
         ) from error
-    files = [source for source in sources if isinstance(source, Path)]
-    if Path(name).is_dir():
-        files = [file for file in files if classify(file)[0] == "json_lines"]
-        if not files:
-            raise DataError(f"folder {name} has no .jsonl files; tasks are JSON lines")
-    return files
+    if len(files) == 1 and not Path(name).is_dir():
+        return files
+    lines = [file for file in files if classify(file)[0] == "json_lines"]
+    if not lines:
+        raise DataError(f"{name} has no .jsonl files; tasks are JSON lines")
+    return lines
 
 
-def _read_file(file: Path) -> Iterator[Question]:
+def _read_file(file: Source) -> Iterator[Question]:
     is_empty = True
     with explained_errors(file), open_source(file, classify(file)[1]) as (stream, _):
         for number, line in enumerate(stream, start=1):

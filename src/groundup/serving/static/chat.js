@@ -68,6 +68,7 @@ async function hearAnswer(signal) {
   const request = talk.map(({ role, content }) => ({ role, content }));
   const root = addMessage("assistant", "", parts.text, parts.tokens, parts.results);
   const answer = new Answer({ ...parts, inspector });
+  markLookedAt(null);
   const body = settings.toRequest(Math.floor(Math.random() * 2 ** 31));
   let text = "";
   let error = null;
@@ -143,6 +144,11 @@ function showView() {
   inspector.hidden = legend.hidden = value !== "tokens";
 }
 
+// One inspector for all answers: the chosen token of the others is not the one it shows.
+function markLookedAt(target) {
+  for (const { root } of talk) root.toggleAttribute("data-looked-at", root.contains(target));
+}
+
 function keepInView() {
   scrollFrame = 0;
   if (isAtEnd) scrollTo(0, document.documentElement.scrollHeight);
@@ -170,6 +176,7 @@ input.addEventListener("keydown", (event) => {
   event.preventDefault();
   send();
 });
+messages.addEventListener("focusin", ({ target }) => markLookedAt(target));
 stopButton.addEventListener("click", () => running?.abort());
 find("again").addEventListener("click", beginAnew);
 for (const choice of form.elements.view) choice.addEventListener("change", showView);

@@ -4,11 +4,6 @@ import { Column } from "./column.js";
 import { countOf, element, nameModel, readProblem } from "./shell.js";
 import { SentenceAnnouncer } from "./announcer.js";
 
-const EXAMPLES = [
-  "Once upon a time",
-  "The little dog was lost, and",
-  "“I am not afraid of the dark,” said",
-];
 const MAX_PROMPT_IN_URL = 4000;
 
 const find = (id) => document.getElementById(id);
@@ -76,21 +71,28 @@ function showView() {
 }
 
 function buildEmptyState() {
-  const buttons = EXAMPLES.map((example) => {
-    const button = element("button", { className: "button small", type: "button" }, example);
-    button.addEventListener("click", () => {
-      prompt.value = example;
-      prompt.focus();
-      saveSoon();
-    });
-    return button;
-  });
   return element(
     "div",
     { className: "empty-state" },
-    element("p", {}, "The model's text appears here. Write a prompt, or begin with one of these:"),
-    element("div", { className: "examples" }, ...buttons),
+    element("p", {}, "The model's text appears here. Write a prompt, and generate."),
+    element("div", { className: "examples" }),
   );
+}
+
+/** Offers the prompts that the run itself was sampled with. */
+function offerPrompts(prompts) {
+  for (const place of document.querySelectorAll(".examples")) {
+    const buttons = prompts.map((example) => {
+      const button = element("button", { className: "button small", type: "button" }, example);
+      button.addEventListener("click", () => {
+        prompt.value = example;
+        prompt.focus();
+        saveSoon();
+      });
+      return button;
+    });
+    place.replaceChildren(...buttons);
+  }
 }
 
 // The URL holds whatever differs from a fresh page, so that a link shows the same settings.
@@ -139,6 +141,7 @@ async function meetModel() {
   try {
     const model = await nameModel(find("model-note"));
     for (const column of columns) column.contextLength = model.context_length;
+    offerPrompts(model.prompts);
   } catch (error) {
     problem.textContent = readProblem(error);
   }

@@ -1,0 +1,46 @@
+"""Attention weights to look at: those that the model's own forward mixes values by."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from groundup import TransformerLM
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 50,
+    "context_length": 12,
+    "d_model": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"qk_norm": True}, {"num_kv_heads": 2}, {"positions": "none"}, {"kernels": "reference"}],
+    ids=str,
+)
+def test_values_mixed_by_them_are_what_the_layer_gives(changes: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = TransformerLM(**SIZES, **changes)
+    ids = torch.randint(50, (3, 9))
+    weights = model.attention_weights(ids)
+    assert weights.shape == (2, 3, 4, 9, 9)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4, 9))
+    assert torch.equal(weights, weights.tril())
+    block = model.blocks[0]
+    x = block.attention_norm(model.embed(ids))  # type: ignore[operator]
+    layer = block.attention
+    value = layer.value(x).unflatten(-1, (layer.num_kv_heads, 8)).transpose(1, 2)  # type: ignore
+    value = value.repeat_interleave(4 // layer.num_kv_heads, dim=1)  # type: ignore
+    mixed = (weights[0] @ value).transpose(1, 2).flatten(-2)
+    torch.testing.assert_close(layer.output(mixed), layer(x))  # type: ignore
+
+
+def test_looking_leaves_the_model_as_it_was() -> None:
+    model = TransformerLM(**SIZES)
+    before = model(torch.arange(5))
+    model.attention_weights(torch.arange(5))
+    assert torch.equal(model(torch.arange(5)), before)
+    assert not any(module._forward_pre_hooks for module in model.modules())

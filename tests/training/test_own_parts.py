@@ -1,0 +1,101 @@
+"""A run with a model, ids and a loss of the caller's own: the same run where they say the same."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from groundup import TransformerLM, open_shards, train
+from groundup.errors import ConfigError, DataError
+from groundup.runtime import set_seed
+from groundup.training.budget import TimeBudget
+from groundup.training.verify import comparable_records, compare_runs
+
+from .conftest import MakeConfig
+
+
+def cross_entropy(model: TransformerLM, inputs: Tensor, targets: Tensor) -> Tensor:
+    return model.loss(inputs, targets)
+
+
+@pytest.fixture
+def ids(corpus_folder: Path) -> dict[str, Any]:
+    splits = {name: open_shards(corpus_folder / "shards", name) for name in ("train", "validation")}
+    return {name: shards[:].astype(np.int32) for name, shards in splits.items()}
+
+
+def test_own_parts_that_say_the_same_make_the_same_run(
+    make_config: MakeConfig, ids: dict[str, Any]
+) -> None:
+    usual, own = make_config("usual"), make_config("own")
+    train(usual)
+    set_seed(own.seed)
+    model = TransformerLM.from_config(own.model)
+    train(own, model=model, dataset=ids["train"], validation=ids["validation"], loss=cross_entropy)
+    records = [comparable_records(one.run_folder / "metrics.jsonl") for one in (usual, own)]
+    assert len(records[0]) == len(records[1])
+    for one, other in zip(*records, strict=True):
+        for name in ("loss", "validation_loss"):
+            assert (name in one) == (name in other)
+            assert one.get(name, 0.0) == pytest.approx(other.get(name, 0.0), rel=1e-5)
+
+
+class Half(nn.Module):
+    """A layer that no setting knows."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.scale * self.inner(x)
+        return y
+
+
+def test_swapped_layers_and_another_loss_resume_exactly(
+    make_config: MakeConfig, ids: dict[str, Any]
+) -> None:
+    def smoothed(model: TransformerLM, inputs: Tensor, targets: Tensor) -> Tensor:
+        logits = model(inputs)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), label_smoothing=0.1
+        )
+
+    def parts() -> dict[str, Any]:
+        set_seed(3)
+        model = TransformerLM.from_config(make_config("any").model)
+        for block in model.blocks:
+            block.feed_forward = Half(block.feed_forward)  # type: ignore[arg-type]
+        return {"model": model, "dataset": ids["train"], "loss": smoothed}
+
+    whole, parted = make_config("whole"), make_config("parted")
+    train(whole, **parts())
+    train(parted, **parts(), stop_after=5)
+    train(parted, **parts(), resume=True)
+    assert not compare_runs(whole.run_folder, parted.run_folder).differences
+    assert "blocks.0.feed_forward.scale" in dict(parts()["model"].named_parameters())
+    other = parts() | {"dataset": ids["train"][::-1].copy()}
+    with pytest.raises((ConfigError, DataError), match="data"):
+        train(parted, **other, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ({"dataset": np.array([1, 2, 999] * 50)}, "ids from 1 to 999, but model.vocab_size"),
+        ({"dataset": np.zeros((3, 3), int)}, "one-dimensional"),
+        ({"dataset": np.zeros(2, int)}, "2 ids"),
+        ({"validation": np.zeros(90, int)}, "validation goes with a dataset"),
+        ({"model": nn.Linear(2, 2)}, "must be a TransformerLM"),
+        ({"loss": cross_entropy, "budget": TimeBudget(9.0, 0.0)}, "give num_steps"),
+    ],
+)
+def test_parts_that_are_no_run_are_one_sentence(
+    make_config: MakeConfig, parts: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises((ConfigError, DataError), match=complaint):
+        train(make_config("bad"), **parts)
