@@ -17,7 +17,7 @@ def tokens_of(recipe: Recipe) -> int:
 @pytest.mark.parametrize(
     ("flops", "num_bytes", "expected"),
     [
-        pytest.param(1.1e13, 20e6, (128, 4, 4_096, 256, 8), id="two CPU cores, five minutes"),
+        pytest.param(1.1e13, 20e6, (96, 4, 4_096, 256, 8), id="two CPU cores, five minutes"),
         pytest.param(1.8e16, 96e6, (512, 4, 16_384, 256, 128), id="a minute of an H200"),
     ],
 )

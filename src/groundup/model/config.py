@@ -148,9 +148,9 @@ PRESETS = {
     "quickstart": ModelConfig(
         vocab_size=4_096,
         context_length=256,
-        d_model=128,
+        d_model=96,
         num_layers=4,
-        num_heads=4,
+        num_heads=3,
         zero_outputs=True,
     ),
 }

@@ -1,6 +1,6 @@
 """Settings that fit a text, a machine and a time, each with the reason for it.
 
-The rules are lines through the recipes that won where they were tuned: a model of 128 in minutes of
+The rules are lines through the recipes that won where they were tuned: a model of 96 in minutes of
 two CPU cores, of 512 in a minute and of 768 in 200 seconds of an H200 (docs/experiments/race.md,
 docs/log.md). The speed of the machine goes in as the floating-point operations that a step really
 gets done in a second.
@@ -22,7 +22,7 @@ GUESSED_UTILIZATION = 0.4
 
 # d_model and num_layers, from the smallest that is worth training.
 _SHAPES = (
-    (64, 3),
+    (64, 4),
     (96, 4),
     (128, 4),
     (192, 4),
@@ -36,8 +36,8 @@ _SHAPES = (
     (1_536, 12),
     (2_048, 16),
 )
-# Operations in all over the square of the parameters in the blocks: about five tokens a parameter.
-_FLOPS_PER_SQUARED_PARAMETER = 30
+# Operations in all over the square of the parameters in the blocks: about ten tokens a parameter.
+_FLOPS_PER_SQUARED_PARAMETER = 100
 # A text teaches about so many parameters a token, but a model too small for any text helps nobody.
 _PARAMETERS_PER_TOKEN = 0.6
 _LEAST_PARAMETERS = 800_000
@@ -47,7 +47,7 @@ _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
 _VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 # Fewer steps than these, of text read once, leave no time for what small initial values and tying
-# win: 0.02 on 1.3 MB of articles, two epochs in 440 steps.
+# win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 
@@ -95,7 +95,7 @@ def choose_recipe(
     model = ModelConfig(vocab_size=vocab_size, context_length=context, **sizes)
     affordable = flops / (step_flops(model, 1) / context)
     budget = min(affordable, _MAX_EPOCHS * tokens)
-    batch_tokens = 2 ** round(math.log2(2.4 * math.sqrt(max(budget, 1.0))))
+    batch_tokens = 2 ** round(math.log2(2.1 * math.sqrt(max(budget, 1.0))))
     batch_size = max(1, batch_tokens // context)
     num_steps = max(1, round(budget / (batch_size * context)))
     if max_steps is not None:
