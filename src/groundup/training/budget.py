@@ -361,7 +361,8 @@ def time_steps(config: RunConfig, num_warm_up: int) -> tuple[float, int]:
         if config.device.startswith("cuda"):
             peak = torch.cuda.max_memory_allocated(config.device)
         else:
-            peak = peak_memory_bytes() - before
+            # The system counts in batches: what grew by nothing may seem to have shrunk.
+            peak = max(0, peak_memory_bytes() - before)
     return statistics.median(seconds[num_warm_up:]), peak
 
 

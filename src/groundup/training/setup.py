@@ -201,7 +201,12 @@ def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS)
     folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
     index = read_index(folder)
     check_vocabulary(index, config.model.vocab_size)
-    train = join_shards([open_shards(path, "train", tokenizer) for path in folders])
+    train = join_shards(
+        [
+            open_shards(path, "train", tokenizer, index if path == folder else None)
+            for path in folders
+        ]
+    )
     validation = None
     if "validation" in index.splits:
         validation = open_shards(folder, "validation", tokenizer, index)
