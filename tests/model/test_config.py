@@ -46,7 +46,7 @@ def test_sizes_of_heads_follow_from_the_shape() -> None:
         ("gpt2-medium", (50_257, 1_024, 1_024, 24, 16, 4_096)),
         ("gpt2-large", (50_257, 1_024, 1_280, 36, 20, 5_120)),
         ("gpt2-xl", (50_257, 1_024, 1_600, 48, 25, 6_400)),
-        ("quickstart", (4_096, 256, 128, 4, 4, 384)),
+        ("quickstart", (4_096, 256, 96, 4, 3, 256)),
     ],
 )
 def test_presets_have_their_shapes(name: str, shape: tuple[int, ...]) -> None:
