@@ -34,8 +34,8 @@ class Arguments(ReadingFlags):
     train for some minutes, evaluate, and generate."""
 
     files: Positional[tuple[str, ...]]
-    """Files, folders or globs: .txt, .md, source code, .jsonl, .parquet and more, also packed as
-    .gz, .zst or .xz."""
+    """Files, folders or globs: .txt, .md, .html, source code, .jsonl, .csv, .parquet and more, also
+    packed as .gz, .zst or .xz."""
 
     name: str | None = None
     """Name of the run in runs, and of the folder in prepared for its tokenizer, shards and

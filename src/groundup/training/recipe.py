@@ -1,9 +1,9 @@
 """Settings that fit a text, a machine and a time, each with the reason for it.
 
-The rules are lines through the recipes that won where they were tuned: a model of 96 in minutes of
-two CPU cores, of 512 in a minute and of 768 in 200 seconds of an H200 (docs/experiments/race.md,
-docs/log.md). The speed of the machine goes in as the floating-point operations that a step really
-gets done in a second.
+The rules give the recipes that won in minutes of two CPU cores (4 layers of 96) and in a minute of
+an H200 (4 of 512), and between and beyond them are lines that nobody has tuned (docs/log.md,
+docs/experiments/race.md). The speed of the machine goes in as the floating-point operations that a
+step really gets done in a second.
 """
 
 import math
