@@ -155,6 +155,28 @@ class SampleConfig(Settings):
     """Seed of the samples; they leave the training's own random numbers alone."""
 
 
+class DistributedConfig(Settings):
+    """How several processes, started by torchrun, train one run together."""
+
+    strategy: Literal["auto", "ddp", "fsdp", "hsdp"] = "auto"
+    """A copy of everything on each rank (ddp); weights, gradients and optimizer state sharded over
+    all ranks (fsdp), or over those of a machine with copies between machines (hsdp). auto takes ddp
+    where the model fits."""
+
+    reduction: Literal["auto", "exact", "fast"] = "auto"
+    """exact adds gradients in one fixed order, so that any number of ranks gives the same bits;
+    fast lets the backend choose the order. auto is exact on CPUs and with --deterministic."""
+
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What gradients are sent in by the fast reduction."""
+
+    recompute: bool = False
+    """Compute the activations of a block again in the backward pass instead of keeping them."""
+
+    timeout_minutes: float = Field(10.0, gt=0, le=100_000)
+    """How long a rank may keep the others waiting before the run ends."""
+
+
 def _check_device(device: str) -> str:
     if not _DEVICE.fullmatch(device):
         raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
@@ -229,6 +251,7 @@ class RunConfig(Settings):
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
     samples: SampleConfig = SampleConfig()
+    distributed: DistributedConfig = DistributedConfig()
 
     @property
     def sequences_in_memory(self) -> int:

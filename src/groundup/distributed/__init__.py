@@ -1,0 +1,1 @@
+"""Training on many devices and machines; the rest of the package does not know how many."""

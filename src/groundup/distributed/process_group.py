@@ -1,0 +1,214 @@
+"""The processes that train one run together: which of them this is, and what they tell each other.
+
+torchrun says who a process is by its environment. Alone, everything here costs nothing and answers
+at once, so that the rest of training need not ask how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+from groundup.errors import ConfigError, GroundupError
+
+_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class LostRankError(GroundupError):
+    """Another rank died, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One of `size` ranks. All of them call the same methods in the same order."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Its number among those of this machine."""
+    local_size: int = 1
+    is_open: bool = False
+    """Whether torch has a process group; one rank alone may do without."""
+    _messages: Any = None
+    """The group for what is not tensors of the device."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of every rank, in their order, on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        with lost_ranks_named(self):
+            distributed.all_gather_object(values, value, group=self._messages)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """The value of rank 0, on every rank."""
+        if self.size == 1:
+            return value
+        values = [value]
+        with lost_ranks_named(self):
+            distributed.broadcast_object_list(values, src=0, group=self._messages)
+        return values[0]
+
+    def check_same(self, facts: Mapping[str, Any]) -> None:
+        """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""
+        first, *others = self.gather(dict(facts))
+        for rank, other in enumerate(others, 1):
+            for name, value in first.items():
+                if other.get(name) != value:
+                    raise ConfigError(
+                        f"rank {rank} has another {name} than rank 0: {other.get(name)} instead of "
+                        f"{value}. All ranks need the same code, settings and files"
+                    )
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A block that fails on all ranks if it fails on one: nobody waits for one that is gone.
+
+        The rank's own error is raised where there is one, and that of the first rank that has one
+        where there is none.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        if self.size > 1 and not isinstance(failure, LostRankError):
+            text = None if failure is None else str(failure) or type(failure).__name__
+            texts = self.gather(text)
+            failed = [rank for rank, one in enumerate(texts) if one is not None]
+            if failed and failure is None:
+                raise GroundupError(f"rank {failed[0]}: {texts[failed[0]]}")
+        if failure is not None:
+            raise failure
+
+
+ALONE = World()
+
+
+def find_world(environment: Mapping[str, str] = os.environ) -> World:
+    """Who this process is, as torchrun says; alone without it.
+
+    environment: where torchrun writes it.
+    """
+    if not any(name in environment for name in ("RANK", "WORLD_SIZE")):
+        return ALONE
+    missing = [name for name in _NAMES if name not in environment]
+    if missing:
+        raise ConfigError(
+            f"{missing[0]} is not set although others of torchrun's variables are: start several "
+            f"processes with torchrun, or unset RANK and WORLD_SIZE"
+        )
+    rank, size, local_rank, local_size = (int(environment[name]) for name in _NAMES[:4])
+    return World(rank, size, local_rank, local_size)
+
+
+@contextlib.contextmanager
+def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[World]:
+    """Connect the ranks for the time of the block.
+
+    world: as `find_world` gives it.
+    device: what they train on; CUDA ranks speak NCCL, others gloo.
+    timeout_minutes: how long a rank may keep the others waiting.
+    """
+    if world == ALONE:
+        yield world
+        return
+    timeout = datetime.timedelta(minutes=timeout_minutes)
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    if backend == "nccl" and world.local_size > torch.cuda.device_count():
+        # NCCL refuses two ranks on one GPU; gloo copies through the host.
+        backend = "gloo"
+    try:
+        distributed.init_process_group(backend, timeout=timeout)
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise GroundupError(
+            f"rank {world.rank} on {socket.gethostname()} cannot meet the others at {address}: "
+            f"{_first_line(error)}. If that port is in use choose another with --master-port; "
+            f"between machines it must be open"
+        ) from error
+    try:
+        messages = None
+        if backend == "nccl":
+            messages = distributed.new_group(backend="gloo", timeout=timeout)
+        yield dataclasses.replace(world, is_open=True, _messages=messages)
+    finally:
+        # A rank that failed does not wait for the others to come here.
+        with contextlib.suppress(Exception):
+            distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def lost_ranks_named(world: World) -> Iterator[None]:
+    """Convert what torch raises for a rank that is gone into an error that names it.
+
+    world: of the communication in the block.
+    """
+    try:
+        yield
+    except GroundupError:
+        raise
+    except (distributed.DistError, RuntimeError) as error:
+        if not _is_about_ranks(error):
+            raise
+        raise LostRankError(_describe_loss(world, error)) from error
+
+
+def note_arrival(world: World, step: int) -> None:
+    """Note, before this rank waits for the others, which step it has come to.
+
+    world: of the run.
+    step: whose gradients it has computed, counted from 1.
+    """
+    if world.size > 1:
+        with contextlib.suppress(distributed.DistError):
+            _store().set(_key(world.rank), f"{step} {socket.gethostname()}")
+
+
+def _store() -> Any:
+    return distributed.distributed_c10d._get_default_store()
+
+
+def _key(rank: int) -> str:
+    return f"groundup/arrival/{rank}"
+
+
+def _is_about_ranks(error: Exception) -> bool:
+    text = str(error).lower()
+    words = ("timed out", "timeout", "connection", "peer", "nccl", "gloo", "socket", "broken pipe")
+    return isinstance(error, distributed.DistError) or any(word in text for word in words)
+
+
+def _describe_loss(world: World, error: Exception) -> str:
+    """Which ranks are behind the others, by what all have noted."""
+    arrivals: dict[int, tuple[int, str]] = {}
+    for rank in range(world.size):
+        with contextlib.suppress(Exception):
+            if _store().check([_key(rank)]):
+                step, _, host = _store().get(_key(rank)).decode().partition(" ")
+                arrivals[rank] = int(step), host
+    latest = max((step for step, _ in arrivals.values()), default=0)
+    behind = [f"rank {rank} on {host}" for rank, (step, host) in arrivals.items() if step < latest]
+    who = f"{' and '.join(behind)} did not come to step {latest}" if behind else "a rank is gone"
+    return (
+        f"{who} ({_first_line(error)}). Look at its log beside log.txt; a run that has checkpoints "
+        f"continues with --resume, and torchrun --max-restarts does so by itself"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,54 @@
+"""How the gradients of a step's micro-batches become one sum, over all ranks that train a run.
+
+`Reduction` is all that a training step knows of other processes. `Accumulated` is the plain form of
+one process: micro-batch after micro-batch is added to `.grad`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from groundup.distributed.process_group import ALONE, World
+from groundup.optim.clipping import gradient_norm
+
+Backward = Callable[[int], Tensor]
+"""Computes the loss of the micro-batch with this number and adds its gradients to `.grad`; gives
+the loss, detached."""
+
+
+class Reduction(Protocol):
+    """Sums losses and gradients over all micro-batches of all ranks."""
+
+    world: World
+
+    def sum_gradients(
+        self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
+    ) -> Tensor:
+        """Call `backward` for each of this rank's micro-batches, and leave the sums in `.grad`.
+
+        Gives the sum of the losses. `.grad` is None before.
+        """
+        ...
+
+    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        """The L2 norm of all gradients as one vector, the same on every rank."""
+        ...
+
+
+class Accumulated:
+    """One process: the micro-batches are added in their order."""
+
+    world = ALONE
+
+    def sum_gradients(
+        self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
+    ) -> Tensor:
+        total = torch.zeros((), device=parameters[0].device)
+        for index in range(num_micro_batches):
+            total += backward(index)
+        return total
+
+    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        return gradient_norm(parameters)
