@@ -50,11 +50,19 @@ class _Formatter(logging.Formatter):
         return f"{record.levelname.lower()}: {text}"
 
 
+def is_first_rank() -> bool:
+    """Whether this process may speak to the user: of those that torchrun started, one does."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
 def set_up_logging(level: int = logging.INFO) -> None:
     """Send groundup's log records to stderr; calling it again only changes the level."""
     logger = logging.getLogger("groundup")
     logger.setLevel(level)
-    if not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
+    if not is_first_rank():
+        # Its log file takes them; without a handler Python would print warnings.
+        logger.addHandler(logging.NullHandler())
+    elif not any(isinstance(handler, _StderrHandler) for handler in logger.handlers):
         handler = _StderrHandler()
         handler.setFormatter(_Formatter())
         logger.addHandler(handler)

@@ -180,7 +180,10 @@ def _fail(message: str, status: int) -> int:
     # Results may be buffered on stdout: they come before the error that ended them.
     with contextlib.suppress(OSError):
         sys.stdout.flush()
-    print(f"error: {line}", file=sys.stderr)
+    from groundup.runtime import is_first_rank
+
+    if is_first_rank():
+        print(f"error: {line}", file=sys.stderr)
     return status
 
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from groundup.runtime import Progress
+from groundup.runtime import Progress, is_first_rank
 
 DELAY_SECONDS = 2.0
 
@@ -18,7 +18,7 @@ def progress_bar(label: str, unit: str = "B") -> Iterator[Progress]:
         label: What is being done, in a few words.
         unit: "B" counts bytes; any other is a word for the things counted ("documents").
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not is_first_rank():
         yield lambda done, total: None
         return
     import rich.progress as bar

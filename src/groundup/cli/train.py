@@ -5,6 +5,7 @@ Settings come from their defaults, then the YAML file, then the flags.
 
 import contextlib
 import math
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from groundup.config import flatten, load_settings, load_yaml
 from groundup.errors import ConfigError, DataError
 from groundup.runs.config import COUNTED_IN_STEPS, DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import process_start
+from groundup.runtime import is_first_rank, process_start
 
 if TYPE_CHECKING:
     from groundup.data.shards import ShardIndex
@@ -91,10 +92,18 @@ def run(arguments: Arguments, started: float | None = None) -> int:
     started: what --minutes counts from, as time.monotonic tells it; the process if None.
     """
     config = arguments.settings
-    if arguments.resume and config.name is None:
+    resume = arguments.resume
+    if resume and config.name is None:
         raise ConfigError(
             "--resume needs the name of the run: add --name RUN, or a --config that has one"
         )
+    if _may_be_restarted() and config.name is None:
+        raise ConfigError(
+            "torchrun may restart this run and has to find it again: add --name RUN, or a --config "
+            "that has one"
+        )
+    if _is_restarted() and RunFolder(config.run_folder).has_run():
+        resume = True
     budget = _budget(arguments, process_start() if started is None else started)
     from groundup.cli.progress import progress_bar
     from groundup.training import train
@@ -102,13 +111,14 @@ def run(arguments: Arguments, started: float | None = None) -> int:
     with progress_bar("training", unit="steps") as progress:
         summary = train(
             config,
-            resume=arguments.resume,
+            resume=resume,
             allow_changes=arguments.allow_changes,
             write_sample=sample_writer(config),
             progress=progress,
             budget=budget,
         )
-    print_summary(summary)
+    if is_first_rank():
+        print_summary(summary)
     if summary.stopped_by is None:
         return 0
     return 128 + signal.Signals[summary.stopped_by]
@@ -248,11 +258,20 @@ def _imported(export: Path, runs_folder: Path) -> RunFolder:
 def _file_of_resumed_run(argv: Sequence[str]) -> Path | None:
     """The settings a run was last trained with, when it is to be resumed by its name alone."""
     name = value_of("--name", argv)
-    if name is None or not is_on("--resume", argv):
+    if name is None or not (is_on("--resume", argv) or _is_restarted()):
         return None
     folder = Path(value_of("--runs-folder", argv) or RUNS_FOLDER)
     run = RunFolder(folder / name)
     return run.config_file if run.has_run() else None
+
+
+def _is_restarted() -> bool:
+    """Has torchrun started the ranks again, after one of them was lost?"""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
+def _may_be_restarted() -> bool:
+    return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
 
 
 def print_summary(summary: "TrainSummary") -> None:

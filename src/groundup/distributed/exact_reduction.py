@@ -74,7 +74,7 @@ class _Tree:
                         flat += _exchange(flat, self._rank ^ (1 << level))
                 else:
                     distributed.broadcast(flat, src=0)
-                parts = flat.split([tensor.numel() for tensor in piece])
+                parts = torch.split(flat, [tensor.numel() for tensor in piece])
                 for tensor, part in zip(piece, parts, strict=True):
                     tensor.copy_(part.view_as(tensor))
         return sums

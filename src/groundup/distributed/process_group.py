@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from groundup.errors import ConfigError, GroundupError
 
@@ -25,6 +28,17 @@ _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 
 class LostRankError(GroundupError):
     """Another rank died, or did not answer in time."""
+
+
+class _FailedRankError(GroundupError):
+    """Another rank raised an error and said so."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a rank tells the others in place of a value."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -46,22 +60,33 @@ class World:
         return self.rank == 0
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of every rank, in their order, on every rank."""
+        """The value of every rank, in their order, on every rank.
+
+        Raises the error of a rank that has failed within `together` instead.
+        """
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
         with lost_ranks_named(self):
             distributed.all_gather_object(values, value, group=self._messages)
+        if not isinstance(value, _Failure):
+            for rank, other in enumerate(values):
+                if isinstance(other, _Failure):
+                    raise _FailedRankError(f"rank {rank}: {other.text}")
         return values
 
     def from_first(self, value: Any) -> Any:
         """The value of rank 0, on every rank."""
+        return self.gather(value if self.is_first else None)[0]
+
+    def greatest(self, number: int) -> int:
+        """The greatest of the numbers of all ranks."""
         if self.size == 1:
-            return value
-        values = [value]
+            return number
+        numbers = torch.tensor([number])
         with lost_ranks_named(self):
-            distributed.broadcast_object_list(values, src=0, group=self._messages)
-        return values[0]
+            distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self._messages)
+        return int(numbers)
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
         """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""
@@ -78,22 +103,18 @@ class World:
     def together(self) -> Iterator[None]:
         """A block that fails on all ranks if it fails on one: nobody waits for one that is gone.
 
-        The rank's own error is raised where there is one, and that of the first rank that has one
-        where there is none.
+        The others have the error of the first rank that failed, at their next `gather` or at the
+        end of the block.
         """
-        failure: Exception | None = None
         try:
             yield
+        except (LostRankError, _FailedRankError):
+            raise
         except Exception as error:
-            failure = error
-        if self.size > 1 and not isinstance(failure, LostRankError):
-            text = None if failure is None else str(failure) or type(failure).__name__
-            texts = self.gather(text)
-            failed = [rank for rank, one in enumerate(texts) if one is not None]
-            if failed and failure is None:
-                raise GroundupError(f"rank {failed[0]}: {texts[failed[0]]}")
-        if failure is not None:
-            raise failure
+            with contextlib.suppress(LostRankError):
+                self.gather(_Failure(str(error) or type(error).__name__))
+            raise
+        self.gather(None)
 
 
 ALONE = World()
@@ -133,7 +154,15 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
         # NCCL refuses two ranks on one GPU; gloo copies through the host.
         backend = "gloo"
     try:
-        distributed.init_process_group(backend, timeout=timeout)
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
+        if os.environ.get("GROUP_WORLD_SIZE") == "1":
+            # torchrun on one machine keeps its store when it starts the ranks again, and what they
+            # left there before would lead them to ports that are closed.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = distributed_c10d.PrefixStore(f"attempt_{attempt}", store)
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=timeout
+        )
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise GroundupError(
@@ -180,7 +209,7 @@ def note_arrival(world: World, step: int) -> None:
 
 
 def _store() -> Any:
-    return distributed.distributed_c10d._get_default_store()
+    return distributed_c10d._get_default_store()
 
 
 def _key(rank: int) -> str:
@@ -211,4 +240,6 @@ def _describe_loss(world: World, error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0].rstrip(".")
+    """Its first sentence, without the place in torch's source that it names."""
+    text = re.sub(r"\[\S+:\d+\] ", "", str(error).strip().partition("\n")[0])
+    return text.partition(". ")[0].rstrip(".")

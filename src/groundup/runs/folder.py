@@ -152,9 +152,21 @@ class RunFolder:
         return value if isinstance(value, dict) else {}
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Record]:
-        """Add what groundup logs meanwhile to log.txt, and say in outcome.json how it ended."""
+    def recording(self, rank: int = 0) -> Iterator[Record]:
+        """Add what groundup logs meanwhile to log.txt, and say in outcome.json how it ended.
+
+        rank: of several processes that train the run; those after the first have logs of their own
+            and leave the outcome to it.
+        """
         record = Record()
+        if rank:
+            with log_to_file(self.path / f"log_rank_{rank}.txt") as add_error:
+                try:
+                    yield record
+                except Exception as error:
+                    add_error(f"{type(error).__name__}: {error}")
+                    raise
+            return
         with log_to_file(self.log_file) as add_error:
             try:
                 yield record

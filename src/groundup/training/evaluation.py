@@ -16,6 +16,7 @@ import torch
 from groundup.data.batches.order import fixed_windows, whole_walk
 from groundup.data.batches.windows import IdArray, WindowReader
 from groundup.data.shards import Shards
+from groundup.distributed.process_group import ALONE, World
 from groundup.model import TransformerLM
 from groundup.nn.losses import perplexity
 from groundup.tokenizer import Tokenizer
@@ -56,7 +57,8 @@ class Evaluator:
     """Predicts the same windows of a split each time it is asked.
 
     `num_windows` None takes the whole split, every token but the first exactly once; so is a
-    split that is shorter than one window.
+    split that is shorter than one window. Several ranks share the windows of a `world`, with the
+    same result.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Evaluator:
         num_windows: int | None = 256,
         batch_size: int = 32,
         seed: int = 0,
+        world: World = ALONE,
     ) -> None:
+        self._world = world
         self._reader = WindowReader(shards, min(context_length, shards.num_ids - 1))
         self._token_bytes = token_bytes(tokenizer)
         self._batch_size = batch_size
@@ -90,14 +94,21 @@ class Evaluator:
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
-            for windows in self._batches():
-                ids = torch.from_numpy(windows.astype(np.int64)).to(device)
-                losses.append(model.loss(ids[:, :-1], ids[:, 1:], reduction="sum"))
+            for number, windows in enumerate(self._batches()):
                 targets = windows[:, 1:]
                 num_tokens += targets.size
                 num_bytes += int(self._token_bytes[targets].sum())
+                if number % self._world.size != self._world.rank:
+                    continue
+                ids = torch.from_numpy(windows.astype(np.int64)).to(device)
+                losses.append(model.loss(ids[:, :-1], ids[:, 1:], reduction="sum"))
         # One wait for the device, at the end.
-        nats = torch.stack(losses).cpu().double().sum().item()
+        own = torch.stack(losses).cpu() if losses else torch.zeros(0)
+        parts = self._world.gather(own)
+        in_order = [
+            part[index] for index in range(len(parts[0])) for part in parts if index < len(part)
+        ]
+        nats = torch.stack(in_order).double().sum().item()
         return Evaluation.of(nats, num_tokens, num_bytes)
 
     def _batches(self) -> Iterator[Windows]:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from groundup.data.batches.order import batch_samples
+from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
@@ -34,17 +36,36 @@ _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _log = logging.getLogger(__name__)
 
 
-def resolve(config: RunConfig) -> RunConfig:
+def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     """The same settings with every "auto" replaced by what this machine makes of it.
 
     An error where the run cannot be trained here; who only computes wants `resolve_device`.
+
+    config: as the user gave them.
+    world: the ranks that share the batch.
     """
     config = resolve_device(config)
+    num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
     if config.micro_batch_size == "auto":
-        size = pick_micro_batch(planned_memory(config), config.batch_size, _memory_bytes(config))
+        is_shared = config.device == "cpu"
+        memory = _memory_bytes(config) // (world.local_size if is_shared else 1)
+        size = pick_micro_batch(planned_memory(config), num_rows, memory)
         size = None if size == config.batch_size else size
+    if num_rows % (size or (config.batch_size if reduces_exactly(config) else 1)):
+        raise ConfigError(
+            f"batch_size {config.batch_size} in micro-batches of {size or config.batch_size} "
+            f"cannot be divided among {world.size} ranks, which take {num_rows} sequences each: "
+            f"use --micro-batch-size {num_rows}, or a divisor of it"
+        )
     return config.model_copy(update={"micro_batch_size": size})
+
+
+def reduces_exactly(config: RunConfig) -> bool:
+    """Whether gradients are added in one order, whatever the number of ranks."""
+    if config.distributed.reduction == "auto":
+        return config.deterministic or config.device == "cpu"
+    return config.distributed.reduction == "exact"
 
 
 def resolve_device(config: RunConfig) -> RunConfig:

@@ -8,8 +8,9 @@ import contextlib
 import datetime
 import functools
 import logging
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
 from groundup.data.batches.windows import Ids
+from groundup.distributed.process_group import LostRankError, World, find_world, open_world
 from groundup.errors import ConfigError, GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
@@ -25,7 +27,7 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import Progress, format_duration
 from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
-from groundup.training.execution import autocast, resolve, switches
+from groundup.training.execution import autocast, resolve, resolve_device, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
 from groundup.training.own_parts import Loss, OwnParts
@@ -87,6 +89,8 @@ def train(
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
+    Processes that torchrun started train it together, with the settings of the first of them.
+
     config: all settings; a run without a name gets one from the time.
     model: learns instead of a new one of the settings; its layers may be swapped.
     dataset, validation: ids to learn from and to validate with instead of the shards: an array, a
@@ -104,18 +108,18 @@ def train(
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         config = config.model_copy(update={"name": now})
     own = OwnParts(model, dataset, validation, loss)
-    config = resolve(own.check(config))
-    folder = RunFolder(config.run_folder)
-    if budget is not None and not own.is_empty:
-        raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
-    if budget is not None and resume:
-        raise ConfigError(
-            f"the run in {folder.path} has begun with its number of steps, so that a time "
-            f"cannot decide it any more: resume without --minutes"
-        )
     with contextlib.ExitStack() as stack:
-        stack.enter_context(folder.claim(resume=resume))
-        record = stack.enter_context(folder.recording())
+        device, minutes = resolve_device(config).device, config.distributed.timeout_minutes
+        world = stack.enter_context(open_world(find_world(), device, minutes))
+        # With the clock, or a measurement of the machine, ranks may have come to other settings.
+        config = resolve(own.check(world.from_first(config)), world)
+        folder = RunFolder(config.run_folder)
+        if budget is not None:
+            _check_budget(folder, own, world, resume=resume)
+        with world.together():
+            if world.is_first:
+                stack.enter_context(folder.claim(resume=resume))
+        record = stack.enter_context(folder.recording(world.rank))
         record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
@@ -123,15 +127,17 @@ def train(
             choose_length = functools.partial(
                 fit_into_budget, folder=folder.path, budget=budget, write_sample=write_sample
             )
-        run = open_run(
-            config,
-            folder,
-            resume=resume,
-            allow_changes=allow_changes,
-            choose_length=choose_length,
-            is_timed=budget is not None,
-            own=own,
-        )
+        with world.together():
+            run = open_run(
+                config,
+                folder,
+                resume=resume,
+                allow_changes=allow_changes,
+                choose_length=choose_length,
+                is_timed=budget is not None,
+                own=own,
+                world=world,
+            )
         record.takes_errors = True
         for tracker in run.trackers:
             stack.callback(tracker.close)
@@ -151,6 +157,7 @@ class _Training:
         loss: Loss | None,
     ) -> None:
         self._run = run
+        self._world = run.reduction.world
         self._config = config = run.config
         self._state = run.state
         self._write_sample = write_sample
@@ -160,13 +167,13 @@ class _Training:
             can_evaluate=run.evaluator is not None or run.tasks is not None,
             can_sample=write_sample is not None,
         )
-        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens)
+        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens, self._world.size)
         self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
         settings = config.model_dump(mode="json")
         self._saver = Saver(run.checkpoints, self._metrics, settings, run.resumed_step)
         self._stop = StopRequest()
         self._ending: State = "failed"
-        self._step = choose_step(config, run.state.model, run.state.optimizer, loss)
+        self._step = choose_step(config, run.state.model, run.state.optimizer, loss, run.reduction)
 
     def run(self, stop_after: int | None) -> TrainSummary:
         """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""
@@ -179,14 +186,15 @@ class _Training:
         with self._stop, loader.batches(state.step, num_steps) as batches:
             queued: QueuedStep | None = None
             for batch in batches:
-                launched = self._step(batch)
+                with self._saved_if_ranks_are_lost():
+                    launched = self._step(batch)
                 if queued is not None:
                     self._finish(queued)
                 queued = launched
                 if not self._may_wait(launched.step):
                     self._finish(launched)
                     queued = None
-                if self._stop.signal is not None:
+                if self._is_stopped():
                     break
             if queued is not None:
                 self._finish(queued)
@@ -198,6 +206,25 @@ class _Training:
                 100 * fraction,
             )
             return self._end()
+
+    def _is_stopped(self) -> bool:
+        """Has a signal asked any rank to stop? All ranks stop after the same step."""
+        number = self._world.greatest(self._stop.signal or 0)
+        self._stop.signal = signal.Signals(number) if number else None
+        return number != 0
+
+    @contextlib.contextmanager
+    def _saved_if_ranks_are_lost(self) -> Iterator[None]:
+        """The weights are those of the step before, and may be all that is left of the run.
+
+        A device with a queue may be on its way to the next step already.
+        """
+        try:
+            yield
+        except LostRankError:
+            if not _works_through_a_queue(self._config):
+                self._save()
+            raise
 
     def outcome(self) -> Outcome:
         """How the run ended, to be asked when it has."""
@@ -238,9 +265,9 @@ class _Training:
         validation_loss = None
         if timetable.is_evaluation_due(state.step):
             validation_loss = self._evaluate(metrics)
-        if timetable.is_sample_due(state.step):
+        if timetable.is_sample_due(state.step) and self._world.is_first:
             self._sample(metrics)
-        if metrics:
+        if metrics and self._world.is_first:
             self._metrics.write(state, metrics)
         if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(result.reason)
@@ -276,20 +303,25 @@ class _Training:
         restore_random_state(random_state)
 
     def _save(self, metric: float | None = None) -> None:
+        """Write a checkpoint, if this is the rank that does."""
+        if not self._world.is_first:
+            return
         with self._meter.pause(), self._state.averaged():
             self._state.wall_seconds = self._meter.wall_seconds
             self._saver.save(self._state, metric)
 
     def _give_up(self, reason: str) -> None:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
-        self._save()
-        self._saver.check()
+        with self._world.together():
+            self._save()
+            self._saver.check()
         self._ending = "diverged"
         raise GroundupError(describe_divergence(self._config, self._state, reason, self._starts()))
 
     def _end(self) -> TrainSummary:
-        self._save()
-        self._saver.check()
+        with self._world.together():
+            self._save()
+            self._saver.check()
         state = self._state
         self._ending = "finished" if state.step >= self._config.num_steps else "stopped"
         summary = TrainSummary(
@@ -309,9 +341,26 @@ class _Training:
         return summary
 
     def _starts(self) -> list[int]:
-        """Where the windows of the latest step begin in the split."""
-        starts: list[int] = self._run.loader.starts(self._state.step - 1).tolist()
+        """Where the windows of the latest step begin in the split, of all ranks."""
+        loader, step = self._run.loader, self._state.step - 1
+        starts: list[int] = loader.order.starts(
+            step * loader.batch_size, loader.batch_size
+        ).tolist()
         return starts
+
+
+def _check_budget(folder: RunFolder, own: OwnParts, world: World, *, resume: bool) -> None:
+    if not own.is_empty:
+        raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
+    if resume:
+        raise ConfigError(
+            f"the run in {folder.path} has begun with its number of steps, so that a time "
+            f"cannot decide it any more: resume without --minutes"
+        )
+    if world.size > 1:
+        raise ConfigError(
+            f"--minutes times the steps of one process and not of {world.size}: give --num-steps"
+        )
 
 
 def _works_through_a_queue(config: RunConfig) -> bool:

@@ -24,7 +24,9 @@ from groundup.training.state import TrainingState
 from groundup.training.trackers import Tracker
 
 # Taken from the machine, so not the same when a run is repeated; all other metrics are.
-MEASURED = frozenset({"wall_seconds", "tokens_per_second", "mfu", "memory_bytes"})
+MEASURED = frozenset(
+    {"wall_seconds", "tokens_per_second", "tokens_per_second_per_rank", "mfu", "memory_bytes"}
+)
 
 TASK_PREFIX = "task/"
 """Before the name of a task: the metric that holds its accuracy."""
@@ -97,10 +99,18 @@ class Meter:
     where that peak is not known.
     """
 
-    def __init__(self, config: RunConfig, wall_seconds: float = 0.0, tokens: int = 0) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        wall_seconds: float = 0.0,
+        tokens: int = 0,
+        num_ranks: int = 1,
+    ) -> None:
         self._device = torch.device(config.device)
         self._flops_per_token = training_flops_per_token(config.model)
-        self._peak_flops_per_second = find_peak(config)
+        peak = find_peak(config)
+        self._peak_flops_per_second = None if peak is None else peak * num_ranks
+        self._num_ranks = num_ranks
         self._wall_seconds_before = wall_seconds
         self._began = self._since = time.perf_counter()
         self._tokens = tokens
@@ -126,8 +136,10 @@ class Meter:
         speed = (tokens - self._tokens) / seconds
         self._since, self._tokens, self._paused_seconds = now, tokens, 0.0
         peak = self._peak_flops_per_second
+        of_ranks = {"tokens_per_second_per_rank": round(speed / self._num_ranks, 1)}
         return {
             "tokens_per_second": round(speed, 1),
+            **(of_ranks if self._num_ranks > 1 else {}),
             "mfu": None if peak is None else round(speed * self._flops_per_token / peak, 5),
             "memory_bytes": self._memory_bytes(),
         }
@@ -173,6 +185,8 @@ def show_record(record: dict[str, Any], num_steps: int, seconds_left: float | No
             parts.append(f"{key.removeprefix(TASK_PREFIX)} {value:.1%}")
     if record.get("tokens_per_second") is not None:
         parts.append(f"{show_speed(record['tokens_per_second'])} tokens/s")
+    if record.get("tokens_per_second_per_rank") is not None:
+        parts.append(f"{show_speed(record['tokens_per_second_per_rank'])} per rank")
     if record.get("mfu") is not None:
         parts.append(f"MFU {100 * record['mfu']:.1f}%")
     if seconds_left is not None:

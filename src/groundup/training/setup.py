@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +24,9 @@ from groundup.data.shards import (
     open_shards,
     read_index,
 )
+from groundup.distributed.exact_reduction import ExactReduction
+from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model import TransformerLM
@@ -56,6 +60,7 @@ from groundup.training.execution import (
     find_peak,
     matmul_precision,
     planned_memory,
+    reduces_exactly,
 )
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.own_parts import NO_PARTS, OwnParts
@@ -101,6 +106,7 @@ class OpenRun:
     evaluator: Evaluate | None
     tasks: TaskEvaluator | None
     trackers: list[Tracker]
+    reduction: Reduction
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
 
@@ -114,10 +120,12 @@ def open_run(
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
     is_timed: bool = False,
     own: OwnParts = NO_PARTS,
+    world: World = ALONE,
 ) -> OpenRun:
     """Check everything that can be checked before the first step, and build the parts.
 
-    The folder must have been claimed. Nothing in it changes before all checks have passed.
+    The folder must have been claimed. Nothing in it changes before all checks have passed, on all
+    ranks of the `world`; then the first rank alone writes to it.
     `choose_length` gives a new run its number of steps once its data are known; where it has timed
     them (`is_timed`), the plan guesses no time. `own` parts take the place of what the settings
     say.
@@ -140,14 +148,16 @@ def open_run(
     if choose_length is not None:
         config = choose_length(config, data)
     environment = describe_environment(config, data.ids, data.end_id, peak)
+    world.check_same(_facts(environment))
     if resume:
         environment = note_resume(environment, folder, allow_changes=allow_changes)
     checkpoints = CheckpointFolder(
         folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
     )
     checkpoint = None
-    if resume and checkpoints.steps():
-        checkpoint = checkpoints.newest()
+    if world.from_first(resume and bool(checkpoints.steps())):
+        step = world.from_first(checkpoints.newest().step if world.is_first else None)
+        checkpoint = checkpoints.load(step)
         check_shapes(_shapes_of(config, own), checkpoint.model_shapes())
         if not allow_changes:
             check_saved(folder.config_file, config, checkpoint)
@@ -157,7 +167,8 @@ def open_run(
         environment["start_from"] = start.lineage()
         if config.tuning.chats:
             environment |= start.special_ids()
-    loader, evaluator = build_loader(config, data.train), build_evaluator(config, data)
+    loader = build_loader(config, data.train, world)
+    evaluator = build_evaluator(config, data, world)
     tasks = build_tasks(config, tokenizer, data.end_id)
     state = build_state(config, tokenizer, start, own.model)
     if checkpoint is not None:
@@ -167,8 +178,13 @@ def open_run(
             state.validation_loss = state.bits_per_byte = None
     elif start is not None:
         _log.info("begins with the weights of %s", start.checkpoint.path)
-    trackers = open_trackers(config, folder.path)
-    if resume:
+    reduction = choose_reduction(config, world)
+    # What a rank finds wrong by itself it has found by now.
+    world.gather(None)
+    trackers = open_trackers(config, folder.path) if world.is_first else []
+    if not world.is_first:
+        pass
+    elif resume:
         write_json_atomic(folder.environment_file, environment)
         _go_back(config, folder, checkpoint, state, changes)
     else:
@@ -184,6 +200,7 @@ def open_run(
         evaluator,
         tasks,
         trackers,
+        reduction,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )
 
@@ -267,6 +284,19 @@ def build_state(
     return TrainingState(model, optimizer, config.tokens_per_step)
 
 
+def choose_reduction(config: RunConfig, world: World) -> Reduction:
+    """How the gradients of all micro-batches and ranks are summed, as the resolved settings say."""
+    if world.size == 1 and not reduces_exactly(config):
+        return Accumulated()
+    return ExactReduction(world)
+
+
+def _facts(environment: dict[str, Any]) -> dict[str, Any]:
+    """What all ranks must have in common, by the name that an error gives it."""
+    facts = {f"version of {name}": environment[name] for name in ("groundup", "torch", "numpy")}
+    return facts | {f"data ({name})": value for name, value in environment["data"].items()}
+
+
 def _shapes_of(config: RunConfig, own: OwnParts) -> dict[str, tuple[int, ...]]:
     """What a checkpoint of the run has to hold."""
     if own.model is None:
@@ -274,15 +304,28 @@ def _shapes_of(config: RunConfig, own: OwnParts) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in own.model.state_dict().items()}
 
 
-def build_loader(config: RunConfig, rows: Shards | IdArray | PackedRows) -> BatchLoader:
-    """The batches of every step, in the order that the settings ask for."""
+def build_loader(
+    config: RunConfig, rows: Shards | IdArray | PackedRows, world: World = ALONE
+) -> BatchLoader:
+    """A rank's part of the batch of every step, in the order that the settings ask for.
+
+    config: of the run.
+    rows: the text, or conversations.
+    world: whose ranks share the batches.
+    """
     order: SampleOrder
     if isinstance(rows, PackedRows):
         order = ShuffledRows(rows, config.seed)
     else:
         order = _window_order(config, rows.num_ids)
     return BatchLoader(
-        rows, order, config.batch_size, config.micro_batch, torch.device(config.device)
+        rows,
+        order,
+        config.batch_size,
+        config.micro_batch,
+        torch.device(config.device),
+        world.rank,
+        world.size,
     )
 
 
@@ -298,8 +341,12 @@ def _window_order(config: RunConfig, num_ids: int) -> SampleOrder:
     return MixedOrder(orders, [weight for _, weight in folders], config.seed)
 
 
-def build_evaluator(config: RunConfig, data: RunData) -> Evaluate | None:
-    """The fixed windows of the validation split; None without such a split."""
+def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> Evaluate | None:
+    """The fixed windows of the validation split; None without such a split.
+
+    config, data: of the run.
+    world: whose ranks share the windows.
+    """
     if data.validation is None:
         return None
     if isinstance(data.validation, PackedRows):
@@ -315,6 +362,7 @@ def build_evaluator(config: RunConfig, data: RunData) -> Evaluate | None:
         config.model.context_length,
         config.evaluation.num_windows,
         config.evaluation.batch_size or config.sequences_in_memory,
+        world=world,
     )
 
 

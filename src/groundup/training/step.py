@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 from groundup.data.batches.loader import Batch
+from groundup.distributed.process_group import ALONE, World, note_arrival
+from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.model import TransformerLM
 from groundup.nn.functional import sequence_mask
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.optim.base import Optimizer
 from groundup.optim.build import set_learning_rates
-from groundup.optim.clipping import clip_scale, gradient_norm
+from groundup.optim.clipping import clip_scale
 from groundup.runs.config import RunConfig
 from groundup.training.execution import autocast as run_autocast
 from groundup.training.own_parts import Loss
+
+_ONE_PROCESS = Accumulated()
 
 # Steps before one is recorded: everything is compiled and warm by then.
 _PLAIN_STEPS = 3
@@ -64,7 +68,11 @@ class QueuedStep:
 
 
 def choose_step(
-    config: RunConfig, model: TransformerLM, optimizer: Optimizer, loss: Loss | None = None
+    config: RunConfig,
+    model: TransformerLM,
+    optimizer: Optimizer,
+    loss: Loss | None = None,
+    reduction: Reduction = _ONE_PROCESS,
 ) -> Callable[[Batch], QueuedStep]:
     """The step of a run, which sets the learning rates of its batch's step first.
 
@@ -75,10 +83,12 @@ def choose_step(
         "z_loss": config.z_loss,
         "autocast": functools.partial(run_autocast, config),
         "loss": loss,
+        "reduction": reduction,
     }
     # SGD's learning rate depends on a count that the host keeps, and conversations have as many
-    # targets as there are answers: a recorded step has one shape.
+    # targets as there are answers: a recorded step has one shape, and one process.
     is_fixed = config.optimizer.name != "sgd" and not config.tuning.chats
+    is_fixed &= reduction.world.size == 1
     can_record = config.device.startswith("cuda") and is_fixed
     take: Callable[[Batch], QueuedStep] = (
         GraphedStep(model, optimizer, **options)
@@ -104,14 +114,23 @@ def train_step(
     z_loss: float = 0.0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     loss: Loss | None = None,
+    reduction: Reduction = _ONE_PROCESS,
 ) -> QueuedStep:
     """Learn from one batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g).
 
     `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss; the forward
-    pass runs within `autocast()`. `loss` takes the place of the cross-entropy.
+    pass runs within `autocast()`. `loss` takes the place of the cross-entropy, `reduction` that of
+    a sum in one process.
     """
     result = compute_step(
-        model, optimizer, batch, clip_norm=clip_norm, z_loss=z_loss, autocast=autocast, loss=loss
+        model,
+        optimizer,
+        batch,
+        clip_norm=clip_norm,
+        z_loss=z_loss,
+        autocast=autocast,
+        loss=loss,
+        reduction=reduction,
     )
     return _queue_result(batch.step + 1, result)
 
@@ -125,6 +144,7 @@ def compute_step(
     z_loss: float,
     autocast: Callable[[], AbstractContextManager[Any]],
     loss: Loss | None = None,
+    reduction: Reduction = _ONE_PROCESS,
 ) -> Tensor:
     """The work of a step on the device; its loss, gradient norm and whether it was skipped.
 
@@ -134,19 +154,29 @@ def compute_step(
     z_loss: the weight of the squared logsumexp in the loss.
     autocast: what the forward passes run within.
     loss: the mean loss of a model, inputs and targets; the cross-entropy if None.
+    reduction: how gradients are summed over micro-batches and ranks.
     """
-    num_tokens = count_targets(batch)
-    total = torch.zeros((), device=batch.targets.device)
-    for micro_batch in batch.micro_batches():
+    world = reduction.world
+    num_tokens = count_targets(batch, world)
+    micro_batches = batch.micro_batches()
+    parameters = list(model.parameters())
+
+    def backward(index: int) -> Tensor:
+        micro_batch = micro_batches[index]
         inputs, targets = micro_batch.inputs, micro_batch.targets
         with autocast():
             if loss is None:
                 part = summed_loss(model, micro_batch, z_loss) / num_tokens
             else:
-                part = loss(model, inputs, targets) * (targets.numel() / batch.targets.numel())
+                fraction = targets.numel() / (batch.targets.numel() * world.size)
+                part = loss(model, inputs, targets) * fraction
         part.backward()  # type: ignore[no-untyped-call]
-        total += part.detach()
-    norm = gradient_norm(model.parameters())
+        if index == len(micro_batches) - 1:
+            note_arrival(world, batch.step + 1)
+        return part.detach()
+
+    total = reduction.sum_gradients(parameters, len(micro_batches), backward)
+    norm = reduction.gradient_norm(parameters)
     is_bad = ~(torch.isfinite(total) & torch.isfinite(norm))
     scale = None if clip_norm is None else clip_scale(norm, clip_norm)
     optimizer.step(gradient_scale=scale, skip=is_bad)
@@ -178,9 +208,16 @@ def summed_loss(model: TransformerLM, batch: Batch, z_loss: float = 0.0) -> Tens
     )
 
 
-def count_targets(batch: Batch) -> int | Tensor:
-    """How many targets `summed_loss` sums over."""
-    return batch.targets.numel() if batch.positions is None else (batch.targets >= 0).sum()
+def count_targets(batch: Batch, world: World = ALONE) -> int | Tensor:
+    """How many targets `summed_loss` sums over, on all ranks together.
+
+    batch: the rank's.
+    world: whose ranks have batches of the same shape.
+    """
+    if batch.positions is None:
+        return batch.targets.numel() * world.size
+    count = (batch.targets >= 0).sum()
+    return count if world.size == 1 else sum(world.gather(int(count)))
 
 
 class GraphedStep:
