@@ -1,8 +1,13 @@
 """`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
+
+if TYPE_CHECKING:
+    from groundup.training.verify import ResumeReport
+    from groundup.training.verify_worlds import WorldReport
 
 
 @dataclass(frozen=True)
@@ -18,12 +23,24 @@ class Arguments:
     num_steps: int = 8
     """How many steps to train; the kill comes in the middle."""
 
+    world: tuple[int, ...] = ()
+    """Prove instead that these numbers of processes, as in 1 2 4, give the same bits, and so does a
+    run that goes from one number to the next with a kill each time."""
+
 
 def run(arguments: Arguments) -> int:
-    """Train twice, compare, print one line; 1 if the two differ."""
+    """Train, compare, print one line; 1 if the runs differ."""
     from groundup.cli.runs import find_run
-    from groundup.training import verify_resume
 
-    report = verify_resume(find_run(arguments.run), arguments.num_steps)
+    folder = find_run(arguments.run)
+    report: ResumeReport | WorldReport
+    if arguments.world:
+        from groundup.training.verify_worlds import verify_worlds
+
+        report = verify_worlds(folder, arguments.world, arguments.num_steps)
+    else:
+        from groundup.training import verify_resume
+
+        report = verify_resume(folder, arguments.num_steps)
     print(report.describe())
     return 0 if report.is_exact else 1

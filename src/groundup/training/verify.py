@@ -25,6 +25,7 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.runtime import is_first_rank
 from groundup.training.execution import resolve_device
 from groundup.training.metrics import MEASURED
 
@@ -92,7 +93,7 @@ def verify_resume(
     saved_step = num_steps // 2
     killed_step = saved_step + 1
     with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
-        config = _scratch_config(config, run, Path(folder), saved_step)
+        config = scratch_config(config, run, Path(folder), saved_step)
         whole, parted = (config.model_copy(update={"name": name}) for name in ("whole", "parted"))
         _log.info("1 of 3: %d steps without a stop", num_steps)
         _run_part(whole, stop_after=num_steps)
@@ -177,8 +178,13 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step: int) -> RunConfig:
-    """The same training, with lines, evaluations and checkpoints dense enough for few steps."""
+def scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step: int) -> RunConfig:
+    """The same training, with lines, evaluations and checkpoints dense enough for few steps.
+
+    config, run: what is trained.
+    folder: where it is to be trained.
+    saved_step: how often it is to be saved.
+    """
     sections: dict[str, dict[str, Any]] = {
         "data": {
             "shards": config.data.shards.absolute(),
@@ -199,22 +205,42 @@ def _scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step:
     return config.model_copy(update={"runs_folder": folder.absolute(), **changed})
 
 
-def _run_part(
+def child_command(
     config: RunConfig, *, stop_after: int, kill_at: int | None = None, resume: bool = False
-) -> None:
-    """Train in a process of its own, which a kill ends for good."""
+) -> list[str]:
+    """What trains in a process of its own, which a kill ends for good.
+
+    config: of the run, whose settings are written beside it.
+    stop_after: the last step.
+    kill_at: the step behind which it kills itself.
+    resume: whether the run has begun.
+    """
     settings = config.runs_folder / f"{config.name}.yaml"
     save_yaml(settings, config)
     part = {"stop_after": stop_after, "kill_at": kill_at, "resume": resume}
-    command = [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    expected = 0 if kill_at is None else -signal.SIGKILL
+    return [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
+
+
+def check_status(done: subprocess.CompletedProcess[str], expected: int) -> None:
+    """Raise if a process that trained did not end as it was to.
+
+    done: the process.
+    expected: its status.
+    """
     if done.returncode != expected:
-        last_lines = " ".join(done.stderr.split("\n")[-4:])
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise GroundupError(
             f"a process that trained for the check ended with status {done.returncode} instead of "
-            f"{expected}: {last_lines}"
+            f"{expected}: {' '.join(errors or done.stderr.splitlines()[-4:])}"
         )
+
+
+def _run_part(
+    config: RunConfig, *, stop_after: int, kill_at: int | None = None, resume: bool = False
+) -> None:
+    command = child_command(config, stop_after=stop_after, kill_at=kill_at, resume=resume)
+    done = subprocess.run(command, capture_output=True, text=True)
+    check_status(done, 0 if kill_at is None else -signal.SIGKILL)
 
 
 def _train_part(arguments: list[str]) -> None:
@@ -225,7 +251,7 @@ def _train_part(arguments: list[str]) -> None:
     part = json.loads(arguments[1])
 
     def kill_in_time(step: int, num_steps: int | None) -> None:
-        if step == part["kill_at"]:
+        if step == part["kill_at"] and is_first_rank():
             os.kill(os.getpid(), signal.SIGKILL)
 
     train(config, resume=part["resume"], stop_after=part["stop_after"], progress=kill_in_time)

@@ -1,0 +1,119 @@
+"""One sum for every number of ranks, what ranks tell each other, and what a user reads when one of
+them fails."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from groundup.distributed.exact_reduction import ExactReduction
+from groundup.distributed.process_group import ALONE, World, find_world
+from groundup.errors import ConfigError
+
+PROGRAM = Path(__file__).with_name("world_program.py")
+VARIABLES = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "here",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ranks gave, all of them started by one program."""
+    out = tmp_path_factory.mktemp("world") / "results.json"
+    done = subprocess.run([sys.executable, str(PROGRAM), str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(out.read_text())
+    return results
+
+
+def tree_by_hand(values: list[Tensor]) -> Tensor:
+    if len(values) == 1:
+        return values[0]
+    middle = len(values) // 2
+    return tree_by_hand(values[:middle]) + tree_by_hand(values[middle:])
+
+
+def plain_sum(values: list[Tensor]) -> Tensor:
+    total = torch.zeros_like(values[0])
+    for value in values:
+        total += value
+    return total
+
+
+@given(st.integers(1, 40))
+def test_gradients_are_added_in_a_tree(num_micro_batches: int) -> None:
+    learning, unused = nn.Parameter(torch.zeros(50)), nn.Parameter(torch.zeros(3))
+    frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+    generator = torch.Generator().manual_seed(num_micro_batches)
+    leaves = list(torch.randn(num_micro_batches, 50, generator=generator) ** 5)
+
+    def backward(index: int) -> Tensor:
+        loss = ((learning + 1) * leaves[index]).sum()
+        loss.backward()
+        return loss.detach()
+
+    reduction = ExactReduction()
+    loss = reduction.sum_gradients([learning, unused, frozen], num_micro_batches, backward)
+    assert learning.grad is not None and unused.grad is not None and frozen.grad is None
+    assert torch.equal(learning.grad, tree_by_hand(leaves))
+    assert torch.equal(loss, tree_by_hand([leaf.sum() for leaf in leaves]))
+    assert not unused.grad.any()
+    if num_micro_batches > 8:
+        assert not torch.equal(learning.grad, plain_sum(leaves))
+
+
+def test_every_number_of_ranks_has_the_same_sums(measured: dict[str, Any]) -> None:
+    for size, sums in measured["sums"].items():
+        assert sums == [measured["alone"]] * int(size)
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone() -> None:
+    assert find_world({}) == ALONE
+    assert ALONE.gather("it") == ["it"] and ALONE.from_first(3) == 3 and ALONE.greatest(2) == 2
+    with pytest.raises(ConfigError, match="here"), ALONE.together():
+        raise ConfigError("here")
+
+
+def test_torchruns_variables_say_who_a_rank_is() -> None:
+    assert find_world(VARIABLES) == World(2, 4, 0, 2)
+    without = {name: value for name, value in VARIABLES.items() if name != "RANK"}
+    with pytest.raises(ConfigError, match="RANK is not set"):
+        find_world(without)
+
+
+def test_ranks_hear_each_other(measured: dict[str, Any]) -> None:
+    different = (
+        "rank 2 has another data than rank 0: 1 instead of 0. All ranks need the same code, "
+        "settings and files"
+    )
+    told = [["from 0", "from 1", "from 2"], "I am 0", 20, [different]]
+    assert measured["told"] == [told] * 3
+
+
+def test_what_fails_on_one_rank_fails_on_all(measured: dict[str, Any]) -> None:
+    early, late = "rank 2: there is no room", "rank 1: too late"
+    assert measured["failed"] == [[early, late], [early, "too late"], ["there is no room", late]]
+
+
+def test_a_rank_that_dies_is_named(measured: dict[str, Any]) -> None:
+    told, nothing = measured["died"]
+    assert nothing is None
+    assert told.startswith("rank 1 on ") and " did not come to step 8 (" in told
+    assert "--resume" in told
+
+
+def test_a_rank_that_hangs_is_named(measured: dict[str, Any]) -> None:
+    told, _ = measured["hung"]
+    assert told.startswith("rank 1 on ") and " did not come to step 8 (" in told

@@ -1,0 +1,144 @@
+"""Forks ranks that do what tests ask of them; what each of them gives goes into a file."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groundup.distributed.exact_reduction import ExactReduction
+from groundup.distributed.process_group import ALONE, World, find_world, note_arrival, open_world
+from groundup.errors import ConfigError, GroundupError
+
+NUM_LEAVES = 12
+
+
+def run_ranks(measure: Callable[[World], Any], size: int, minutes: float = 1.0) -> list[Any]:
+    """What `measure` gives on each of `size` ranks; None of one that died."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pipes, children = [], []
+    for rank in range(size):
+        receive, send = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.environ |= rank_environment(rank, size, port)
+            with open_world(find_world(), "cpu", minutes) as world:
+                os.write(send, json.dumps(measure(world)).encode())
+            os._exit(0)
+        os.close(send)
+        pipes.append(receive)
+        children.append(child)
+    results = []
+    for pipe in pipes:
+        with open(pipe, "rb") as file:
+            results.append(json.loads(file.read() or b"null"))
+    for child in children:
+        os.waitpid(child, 0)
+    return results
+
+
+def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """torchrun's variables for a rank on this machine."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def leaf_values(number: int) -> list[Tensor]:
+    """Numbers of very different sizes, so that every order of adding rounds differently."""
+    generator = torch.Generator().manual_seed(number)
+    sizes = torch.tensor(10.0) ** torch.randint(-4, 5, (2, 33), generator=generator)
+    return [torch.randn(2, 33, generator=generator) * sizes, torch.randn(5, generator=generator)]
+
+
+def reduce_leaves(world: World) -> list[str]:
+    """The loss and the gradients of the micro-batches, a part of which this rank has, in hex."""
+    parameters = [nn.Parameter(torch.zeros(2, 33)), nn.Parameter(torch.zeros(5))]
+    num_own = NUM_LEAVES // world.size
+
+    def backward(index: int) -> Tensor:
+        values = leaf_values(world.rank * num_own + index)
+        pairs = zip(parameters, values, strict=True)
+        loss = torch.stack([((one + 1) * value).sum() for one, value in pairs]).sum()
+        loss.backward()
+        return loss.detach()
+
+    loss = ExactReduction(world).sum_gradients(parameters, num_own, backward)
+    sums = [loss, *(one.grad for one in parameters if one.grad is not None)]
+    return [float(value).hex() for one in sums for value in one.flatten()]
+
+
+def tell(world: World) -> Any:
+    """What ranks hear from each other."""
+    errors = []
+    for facts in ({"torch": 1}, {"torch": 1, "data": world.rank // 2}):
+        try:
+            world.check_same(facts)
+        except ConfigError as error:
+            errors.append(str(error))
+    first = world.from_first(f"I am {world.rank}")
+    return [world.gather(f"from {world.rank}"), first, world.greatest(10 * world.rank), errors]
+
+
+def fail_on_one(world: World) -> list[str]:
+    """Before the others gather, and at the end of a block."""
+    errors = []
+    for is_early in (True, False):
+        try:
+            with world.together():
+                if is_early and world.rank == 2:
+                    raise ConfigError("there is no room")
+                world.gather(world.rank)
+                if not is_early and world.rank == 1:
+                    raise ValueError("too late")
+        except (GroundupError, ValueError) as error:
+            errors.append(str(error))
+    return errors
+
+
+def wait_in_vain(world: World, leave: Callable[[], Any]) -> str:
+    """Rank 1 does not come to step 8; what the others are told."""
+    note_arrival(world, 7)
+    world.gather(None)
+    if world.rank == 1:
+        leave()
+        return ""
+    note_arrival(world, 8)
+    try:
+        world.gather(None)
+    except GroundupError as error:
+        return str(error)
+    return "nothing happened"
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    sums = {size: run_ranks(reduce_leaves, size) for size in (2, 3, 4)}
+    told, failed = zip(*run_ranks(lambda world: [tell(world), fail_on_one(world)], 3), strict=True)
+    kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+    results = {
+        "alone": reduce_leaves(ALONE),
+        "sums": sums,
+        "told": told,
+        "failed": failed,
+        "died": run_ranks(lambda world: wait_in_vain(world, kill), 2),
+        "hung": run_ranks(lambda world: wait_in_vain(world, lambda: time.sleep(3)), 2, 0.02),
+    }
+    out.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

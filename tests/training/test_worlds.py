@@ -1,0 +1,151 @@
+"""One run on several ranks: the same bits for every number of them, and one voice when it fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from groundup.config import save_yaml
+from groundup.files import read_json_lines
+from groundup.runs.config import RunConfig
+from groundup.runs.folder import RunFolder
+from groundup.training.verify import compare_runs
+
+PROGRAM = Path(__file__).with_name("world_program.py")
+# Micro-batches that one, two and four ranks can share.
+SHARED = {"batch_size": 8, "micro_batch_size": 1, "evaluation.batch_size": 3}
+MakeConfig = Callable[..., RunConfig]
+
+
+def run_jobs(folder: Path, jobs: list[dict[str, Any]]) -> list[list[str | None]]:
+    """Let one program do all jobs, a config of which may be given as it is."""
+    for number, job in enumerate(jobs):
+        config = job.pop("config")
+        job["settings"] = str(folder / f"{number}.yaml")
+        save_yaml(Path(job["settings"]), config)
+    asked, answered = folder / "jobs.json", folder / "results.json"
+    asked.write_text(json.dumps(jobs))
+    command = [sys.executable, str(PROGRAM), str(asked), str(answered)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results: list[list[str | None]] = json.loads(answered.read_text())
+    return results
+
+
+def test_every_number_of_ranks_trains_the_same_bits(
+    make_config: MakeConfig, make_tuning: MakeConfig, tmp_path: Path
+) -> None:
+    plain = make_config("any", SHARED)
+    muon = make_config("any", {**SHARED, "optimizer.name": "muon", "num_steps": 6})
+    tuning = make_tuning("any", {**SHARED, "num_steps": 6})
+    kinds = {"one": plain, "two": plain, "four": plain, "moving": plain}
+    kinds |= {"muon": muon, "muon_two": muon, "tuned": tuning, "tuned_two": tuning}
+    runs = {name: config.model_copy(update={"name": name}) for name, config in kinds.items()}
+    jobs: list[dict[str, Any]] = [
+        {"config": runs["one"], "world": 1},
+        {"config": runs["two"], "world": 2},
+        {"config": runs["four"], "world": 4},
+        {"config": runs["muon"], "world": 1},
+        {"config": runs["muon_two"], "world": 2},
+        {"config": runs["tuned"], "world": 1},
+        {"config": runs["tuned_two"], "world": 2},
+        {"config": runs["moving"], "world": 1, "kill_at": 4},
+        {"config": runs["moving"], "world": 2, "kill_at": 7, "resume": True},
+        {"config": runs["moving"], "world": 4, "stop_after": 10, "resume": True},
+        {"config": runs["moving"], "world": 1, "resume": True},
+    ]
+    results = run_jobs(tmp_path, jobs)
+    assert [error for result in results[:7] for error in result] == [None] * 13
+    lost = results[8][1]
+    assert results[7:] == [["killed"], ["killed", lost], [None] * 4, [None]]
+    assert "a rank is gone" in str(lost) or "rank 0 on" in str(lost)
+    pairs = {"two": "one", "four": "one", "moving": "one", "muon_two": "muon", "tuned_two": "tuned"}
+    for many, one in pairs.items():
+        found = compare_runs(runs[one].run_folder, runs[many].run_folder)
+        assert not found.differences, (many, found.differences[:3])
+        assert found.num_records >= 6 and found.num_values > 30
+    assert "per rank" in (runs["four"].run_folder / "log.txt").read_text()
+    assert (runs["four"].run_folder / "log_rank_3.txt").exists()
+    assert not (runs["one"].run_folder / "log_rank_1.txt").exists()
+
+
+def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_path: Path) -> None:
+    other_data = {"1": {"data.shards": str(tmp_path / "nothing")}}
+    jobs: list[dict[str, Any]] = [
+        {"config": make_config("odd", {"batch_size": 9}), "world": 2},
+        {"config": make_config("whole", {"micro_batch_size": None}), "world": 2},
+        {"config": make_config("begun"), "world": 1, "stop_after": 3},
+        {"config": make_config("begun", {"micro_batch_size": 2}), "world": 2},
+        {"config": make_config("named"), "world": 2, "of_rank": other_data},
+        {"config": make_config("bad", {"optimizer.learning_rate": 1e15}), "world": 2},
+    ]
+    odd, whole, _, begun, named, bad = run_jobs(tmp_path, jobs)
+    assert (
+        odd
+        == ["batch_size 9 cannot be divided among 2 ranks; choose a multiple of 2, for example 10"]
+        * 2
+    )
+    assert whole[0] == whole[1] and "use --micro-batch-size 2" in str(whole[0])
+    assert "already holds a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
+    # The settings are those of rank 0, whatever another rank was told.
+    assert named == [None, None]
+    assert bad[0] == bad[1] and "no finite loss" in str(bad[0])
+    assert not RunFolder(make_config("odd").run_folder).path.exists()
+    outcome = RunFolder(make_config("bad").run_folder).read_outcome()
+    assert outcome is not None and outcome.state == "diverged"
+
+
+def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config("run", {**SHARED, "num_steps": 3000, "checkpoints.every_steps": 50})
+    save_yaml(tmp_path / "settings.yaml", config)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*launcher, "--nproc-per-node=2", "--max-restarts=1", "-m", "groundup", "train"]
+    metrics = RunFolder(config.run_folder).metrics_file
+    flags = ["--config", str(tmp_path / "settings.yaml")]
+    with open(tmp_path / "log.txt", "wb") as log:
+        process = subprocess.Popen([*command, *flags], stdout=log, stderr=log)
+    try:
+        wait_for_step(metrics, 60, process)
+        os.kill(rank_of(process.pid, 1), signal.SIGKILL)
+        wait_for(lambda: "resumed from" in (tmp_path / "log.txt").read_text(), process)
+        resumed = max(int(record["step"]) for record in read_json_lines(metrics))
+        wait_for_step(metrics, resumed + 20, process)
+        process.send_signal(signal.SIGTERM)
+    finally:
+        process.terminate()
+        process.wait()
+    text = (tmp_path / "log.txt").read_text()
+    assert "error: rank 1 on " in text or "error: a rank is gone" in text
+    outcome = RunFolder(config.run_folder).read_outcome()
+    assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
+    steps = [record["step"] for record in read_json_lines(metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def wait_for(is_true: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
+    while not is_true():
+        assert process.poll() is None
+        time.sleep(0.1)
+
+
+def wait_for_step(metrics: Path, step: int, process: "subprocess.Popen[bytes]") -> None:
+    wait_for(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= step, process)
+
+
+def rank_of(launcher: int, rank: int) -> int:
+    """The process of a rank."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                environment = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if int(parent) == launcher and f"RANK={rank}".encode() in environment:
+                return int(folder.name)
+    raise AssertionError(f"rank {rank} is not there")

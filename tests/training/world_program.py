@@ -1,0 +1,76 @@
+"""Trains parts of runs on several ranks each, all of them forks of this one program.
+
+    python world_program.py jobs.json results.json
+
+A job is {settings, world, resume, stop_after, kill_at}; its result is, for each rank, the text of
+its error, None if there was none, or "killed".
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groundup.config import load_settings
+from groundup.errors import GroundupError
+from groundup.runs.config import RunConfig
+from groundup.training import train
+
+
+def run_job(job: dict[str, Any]) -> list[str | None]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    size = job["world"]
+    children = []
+    for rank in range(size):
+        receive, send = os.pipe()
+        child = os.fork()
+        if child == 0:
+            if size > 1:
+                os.environ |= environment_of(rank, size, port)
+            os.write(send, json.dumps(train_part(job, rank)).encode())
+            os._exit(0)
+        os.close(send)
+        children.append((child, receive))
+    results = []
+    for child, receive in children:
+        with open(receive, "rb") as file:
+            results.append(json.loads(file.read() or b'"killed"'))
+        os.waitpid(child, 0)
+    return results
+
+
+def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
+    names = ("RANK", "LOCAL_RANK"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    values = {name: str(rank) for name in names[0]} | {name: str(size) for name in names[1]}
+    return values | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def train_part(job: dict[str, Any], rank: int) -> str | None:
+    config = load_settings(RunConfig, job["settings"], job.get("of_rank", {}).get(str(rank)))
+
+    def kill_in_time(step: int, num_steps: int | None) -> None:
+        if step == job.get("kill_at") and rank == job.get("killed_rank", 0):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        train(
+            config,
+            resume=job.get("resume", False),
+            stop_after=job.get("stop_after"),
+            progress=kill_in_time,
+        )
+    except GroundupError as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    Path(sys.argv[2]).write_text(json.dumps([run_job(job) for job in jobs]))
