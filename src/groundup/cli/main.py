@@ -8,9 +8,11 @@ import codecs
 import contextlib
 import errno
 import importlib
+import json
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -182,9 +184,19 @@ def _fail(message: str, status: int) -> int:
         sys.stdout.flush()
     from groundup.runtime import is_first_rank
 
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        _tell_torchrun(file, f"error: {line}")
     if is_first_rank():
         print(f"error: {line}", file=sys.stderr)
     return status
+
+
+def _tell_torchrun(file: str, message: str) -> None:
+    """Give torchrun's report of failed ranks the sentence in place of a traceback."""
+    with contextlib.suppress(OSError), open(file, "w", encoding="utf-8") as report:
+        json.dump(
+            {"message": {"message": message, "extraInfo": {"timestamp": int(time.time())}}}, report
+        )
 
 
 def _silence_stdout() -> None:
