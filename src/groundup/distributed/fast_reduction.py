@@ -65,7 +65,10 @@ class _Departure:
             while len(self._sent) < len(self._buckets) and not self._missing[len(self._sent)]:
                 self._send()
 
-        self._hooks = [one.register_post_accumulate_grad_hook(note) for one in learning]
+        self._hooks = [
+            one.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            for one in learning
+        ]
 
     def stop(self) -> None:
         """No gradient is awaited any more."""
@@ -78,7 +81,7 @@ class _Departure:
             self._send()
         for bucket, (flat, request) in zip(self._buckets, self._sent, strict=True):
             request.wait()
-            parts = flat.split([one.numel() for one in bucket])
+            parts = torch.split(flat, [one.numel() for one in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 assert parameter.grad is not None
                 parameter.grad.copy_(part.view_as(parameter))

@@ -64,13 +64,13 @@ class ShardedMatrices:
         count, num_local = _per_rank(len(matrices), size), matrices.shape[1]
         # (rank that works on it, matrix, rows of this rank, columns)
         parts = _padded(_padded(matrices, size * count), _per_rank(rows, size), dim=1)
-        parts = self._exchange(parts.unflatten(0, (size, count)))
+        parts = self._exchange(parts.reshape(size, count, *parts.shape[1:]))
         # (rank that has the rows, …) for the matrices of this rank
         own = parts.transpose(0, 1).flatten(1, 2)
         num_own = max(0, min(count, len(matrices) - count * self._group.rank()))
         result = orthogonalize(own[:num_own, :rows], num_steps)
         result = _padded(_padded(result, count), own.shape[1], dim=1)
-        parts = self._exchange(result.unflatten(1, (size, -1)).transpose(0, 1))
+        parts = self._exchange(result.reshape(count, size, -1, shape[1]).transpose(0, 1))
         return parts.flatten(0, 1)[: len(matrices), :num_local]
 
     def _exchange(self, parts: Tensor) -> Tensor:

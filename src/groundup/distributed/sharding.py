@@ -24,6 +24,7 @@ from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.distributed.reduction import Backward
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
+from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
 
 
@@ -44,7 +45,7 @@ def recompute_blocks(model: TransformerLM) -> None:
         return compute
 
     for block in model.blocks:
-        block.forward = recomputing(block.forward)  # type: ignore[method-assign]
+        block.forward = recomputing(block.forward)
 
 
 def shard(
@@ -95,14 +96,40 @@ class LocalParameters(nn.Module):
             rows = nn.Parameter(whole.to_local().detach(), requires_grad=whole.requires_grad)
             self._pairs.append((name, whole, rows))
 
-    def named_parameters(  # type: ignore[override]
-        self, *_: Any, **__: Any
-    ) -> Iterator[tuple[str, nn.Parameter]]:
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, rows) for name, _, rows in self._pairs)
 
     def sharded(self) -> dict[nn.Parameter, DTensor]:
         """The model's own parameter for each."""
         return {rows: whole for _, whole, rows in self._pairs}
+
+    def state_of(self, optimizer: Optimizer) -> dict[str, Any]:
+        """`optimizer.state_dict()`, with what belongs to rows as parts of whole tensors."""
+        state = optimizer.state_dict()
+        wholes = self._wholes(optimizer)
+        state["state"] = {
+            index: {key: _like(wholes[index], value) for key, value in values.items()}
+            for index, values in state["state"].items()
+        }
+        return state
+
+    def place_for(self, optimizer: Optimizer) -> Callable[[int, Tensor], Tensor]:
+        """Makes room for values of a stored `state_of` such an optimizer."""
+        wholes = self._wholes(optimizer)
+
+        def place(index: int, value: Tensor) -> Tensor:
+            if index < len(wholes) and value.ndim and value.shape == wholes[index].shape:
+                rows = torch.empty_like(wholes[index].to_local(), dtype=value.dtype)
+                part: Tensor = _like(wholes[index], rows)
+                return part
+            return torch.empty(value.shape, dtype=value.dtype)
+
+        return place
+
+    def _wholes(self, optimizer: Optimizer) -> list[DTensor]:
+        """The model's parameters, as the optimizer counts them."""
+        sharded = self.sharded()
+        return [sharded[one] for group in optimizer.param_groups for one in group["params"]]
 
     def take_gradients(self, factor: float = 1) -> None:
         """Move the gradients from the model's parameters to these, times a factor."""
@@ -146,6 +173,20 @@ class ShardedReduction:
         with lost_ranks_named(self.world):
             distributed.all_reduce(square, group=self.shard_group)
         return square.sqrt()
+
+
+def _like(whole: DTensor, rows: Any) -> Any:
+    """The rows of this rank as a part of a tensor that is cut as `whole` is; others as they are."""
+    if not isinstance(rows, Tensor) or rows.shape != whole.to_local().shape or not rows.ndim:
+        return rows
+    return DTensor.from_local(
+        rows,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
 
 
 def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:
