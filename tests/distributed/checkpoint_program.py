@@ -5,8 +5,9 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, distributed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,11 +28,13 @@ FOLDER = Path(sys.argv[1])
 class Sharded:
     """A run on all ranks."""
 
-    def __init__(self, world: World, optimizer: str, strategy: str = "fsdp") -> None:
+    def __init__(
+        self, world: World, optimizer: str, strategy: Literal["fsdp", "hsdp"] = "fsdp"
+    ) -> None:
         if strategy == "hsdp":
             world = dataclasses.replace(world, local_size=1)
         self.model = tiny_model(tie_embeddings=True)
-        self.reduction = shard(self.model, world, strategy)  # type: ignore[arg-type]
+        self.reduction = shard(self.model, world, strategy, torch.device("cpu"))
         self.local = self.reduction.parameters
         self.optimizer = build_optimizer(
             self.local, OptimizerConfig(name=optimizer, average_over=0.5), num_steps=9

@@ -48,10 +48,11 @@ def _be_rank(measure: Callable[[World], Any], world: World, out: Path) -> int:
 
 
 def tiny_model(**settings: Any) -> TransformerLM:
-    """Two blocks, in float64, with rows that two ranks cannot share evenly."""
+    """Two blocks, in float64 by default, with rows that two ranks cannot share evenly."""
     torch.manual_seed(0)
+    dtype = settings.pop("dtype", torch.float64)
     sizes = {"vocab_size": 21, "context_length": 8, "d_model": 12, "num_layers": 2, "num_heads": 2}
-    return TransformerLM(**(sizes | {"d_ff": 15} | settings), dtype=torch.float64)
+    return TransformerLM(**(sizes | {"d_ff": 15} | settings), dtype=dtype)
 
 
 def batch(step: int, num_rows: int = 8) -> Tensor:

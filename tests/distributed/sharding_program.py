@@ -12,7 +12,7 @@ from forked_ranks import difference, run_ranks, take_steps, tiny_model, weights
 
 import groundup.distributed.muon
 from groundup.distributed.fast_reduction import FastReduction
-from groundup.distributed.muon import CopiedMatrices, ShardedMatrices
+from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import Accumulated
 from groundup.distributed.sharding import recompute_blocks, shard
@@ -21,6 +21,7 @@ from groundup.optim.config import OptimizerConfig
 from groundup.optim.muon import Muon
 from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 
+CPU = torch.device("cpu")
 CASES: dict[str, dict[str, Any]] = {
     "adamw": {},
     "adamw clipped": {"clip_norm": 0.1},
@@ -31,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": {"name": "muon"},
     "muon clipped": {"name": "muon", "clip_norm": 0.1, "num_layers": 3},
     "sgd": {"name": "sgd", "learning_rate": 0.1},
+    # Only these have the native kernels.
+    "float32": {"dtype": torch.float32},
     "bfloat16": {"reduce_dtype": torch.bfloat16},
 }
 
@@ -57,7 +60,9 @@ def train(world: World, strategy: str, **options: Any) -> Any:
         options.pop(name, None) for name in ("clip_norm", "recompute", "compile", "reduce_dtype")
     )
     settings = {
-        name: options.pop(name) for name in ("tie_embeddings", "num_layers") if name in options
+        name: options.pop(name)
+        for name in ("tie_embeddings", "num_layers", "dtype")
+        if name in options
     }
     model = tiny_model(input_mix=True, **settings)
     if recompute:
@@ -70,18 +75,18 @@ def train(world: World, strategy: str, **options: Any) -> Any:
     if strategy == "ddp":
         reduction = FastReduction(world, reduce_dtype)
     elif strategy == "hsdp":
-        reduction = shard(model, dataclasses.replace(world, local_size=1), "hsdp", reduce_dtype)
+        reduction = shard(
+            model, dataclasses.replace(world, local_size=1), "hsdp", CPU, reduce_dtype
+        )
         learning = reduction.parameters
     elif strategy == "fsdp":
-        reduction = shard(model, world, "fsdp", reduce_dtype)
+        reduction = shard(model, world, "fsdp", CPU, reduce_dtype)
         learning = reduction.parameters
     optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
     if isinstance(optimizer, Muon) and strategy == "ddp":
         optimizer.matrices = CopiedMatrices(world, orthogonalize_and_count)
     elif isinstance(optimizer, Muon) and strategy != "one":
-        optimizer.matrices = ShardedMatrices(
-            world, reduction.parameters.sharded(), reduction.shard_group
-        )
+        optimizer.matrices = reduction.matrices()
     num_micro_batches = 4 if strategy == "one" else 2
     records = take_steps(model, optimizer, reduction, num_micro_batches, clip_norm=clip_norm)
     if optimizer.average_decay is not None:

@@ -62,6 +62,11 @@ def test_gradients_in_bfloat16_are_rounded_and_no_more(measured: dict[str, Any])
         assert ROUNDING_OF_LOSS < result["records"] < 1e-2
 
 
+def test_the_native_kernels_work_on_sharded_weights(measured: dict[str, Any]) -> None:
+    for result in measured["float32"].values():
+        assert result["records"] < 1e-5
+
+
 def test_a_shard_has_half_of_the_optimizer_state(measured: dict[str, Any]) -> None:
     whole, half = (measured["adamw"][name]["elements"] for name in ("ddp", "fsdp"))
     # Odd numbers of rows, and a count of steps for each parameter.

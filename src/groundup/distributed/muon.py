@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed.tensor import DTensor
 
 from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.optim.muon import WholeMatrices
@@ -39,20 +38,19 @@ class CopiedMatrices(WholeMatrices):
 
 
 class ShardedMatrices:
-    """Every rank has some rows of each matrix: as `sharding` cuts them, equally but for the last.
-
-    sharded: the model's parameter for each that the optimizer has.
-    """
+    """Every rank has some rows of each matrix, as `sharding` cuts them: as many but the last."""
 
     def __init__(
         self,
         world: World,
-        sharded: Mapping[torch.nn.Parameter, DTensor],
+        shapes: Mapping[torch.nn.Parameter, tuple[int, ...]],
         group: distributed.ProcessGroup,
     ) -> None:
-        """group: the ranks that a matrix is cut over."""
+        """shapes: of the matrix that each parameter is some rows of.
+        group: the ranks that a matrix is cut over.
+        """
         self._world = world
-        self._shapes = {rows: tuple(whole.shape) for rows, whole in sharded.items()}
+        self._shapes = shapes
         self._group = group
 
     def shape(self, parameter: Tensor) -> tuple[int, ...]:

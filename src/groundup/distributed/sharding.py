@@ -5,7 +5,7 @@ and cut at once. The model does not know, its names stay, and the optimizer work
 each rank's rows of every parameter.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from groundup.distributed.muon import ShardedMatrices
 from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.distributed.reduction import Backward
 from groundup.errors import ConfigError
@@ -52,16 +53,19 @@ def shard(
     model: TransformerLM,
     world: World,
     strategy: Literal["fsdp", "hsdp"],
+    device: torch.device,
     reduce_dtype: torch.dtype | None = None,
 ) -> "ShardedReduction":
     """Leave each rank its rows of every parameter, and give what sums the gradients.
 
-    model: on its device, the same on every rank; changed in place. Recompute and compile before.
+    model: the same on every rank; changed in place. Recompute and compile before. If it is on the
+        CPU it moves to the device one block after the other.
     world: of the run, open.
     strategy: fsdp cuts over all ranks, hsdp over those of a machine, with a copy on each machine.
+    device: where it is to learn.
     reduce_dtype: what gradients are sent in; their own type by default.
     """
-    mesh = _mesh(world, strategy, model.output_weight.device.type)
+    mesh = _mesh(world, strategy, device.type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh, mp_policy=policy)
@@ -79,6 +83,20 @@ def shard(
 
     model.hidden = hidden  # type: ignore[method-assign]
     return ShardedReduction(model, world, mesh, 1 if is_summed else world.size)
+
+
+def whole_weights(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """The tensors of a sharded model's state as wholes, in the memory of the first rank's host.
+
+    state: of this rank.
+    world: whose ranks all call this.
+    """
+    gathered: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if world.is_first:
+            gathered[name] = whole.cpu()
+    return gathered
 
 
 class LocalParameters(nn.Module):
@@ -155,7 +173,13 @@ class ShardedReduction:
         self.mesh = mesh
         self.parameters = LocalParameters(model)
         self._factor = factor
-        self.shard_group = mesh.get_group(mesh.ndim - 1)
+        self._shard_group = mesh.get_group(mesh.ndim - 1)
+
+    def matrices(self) -> ShardedMatrices:
+        """For Muon."""
+        wholes = self.parameters.sharded()
+        shapes = {rows: tuple(whole.shape) for rows, whole in wholes.items()}
+        return ShardedMatrices(self.world, shapes, self._shard_group)
 
     def sum_gradients(
         self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
@@ -171,7 +195,7 @@ class ShardedReduction:
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         square = gradient_norm(self.parameters.parameters()).square()
         with lost_ranks_named(self.world):
-            distributed.all_reduce(square, group=self.shard_group)
+            distributed.all_reduce(square, group=self._shard_group)
         return square.sqrt()
 
 
