@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from groundup.checkpoint import CheckpointFolder
+from groundup.checkpoint.convert import convert
 from groundup.checkpoint.shard_files import find_tensors, shard_stream
 from groundup.checkpoint.weights import save_stream
 from groundup.errors import CheckpointError
@@ -27,6 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-W", "error::FutureWarning", str(PROGRAM), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
+    assert (path / "results.json").read_text() != "null", done.stderr
     return path
 
 
@@ -75,22 +77,30 @@ def test_a_rank_that_cannot_write_leaves_the_last_checkpoint_and_all_ranks_know(
     assert failing["after"] == [1, 3]
 
 
-def test_one_process_converts_without_a_process_group(folder: Path, tmp_path: Path) -> None:
-    checkpoint = CheckpointFolder(folder / "sharded").load(3)
-    plain = CheckpointFolder(tmp_path)
-    optimizer = checkpoint.optimizer_state()
-    plain.save(3, checkpoint.adapted_state(), optimizer, checkpoint.state, checkpoint.metric)
-    again = plain.load(3)
-    assert checkpoint.is_sharded and not again.is_sharded
-    assert again.model_shapes() == checkpoint.model_shapes()
-    assert again.weights_id != checkpoint.weights_id
-    for name, weight in checkpoint.model_state().items():
-        assert torch.equal(again.model_state()[name], weight)
-    stored = again.optimizer_state()
-    assert stored["param_groups"] == optimizer["param_groups"]
-    for index, values in optimizer["state"].items():
+@pytest.mark.parametrize("num_shards", [None, 1, 5, 40])
+def test_one_process_converts_without_a_process_group(
+    folder: Path, tmp_path: Path, num_shards: int | None
+) -> None:
+    shutil.copytree(folder / "sharded", tmp_path / "copy")
+    checkpoints = CheckpointFolder(tmp_path / "copy")
+    before = CheckpointFolder(folder / "sharded").load(3)
+    convert(checkpoints.load(3), num_shards)
+    assert checkpoints.steps() == [1, 3, 5]
+    after = checkpoints.load(3)
+    assert after.is_sharded == (num_shards is not None)
+    assert len(after.files) == 2 * (num_shards or 1)
+    assert after.model_shapes() == before.model_shapes()
+    assert after.weights_id != before.weights_id
+    assert (after.state, after.metric) == (before.state, before.metric)
+    weights = after.model_state()
+    assert weights["lm_head.weight"] is weights["token_embedding.weight"]
+    for name, weight in before.model_state().items():
+        assert torch.equal(weights[name], weight)
+    found, expected = after.optimizer_state(), before.optimizer_state()
+    assert found["param_groups"] == expected["param_groups"]
+    for index, values in expected["state"].items():
         for key, value in values.items():
-            assert torch.equal(stored["state"][index][key], value)
+            assert torch.equal(found["state"][index][key], value)
 
 
 def test_a_lost_or_damaged_shard_is_named(folder: Path, tmp_path: Path) -> None:

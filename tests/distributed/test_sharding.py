@@ -21,14 +21,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads(out.read_text())
+    assert results, done.stderr
     return results
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-@pytest.mark.parametrize(
-    "case",
-    ["adamw", "adamw clipped", "adamw tied", "adamw recomputed", "sgd", "muon", "muon clipped"],
-)
+@pytest.mark.parametrize("case", ["adamw", "muon", "sgd"])
 def test_two_ranks_learn_what_one_process_does(
     measured: dict[str, Any], strategy: str, case: str
 ) -> None:
@@ -38,21 +36,20 @@ def test_two_ranks_learn_what_one_process_does(
 
 
 def test_copies_between_machines_learn_the_same(measured: dict[str, Any]) -> None:
-    for case in ("adamw", "muon"):
-        assert measured[case]["hsdp"]["weights"] < ROUNDING
-        assert measured[case]["hsdp"]["records"] < ROUNDING_OF_LOSS
+    assert measured["muon"]["hsdp"]["weights"] < ROUNDING
+    assert measured["muon"]["hsdp"]["records"] < ROUNDING_OF_LOSS
 
 
 def test_an_evaluation_of_averages_leaves_the_next_step_the_latest_weights(
     measured: dict[str, Any],
 ) -> None:
-    for result in measured["adamw averaged"].values():
+    for result in measured["averages"].values():
         assert result["weights"] < ROUNDING
         assert result["records"] < ROUNDING_OF_LOSS
 
 
 def test_blocks_are_compiled_inside_recomputation_and_sharding(measured: dict[str, Any]) -> None:
-    for result in measured["adamw compiled and recomputed"].values():
+    for result in measured["compiled"].values():
         assert result["graphs"] == 1
         assert result["weights"] < ROUNDING
 
@@ -78,7 +75,7 @@ def test_each_matrix_is_orthogonalized_once_by_one_rank(
     measured: dict[str, Any], strategy: str
 ) -> None:
     num_steps, num_layers = 5, 3
-    counts = [map(tuple, some) for some in measured["muon clipped"][strategy]["orthogonalized"]]
+    counts = [map(tuple, some) for some in measured["muon"][strategy]["orthogonalized"]]
     first, second = map(sorted, counts)
     expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)])
     assert sorted(first + second) == sorted(num_steps * expected)

@@ -197,6 +197,10 @@ def open_run(
     else:
         folder.begin(config, tokenizer, environment)
     _log_plan(config, data, state, is_timed=is_timed)
+    if world.size > 1:
+        is_exact = isinstance(state.reduction, ExactReduction)
+        way = "exact" if is_exact else f"fast, in {config.distributed.reduce_dtype}"
+        _log.info("%d ranks: strategy %s, reduction %s", world.size, strategy, way)
     return OpenRun(
         config,
         folder,

@@ -1,50 +1,13 @@
-"""Ranks for tests: one program that has imported torch forks, and each fork is a rank."""
+"""A tiny model and steps as training takes them, to compare ranks with one process."""
 
-import json
-import os
-import socket
-import sys
-import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from groundup.distributed.process_group import World, open_world
 from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import clip_scale
-
-
-def run_ranks(measure: Callable[[World], Any], size: int, out: Path) -> None:
-    """Write what `measure` gives on rank 0; end with an error if it fails on any."""
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    children = []
-    for rank in range(size):
-        child = os.fork()
-        if child == 0:
-            os._exit(_be_rank(measure, World(rank, size, rank, size), out))
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    sys.exit(max(abs(code) for code in codes))
-
-
-def _be_rank(measure: Callable[[World], Any], world: World, out: Path) -> int:
-    try:
-        torch.set_num_threads(1)
-        os.environ |= {"RANK": str(world.rank), "WORLD_SIZE": str(world.size)}
-        with open_world(world, "cpu", timeout_minutes=1) as opened:
-            result = measure(opened)
-        if world.is_first:
-            out.write_text(json.dumps(result))
-        return 0
-    except BaseException:
-        traceback.print_exc()
-        return 1
 
 
 def tiny_model(**settings: Any) -> TransformerLM:
