@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 
 sys.path.insert(0, str(Path(__file__).parent))
 from tiny_steps import difference, take_steps, tiny_model, weights
@@ -34,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {
     "float32": {"dtype": torch.float32, "recompute": True},
     "bfloat16": {"reduce_dtype": torch.bfloat16},
 }
+STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
 graphs: list[Any] = []
 orthogonalized: list[tuple[int, ...]] = []
 
@@ -62,7 +64,7 @@ def train(world: World, strategy: str, **options: Any) -> Any:
     model = tiny_model(input_mix=True, **settings)
     if recompute:
         recompute_blocks(model)
-    if compiled:
+    if compiled and strategy != "one":
         torch._dynamo.reset()
         for block in model.blocks:
             block.compile(dynamic=False, backend=compile_by_counting)
@@ -101,7 +103,7 @@ def measure(world: World) -> Any:
     vars(groundup.distributed.muon)["orthogonalize"] = orthogonalize_and_count
     for name, options in CASES.items():
         expected, expected_records, _ = train(world, "one", **options)
-        for strategy in ("ddp", "fsdp") + (("hsdp",) if name == "muon" else ()):
+        for strategy in STRATEGIES.get(name, ("ddp", "fsdp")):
             found, records, optimizer = train(world, strategy, **options)
             results.setdefault(name, {})[strategy] = {
                 "weights": difference(found, expected),
