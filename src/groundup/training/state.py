@@ -125,7 +125,7 @@ class TrainingState:
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
             **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
-            "random": capture_random_state(self.model.output_weight.device),
+            "random": capture_random_state(self.model.device),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
