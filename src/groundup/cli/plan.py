@@ -23,16 +23,19 @@ from groundup.planner import (
 )
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName, optimal_tokens
-from groundup.planner.hardware import Price, find_price
+from groundup.planner.hardware import Price
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
 if TYPE_CHECKING:
+    from groundup.planner.scaling import Scaling
     from groundup.training.budget import Probe
 
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
 # What a probe finds out by itself.
 _MEASURED = ("--device", "--mfu", "--peak-tflops", "--memory-gb")
+_OF_MANY = ("--interconnect", "--gpus-per-machine")
+_COUNTS = "batch_size num_steps tokens micro_batch_size corpus_tokens gpus gpus_per_machine".split()
 # Beyond them a number was mistyped.
 _RANGES = {
     "peak_tflops": (1e-6, 1e9),
@@ -94,6 +97,16 @@ class Arguments:
     price_per_hour: float | None = None
     """Dollars for an hour of the device, if not the table's."""
 
+    gpus: int | None = None
+    """Plan for this many devices as well: what each holds and sends, and their efficiency."""
+
+    gpus_per_machine: int = 8
+    """Devices in each machine."""
+
+    interconnect: tuple[str, ...] = ()
+    """What connects them: nvlink4, pcie5, … inside a machine; infiniband-ndr, ethernet-100g, … or
+    GB/s of each device across machines. What the device usually has, if not given."""
+
     probe: bool = False
     """Time three real steps on this machine, and plan for it with what they took."""
 
@@ -109,6 +122,7 @@ class Arguments:
     model: ModelConfig = field(default_factory=ModelConfig)
 
     orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
+    reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
     """As the settings file says."""
 
 
@@ -120,6 +134,9 @@ def defaults(argv: Sequence[str]) -> Arguments:
     guesses = [flag for flag in _MEASURED if value_of(flag, argv) is not None]
     if guesses and is_on("--probe", argv):
         raise ConfigError(f"--probe measures this machine: leave {guesses[0]} out, or plan without")
+    of_many = [one for one in _OF_MANY if value_of(one, argv) is not None]
+    if of_many and value_of("--gpus", argv) is None:
+        raise ConfigError(f"{of_many[0]} is for a plan of many devices: add --gpus N")
     name, file = value_of("--preset", argv), value_of("--config", argv)
     if name is not None and file is not None:
         raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")
@@ -138,6 +155,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         corpus_tokens=_tokens_in(run.data.shards),
         optimizer=run.optimizer.name,
         orthogonalization_steps=run.optimizer.orthogonalization_steps,
+        reduce_dtype=run.distributed.reduce_dtype,
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
@@ -148,10 +166,13 @@ def run(arguments: Arguments) -> None:
     """Plan, and print it; with --plot also as a chart."""
     _check(arguments)
     if arguments.devices:
-        _show_devices(arguments)
+        from groundup.cli.plan_page import show_devices
+
+        show_devices(is_json=arguments.json)
         return
     probe = _probe(arguments) if arguments.probe else None
     plan = _plan(arguments, probe)
+    scaling = _scaling(arguments, plan)
     if arguments.plot is not None:
         from groundup.experiments.report.pictures import draw_flop_fractions
         from groundup.files import write_text_atomic
@@ -162,6 +183,8 @@ def run(arguments: Arguments) -> None:
         results = plan.to_json()
         if probe is not None:
             results["probe"] = probe.to_json()
+        if scaling is not None:
+            results["distributed"] = scaling.to_json()
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     from groundup.cli.plan_page import print_plan, print_probe
@@ -169,6 +192,10 @@ def run(arguments: Arguments) -> None:
     print_plan(plan, _assumptions(arguments, plan))
     if probe is not None:
         print_probe(plan, probe)
+    if scaling is not None:
+        from groundup.cli.plan_scaling import print_scaling
+
+        print_scaling(scaling)
     if arguments.plot is not None:
         print(f"wrote {arguments.plot}")
 
@@ -200,6 +227,22 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
 
+def _scaling(arguments: Arguments, plan: Plan) -> "Scaling | None":
+    """The same run on --gpus."""
+    if arguments.gpus is None:
+        return None
+    from groundup.planner.scaling import plan_scaling
+
+    return plan_scaling(
+        plan,
+        num_gpus=arguments.gpus,
+        gpus_per_machine=arguments.gpus_per_machine,
+        interconnects=arguments.interconnect,
+        micro_batch=arguments.micro_batch_size,
+        reduce_dtype=arguments.reduce_dtype,
+    )
+
+
 def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
     """What the plan takes for granted, with the flags that change it."""
     duration, lines = plan.duration, []
@@ -219,22 +262,6 @@ def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
             parts.append("20 tokens a parameter (--tokens, --num-steps)")
         lines.append(f"planned for {', '.join(parts)}")
     return lines
-
-
-def _show_devices(arguments: Arguments) -> None:
-    from groundup.cli.plan_page import print_devices
-    from groundup.planner.hardware import ACCELERATORS
-
-    devices = [*ACCELERATORS, describe_cpu(num_cores(), memory_bytes())]
-    if not arguments.json:
-        print_devices(devices)
-        return
-    prices = [find_price(device.name) for device in devices]
-    rows = [
-        {**device._asdict(), "price": None if price is None else price._asdict()}
-        for device, price in zip(devices, prices, strict=True)
-    ]
-    print(json.dumps(rows, ensure_ascii=False, indent=2))
 
 
 def _probe(arguments: Arguments) -> "Probe":
@@ -288,7 +315,7 @@ def _check(arguments: Arguments) -> None:
         value = getattr(arguments, name)
         raise ConfigError(f"--{name.replace('_', '-')} is {value:g}, but must be {problem}")
 
-    for name in ("batch_size", "num_steps", "tokens", "micro_batch_size", "corpus_tokens"):
+    for name in _COUNTS:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             complain(name, "at least 1")
