@@ -1,7 +1,7 @@
 """`groundup plan`: what a model and its training cost, before anything is spent."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -152,7 +152,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         batch_size=run.batch_size,
         micro_batch_size=run.micro_batch,
         num_steps=run.num_steps,
-        corpus_tokens=_tokens_in(run.data.shards),
+        corpus_tokens=_tokens_in(run.data.folders),
         optimizer=run.optimizer.name,
         orthogonalization_steps=run.optimizer.orthogonalization_steps,
         reduce_dtype=run.distributed.reduce_dtype,
@@ -300,14 +300,15 @@ def _device(arguments: Arguments) -> Accelerator:
     return device if given_bytes is None else device._replace(memory_bytes=given_bytes)
 
 
-def _tokens_in(shards: Path) -> int | None:
-    """The size of a corpus that has been prepared already."""
+def _tokens_in(folders: Mapping[Path, float]) -> int | None:
+    """The size of a corpus that has been prepared already: one folder of shards, or a mix."""
     from groundup.data.shards import INDEX_NAME, read_index
 
-    if not (shards / INDEX_NAME).is_file():
+    mixed = [folder for folder, weight in folders.items() if weight]
+    if not all((folder / INDEX_NAME).is_file() for folder in mixed):
         return None
-    split = read_index(shards).splits.get("train")
-    return split.num_ids if split else None
+    splits = [read_index(folder).splits.get("train") for folder in mixed]
+    return sum(split.num_ids for split in splits if split) or None
 
 
 def _check(arguments: Arguments) -> None:
