@@ -123,6 +123,8 @@ class Arguments:
 
     orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
     reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
+    recompute: Suppress[Fixed[bool]] = False
+    is_exact: Suppress[Fixed[bool | None]] = None
     """As the settings file says."""
 
 
@@ -156,6 +158,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
         optimizer=run.optimizer.name,
         orthogonalization_steps=run.optimizer.orthogonalization_steps,
         reduce_dtype=run.distributed.reduce_dtype,
+        recompute=run.distributed.recompute,
+        is_exact=_is_exact(run),
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
@@ -223,8 +227,17 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
         memory_factor=1.0 if probe is None else probe.memory_factor,
+        recompute=arguments.recompute,
+        is_exact=arguments.is_exact,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
+
+
+def _is_exact(run: RunConfig) -> bool | None:
+    """Whether a run adds gradients in the fixed tree; None where the device decides."""
+    if run.distributed.reduction != "auto":
+        return run.distributed.reduction == "exact"
+    return True if run.deterministic else None
 
 
 def _scaling(arguments: Arguments, plan: Plan) -> "Scaling | None":

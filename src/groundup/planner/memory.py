@@ -5,6 +5,7 @@ through its chunks of logits, when it returns its gradients, in a block's backwa
 update, when activations are gone and every gradient is there.
 """
 
+import math
 import platform
 import sys
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ class TrainingMemory:
     activations_per_sequence: dict[str, int]
     chunk_bytes: int
     """Logits that the loss holds at once."""
+    recompute: bool = False
+    """Blocks keep their input alone, and compute the rest again in the backward pass."""
+    adds_in_tree: bool = False
+    """Micro-batches are added in the fixed tree of the exact reduction, not one after another."""
     factor: float = 1.0
     """The peak of a step as measured, in parts of the one that follows from the rest."""
 
@@ -90,10 +95,10 @@ class TrainingMemory:
         """What one more sequence in a micro-batch keeps for the backward pass."""
         return sum(self.activations_per_sequence.values())
 
-    def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
-        """The peak of a step with `micro_batch` sequences at once; where micro-batches add up their
-        gradients (`accumulates`), all of these stay."""
-        moments = self.moments(micro_batch, accumulates=accumulates)
+    def bytes_at(self, micro_batch: int, num_micro_batches: int = 1) -> int:
+        """The peak of a step with `micro_batch` sequences at once; where there are several
+        micro-batches, the gradients of those before stay."""
+        moments = self.moments(micro_batch, num_micro_batches)
         tensors = self.state_bytes + self.workspaces + max(moments.values())
         if self.execution.device == "cpu":
             tensors += self._holes(moments)
@@ -109,44 +114,46 @@ class TrainingMemory:
         held = _PROCESS_BYTES + (_CUDA_BUILD_BYTES if _torch_is_built_for_cuda() else 0)
         return held + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
 
-    def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
+    def moments(self, micro_batch: int, num_micro_batches: int = 1) -> dict[str, int]:
         """Bytes of tensors above the fixed ones where a step may be fullest.
 
-        micro_batch, accumulates: as in `bytes_at`.
+        micro_batch, num_micro_batches: as in `bytes_at`.
         """
         config, execution = self.config, self.execution
         tokens = micro_batch * config.context_length
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies
         head = FLOAT32_BYTES * config.vocab_size * config.d_model
-        earlier = self.gradients if accumulates else 0
-        in_block = tokens * backward_temporaries(config, execution)
+        earlier = self._num_waiting(num_micro_batches) * self.gradients
         kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
+        by_part = layer_activations(config, execution)
+        one_layer = tokens * sum(by_part.values()) if config.num_layers else 0
+        if self.recompute:
+            kept_by_blocks += one_layer + kept_weight_copies(config, execution)
+        in_block = tokens * backward_temporaries(config, execution)
         in_attention = tokens * formula_attention_temporaries(config, execution)
-        inner = micro_batch * self.activations_per_sequence["feed_forward"]
-        one_layer = (kept_by_blocks - self.weight_copies) // max(1, config.num_layers)
+        inner = tokens * by_part["feed_forward"] if config.num_layers else 0
         return {
             "loss": earlier + kept + head + self._head_copies() + self._chunk(tokens),
             "loss_backward": earlier + kept + 2 * head,
             "first_block_backward": earlier + kept_by_blocks + head + in_block,
             # What the feed-forward layer kept has been let go by then.
-            "attention_backward": earlier
-            + kept_by_blocks
-            - inner // max(1, config.num_layers)
-            + head
-            + in_attention,
-            "last_block_backward": self.gradients + one_layer + in_block,
+            "attention_backward": earlier + kept_by_blocks - inner + head + in_attention,
+            "last_block_backward": self.gradients
+            + (earlier if self.adds_in_tree else 0)
+            + one_layer
+            + in_block,
             "update": self.gradients + self.update_temporaries,
         }
 
-    def largest_micro_batch(self, memory_bytes: int, *, accumulates: bool = False) -> int:
+    def largest_micro_batch(self, memory_bytes: int, num_micro_batches: int = 1) -> int:
         """The most sequences at once that fit into `memory_bytes`; 0 where not even one does.
 
-        accumulates: as in `bytes_at`.
+        num_micro_batches: as in `bytes_at`.
         """
         low, high = 0, _LARGEST_MICRO_BATCH
         while low < high:
             middle = (low + high + 1) // 2
-            if self.fits(middle, memory_bytes, accumulates=accumulates):
+            if self.fits(middle, memory_bytes, num_micro_batches):
                 low = middle
             else:
                 high = middle - 1
@@ -155,17 +162,25 @@ class TrainingMemory:
     def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
         """The most sequences at once that fit into `memory_bytes` and cut `batch_size` evenly; 0
         where not even one does."""
-        if self.fits(batch_size, memory_bytes, accumulates=False):
+        if self.fits(batch_size, memory_bytes):
             return batch_size
-        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, accumulates=True))
-        return next((size for size in range(most, 0, -1) if batch_size % size == 0), 0)
+        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, 2))
+        divisors = (size for size in range(most, 0, -1) if batch_size % size == 0)
+        fitting = (size for size in divisors if self.fits(size, memory_bytes, batch_size // size))
+        return next(fitting, 0)
 
-    def fits(self, micro_batch: int, memory_bytes: int, *, accumulates: bool = False) -> bool:
+    def fits(self, micro_batch: int, memory_bytes: int, num_micro_batches: int = 1) -> bool:
         """Whether a step leaves of `memory_bytes` what else a device or a process has to hold.
 
-        micro_batch, accumulates: as in `bytes_at`.
+        micro_batch, num_micro_batches: as in `bytes_at`.
         """
-        return self.bytes_at(micro_batch, accumulates=accumulates) <= self._usable(memory_bytes)
+        return self.bytes_at(micro_batch, num_micro_batches) <= self._usable(memory_bytes)
+
+    def _num_waiting(self, num_micro_batches: int) -> int:
+        """Sums of gradients that wait while others are computed: in the tree one of every level."""
+        if self.adds_in_tree:
+            return math.ceil(math.log2(num_micro_batches))
+        return 1 if num_micro_batches > 1 else 0
 
     def _usable(self, memory_bytes: int) -> int:
         if self.execution.device == "cuda":
@@ -215,6 +230,8 @@ def training_memory(
     memory_bytes: int | None = None,
     *,
     averages: bool = False,
+    recompute: bool = False,
+    adds_in_tree: bool = False,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
@@ -223,14 +240,15 @@ def training_memory(
     optimizer: its state counts.
     memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
     averages: whether the optimizer keeps an average of the weights.
+    recompute, adds_in_tree: as in `TrainingMemory`.
     """
     parts = count_parameters(config)
     weights = FLOAT32_BYTES * sum(parts.values())
     num_tokens, num_layers = config.context_length, config.num_layers
-    activations = {
-        name: num_layers * num_tokens * count
-        for name, count in layer_activations(config, execution).items()
-    }
+    kept = layer_activations(config, execution)
+    if recompute:
+        kept = {"residual": config.d_model * execution.value_bytes}
+    activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
     activations["output"] = num_tokens * output_activations(config, execution)
     return TrainingMemory(
         config=config,
@@ -238,10 +256,12 @@ def training_memory(
         weights=weights,
         gradients=weights,
         optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
-        weight_copies=num_layers * kept_weight_copies(config, execution),
+        weight_copies=0 if recompute else num_layers * kept_weight_copies(config, execution),
         update_temporaries=_update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
+        recompute=recompute,
+        adds_in_tree=adds_in_tree,
     )
 
 

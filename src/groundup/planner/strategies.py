@@ -134,7 +134,7 @@ def choose_strategy(
         part = sharded(memory, num_shards)
         if micro_batch is None:
             return part.largest_divisor(num_sequences, memory_bytes) > 0
-        return part.fits(micro_batch, memory_bytes, accumulates=micro_batch < num_sequences)
+        return part.fits(micro_batch, memory_bytes, num_sequences // micro_batch)
 
     if fits(1):
         return "ddp"
@@ -177,7 +177,7 @@ class _Step:
         but for the first one's weights, the last one's sums, and what takes longer than that."""
         plan, cluster = self.plan, self.cluster
         num_shards, num_units = shards[0] * shards[1], plan.config.num_layers + 1
-        memory = sharded(plan.memory, num_shards)
+        memory = sharded(replace(plan.memory, adds_in_tree=False), num_shards)
         micro_batch, num_micro_batches = self._cut(memory)
         # Whole gradients add up on each GPU until the last micro-batch; shards are summed at once.
         num_times = 1 if num_shards == 1 else num_micro_batches
@@ -194,16 +194,12 @@ class _Step:
         return self._result(memory, micro_batch, traffic, num_times * waits, on_their_way)
 
     def with_exact_sums(self) -> StrategyPlan:
-        """The exchanges begin when the backward pass has ended; before, one sum of every level of
-        the tree waits for its other half."""
-        memory = self.plan.memory
-        micro_batch, num_micro_batches = self._cut(memory)
+        """The exchanges begin when the backward pass has ended."""
+        memory = replace(self.plan.memory, adds_in_tree=True)
+        micro_batch, _ = self._cut(memory)
         traffic = self.cluster.double(memory.gradients, -(-memory.gradients // _PIECE_BYTES))
-        size, accumulates = max(1, micro_batch), num_micro_batches > 1
-        extra = memory.gradients * math.ceil(math.log2(num_micro_batches))
-        extra += memory.bytes_at(size) - memory.bytes_at(size, accumulates=accumulates)
-        extra += 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
-        return self._result(memory, micro_batch, traffic, traffic.seconds, extra)
+        on_their_way = 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
+        return self._result(memory, micro_batch, traffic, traffic.seconds, on_their_way)
 
     @property
     def _compute_seconds(self) -> float:
@@ -226,15 +222,14 @@ class _Step:
         exposed_seconds: float,
         extra_bytes: int = 0,
     ) -> StrategyPlan:
-        size = max(1, micro_batch)
-        accumulates = size < self.num_sequences
-        room = self.plan.memory_bytes - extra_bytes
+        size, room = max(1, micro_batch), self.plan.memory_bytes - extra_bytes
+        num_micro_batches = self.num_sequences // size
         return StrategyPlan(
             num_sequences=self.num_sequences,
             micro_batch=micro_batch,
             memory=memory,
-            peak_bytes=memory.bytes_at(size, accumulates=accumulates) + extra_bytes,
-            fits=micro_batch > 0 and memory.fits(size, room, accumulates=accumulates),
+            peak_bytes=memory.bytes_at(size, num_micro_batches) + extra_bytes,
+            fits=micro_batch > 0 and memory.fits(size, room, num_micro_batches),
             traffic=traffic,
             compute_seconds=self._compute_seconds,
             exposed_seconds=exposed_seconds,
