@@ -10,15 +10,12 @@ import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.planner.activations import (
     FLOAT32_ON_CPU,
-    DeviceKind,
     Execution,
     backward_temporaries,
     formula_attention_temporaries,
@@ -27,7 +24,9 @@ from groundup.planner.activations import (
     output_activations,
 )
 from groundup.planner.flops import OptimizerName
-from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
+from groundup.planner.optimizer_memory import training_state_bytes, update_temporaries
+from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.process import process_bytes
 from groundup.runtime import is_onednn_slow
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
@@ -50,11 +49,6 @@ _HOLES_OF_PASSES = {"fused": 0.25, "reference": 0.35}
 _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2
 _HOLES_OF_EMBEDDING = 0.8
-_PROCESS_BYTES = 355_000_000
-# What torch's libraries for CUDA add to a process that trains on the CPU (torch 2.11, CUDA 13).
-_CUDA_BUILD_BYTES = 305_000_000
-# What oneDNN sets up for matmuls in bfloat16.
-_BFLOAT16_PROCESS_BYTES = 80_000_000
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,7 @@ class TrainingMemory:
         the process."""
         if self.execution.device != "cpu":
             return 0
-        is_short = self.execution.precision == "bfloat16"
-        held = _PROCESS_BYTES + (_CUDA_BUILD_BYTES if _torch_is_built_for_cuda() else 0)
-        return held + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
+        return process_bytes(self.execution.precision)
 
     def moments(self, micro_batch: int, num_micro_batches: int = 1) -> dict[str, int]:
         """Bytes of tensors above the fixed ones where a step may be fullest.
@@ -212,7 +204,7 @@ class TrainingMemory:
     def _with_gathered(self, moments: dict[str, int], head: int) -> dict[str, int]:
         """The same with what FSDP2 needs besides: in a block's backward pass its weights and those
         of the next, its gradients, and what they are summed from and to. On a CPU that is up to 12%
-        more than a step of one micro-batch took (4 shapes on 2 and 4 ranks, torch 2.13, 2026-11)."""
+        more than a step of one micro-batch took (4 shapes, 2 and 4 ranks, torch 2.13, 2026-11)."""
         outside, block = self._unit_bytes()
         in_backward = outside + 4 * block + 2 * block // self.num_shards
         added = {
@@ -293,7 +285,7 @@ def training_memory(
         gradients=weights,
         optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
         weight_copies=0 if recompute else num_layers * kept_weight_copies(config, execution),
-        update_temporaries=_update_temporaries(config, execution.device, optimizer),
+        update_temporaries=update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
         recompute=recompute,
@@ -315,66 +307,9 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
     return size
 
 
-def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
-    """Memory of the model `config`: weights, gradients and optimizer state in float32, whatever the
-    batch.
-
-    AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks and
-    leaves the rest to AdamW.
-    """
-    parts = count_parameters(config)
-    num_parameters = sum(parts.values())
-    num_block_weights = parts["attention"] + parts["feed_forward"]
-    num_state_values = {
-        "adamw": 2 * num_parameters,
-        "sgd": 0,
-        "muon": 2 * num_parameters - num_block_weights,
-    }
-    return FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
-
-
-def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: OptimizerName) -> int:
-    """What an update holds besides its state, since a step can be undone on the device.
-
-    AdamW has one kernel that works in place, but none on mps: there it holds, of the larger of its
-    two groups, scaled gradients, weights and averages as they were, roots and moves. SGD holds
-    scaled gradients, the weights as they were and the move of the largest matrix.
-    """
-    if optimizer == "muon":
-        return _muon_temporaries(config)
-    parts = count_parameters(config)
-    staying = parts["token_embedding"] + parts["norms"]
-    if optimizer == "adamw":
-        largest = max(staying, sum(parts.values()) - staying)
-        return 6 * FLOAT32_BYTES * largest if device == "mps" else 0
-    matrices = [config.vocab_size * config.d_model]
-    matrices += [rows * columns for rows, columns in block_matrices(config) if config.num_layers]
-    return FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
-
-
-def _muon_temporaries(config: ModelConfig) -> int:
-    """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
-    iterate and the next) and two squares."""
-    shapes = block_matrices(config)
-    stacks = []
-    for shape in set(shapes):
-        short, long = sorted(shape)
-        stacks.append(shapes.count(shape) * (5 * short * long + 2 * short**2))
-    return FLOAT32_BYTES * config.num_layers * max(stacks)
-
-
 @cache
 def _copies_transposed() -> bool:
     """On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch
     2.13); a run does without oneDNN where it is slow."""
     is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
     return is_arm and not is_onednn_slow()
-
-
-@cache
-def _torch_is_built_for_cuda() -> bool:
-    """Told by its files: the planner does not import torch."""
-    torch = find_spec("torch")
-    if torch is None or torch.origin is None:
-        return False
-    return any((Path(torch.origin).parent / "lib").glob("*torch_cuda*"))

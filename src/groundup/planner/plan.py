@@ -31,7 +31,8 @@ from groundup.planner.hardware import (
     find_price,
     rate_in,
 )
-from groundup.planner.memory import TrainingMemory, training_memory, training_state_bytes
+from groundup.planner.memory import TrainingMemory, training_memory
+from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
 
