@@ -11,7 +11,7 @@ import yaml
 
 from groundup.cli.main import main
 from groundup.model.config import ModelConfig
-from groundup.planner import training_state_bytes
+from groundup.planner import count_parameters, training_state_bytes
 from groundup.planner.flops import update_flops
 
 
@@ -81,7 +81,8 @@ def test_the_table_of_devices_has_rates_prices_and_sources(
     capsys: pytest.CaptureFixture[str], shell: Any
 ) -> None:
     page = shell("plan", "--devices")
-    for text in ("A100 80GB", "M4 MAX", "CPU of", "989.4", "NVIDIA H200 data sheet", "2026-"):
+    texts = ("A100 80GB", "M4 MAX", "CPU of", "989.4", "NVIDIA H200 data sheet", "2026-")
+    for text in (*texts, "nvlink4", "infiniband-ndr", "nccl-tests/issues/"):
         assert text in page
     assert main(["plan", "--devices", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -149,6 +150,13 @@ def test_a_probe_takes_no_guesses(shell: Any, words: list[str]) -> None:
         (["--plot", "shares.png"], "--plot writes SVG, but 'shares.png' does not end in .svg"),
         (["--device", "V100", "--precision", "bfloat16"], "V100 has no bfloat16 of its own"),
         (["--preest", "gpt2-xl"], "did you mean --preset?"),
+        (["--gpus", "0"], "--gpus is 0, but must be at least 1"),
+        (["--gpus", "3"], "a batch of 1024 sequences cannot be divided among 3 GPUs"),
+        (["--gpus", "12"], "12 GPUs do not fill machines of 8: give --gpus a multiple of"),
+        (["--gpus", "8", "--gpus-per-machine", "-1"], "--gpus-per-machine is -1, but must be"),
+        (["--gpus", "8", "--interconnect", "nvlink"], "did you mean nvlink"),
+        (["--interconnect", "nvlink4"], "--interconnect is for a plan of many devices: add --gpus"),
+        (["--device", "M4 Max", "--gpus", "2"], "torch connects no GPUs of the kind of M4 MAX"),
     ],
 )
 def test_a_mistake_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
@@ -217,12 +225,37 @@ def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(
         assert found["duration"]["mfu"] == mfu
 
 
+def test_many_gpus_are_planned_beside_one(shell: Any, tmp_path: Path) -> None:
+    words = ["--preset", "gpt2-small", "--device", "H200", "--batch-size", "512"]
+    alone = shell.json("plan", *words)
+    found = shell.json("plan", *words, "--gpus", "64", "--interconnect", "pcie5", "12.5")
+    many = found.pop("distributed")
+    assert found == alone
+    assert (many["num_gpus"], many["num_machines"], many["strategy"]) == (64, 8, "ddp")
+    assert many["inside_bytes_per_second"] == 28 * 10**9
+    assert many["across_bytes_per_second"] == 12_500_000_000
+    ddp = many["strategies"]["ddp"]
+    sent = ddp["sent_inside_bytes"] + ddp["sent_across_bytes"]
+    assert sent == pytest.approx(2 * 63 / 64 * 4 * found["parameters"]["total"], abs=2)
+    assert many["efficiency_at_same_batch"]["64"]["ddp"] == ddp["efficiency"]
+    assert list(many["efficiency_at_same_batch"]) == ["1", "8", "64", "512"]
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(SETTINGS | {"distributed": {"reduce_dtype": "bfloat16"}}))
+    flags = ["--config", str(file), "--device", "H200", "--gpus", "4", "--gpus-per-machine", "2"]
+    many = shell.json("plan", *flags)["distributed"]
+    assert many["num_machines"] == 2 and many["strategies"]["ddp"]["micro_batch"] == 6
+    total = sum(many["strategies"]["ddp"][f"sent_{where}_bytes"] for where in ("inside", "across"))
+    config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
+    assert total == 2 * 3 / 4 * 2 * sum(count_parameters(config).values())
+
+
 # Fractions, and numbers that a person reads; settings are as they were given.
 NO_INTEGERS = {
     "duration.mfu",
     "duration.days",
     "duration.dollars",
     "duration.num_epochs",
+    "distributed.dollars",
     "compute_optimal.tokens_per_parameter",
 }
 
@@ -231,6 +264,7 @@ NO_INTEGERS = {
     "words",
     [
         ["--preset", "gpt2-xl", "--device", "cpu", "--optimizer", "muon"],
+        ["--preset", "gpt2-xl", "--device", "H100", "--gpus", "32", "--interconnect", "roce-100g"],
         ["--preset", "tinystories", "--device", "M4 Max", "--minutes", "600"],
         ["--device", "abacus", "--peak-tflops", "0.7", "--memory-gb", "0.3"],
     ],
@@ -242,7 +276,10 @@ def test_counts_bytes_and_operations_are_integers_without_exponents(
     assert main(["plan", *words, "--json", "--corpus-tokens", "1_000_000"]) == 0
     found = json.loads(capsys.readouterr().out, parse_float=Broken)
     paths = {path for path, value in leaves(found) if isinstance(value, Broken)}
-    assert {path for path in paths if not path.startswith(("model.", "shares."))} <= (NO_INTEGERS)
+    paths = {path for path in paths if not path.startswith(("model.", "shares."))}
+    assert {path for path in paths if not ("milliseconds" in path or "efficiency" in path)} <= (
+        NO_INTEGERS
+    )
     assert not [
         value for path, value in leaves(found) if path != "model.norm_eps" and is_short(value)
     ]

@@ -89,6 +89,25 @@ def test_memory_is_shown_by_component(capsys: pytest.CaptureFixture[str], shell:
     assert len(memory["activations_per_sequence"]) >= 6
 
 
+def test_many_gpus_are_shown_strategy_by_strategy(shell: Any) -> None:
+    words = ["--preset", "gpt2-xl", "--device", "RTX 4090", "--gpus", "16"]
+    many = shell.json("plan", *words)["distributed"]
+    page = shell("plan", *words)
+    memory = rows_below(page, "memory of each GPU of 16 x RTX 4090")
+    strategies = many["strategies"].values()
+    assert re.split(" {2,}", memory["peak of a step"]) == [
+        show_bytes(one["peak_bytes"]) for one in strategies
+    ]
+    assert memory["fits"].split() == ["no", "no", "yes", "yes"]
+    where = "20 GB/s inside by pcie4, 0.625 GB/s across by ethernet-100g"
+    step = rows_below(page, f"a step of each GPU in 2 machines: {where}")
+    assert step["efficiency"].split() == [f"{one['efficiency']:.1%}" for one in strategies]
+    run = rows_below(page, "the run on 16 x RTX 4090 with hsdp, as auto chooses")
+    assert run["price"] == f"${many['dollars']:,.0f}"
+    table = rows_below(page, "efficiency where each GPU has 64 sequences")
+    assert re.split(" {2,}", table["1"]) == 4 * ["too large"] and len(table) == 6
+
+
 @pytest.mark.parametrize(("num_sequences", "told"), [(8, "8 sequences"), (1, "1 sequence")])
 def test_a_probe_is_shown_beside_what_was_predicted(
     shell: Any, monkeypatch: pytest.MonkeyPatch, num_sequences: int, told: str

@@ -1,5 +1,6 @@
 """A plan on the screen: tables, and the way from operations to days and dollars."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from groundup.planner.flops import (
     optimal_parameters,
     optimal_tokens,
 )
-from groundup.planner.hardware import Accelerator, find_price
+from groundup.planner.hardware import ACCELERATORS, Accelerator, describe_cpu, find_price
+from groundup.planner.interconnects import INTERCONNECTS
 from groundup.planner.plan import Plan
 from groundup.planner.quantities import (
     show_bytes,
@@ -19,7 +21,7 @@ from groundup.planner.quantities import (
     show_dollars,
     show_flops,
 )
-from groundup.runtime import format_duration
+from groundup.runtime import format_duration, memory_bytes, num_cores
 
 if TYPE_CHECKING:
     from groundup.training.budget import Probe
@@ -58,8 +60,36 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
     print_results(f"measured on {plan.duration.device}", rows)
 
 
-def print_devices(devices: Sequence[Accelerator]) -> None:
-    """The table of devices, and where its rates and prices were read."""
+def show_devices(*, is_json: bool) -> None:
+    """The table of devices, and where its rates and prices were read; then that of interconnects.
+
+    is_json: print the devices as JSON instead.
+    """
+    devices = [*ACCELERATORS, describe_cpu(num_cores(), memory_bytes())]
+    if is_json:
+        prices = [find_price(device.name) for device in devices]
+        found = [
+            {**device._asdict(), "price": None if price is None else price._asdict()}
+            for device, price in zip(devices, prices, strict=True)
+        ]
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    _print_devices(devices)
+    links = [
+        (
+            link.name,
+            f"{link.bytes_per_second / 1e9:,.4g}",
+            "across" if link.is_across else "inside",
+            "a machine" if link.is_shared else "a GPU",
+            link.source,
+        )
+        for link in INTERCONNECTS
+    ]
+    headers = ("interconnect", "GB/s", "machines", "of", "measured")
+    print_table("interconnects, with bus bandwidths of collectives", headers, links)
+
+
+def _print_devices(devices: Sequence[Accelerator]) -> None:
     rows, names_by_source = [], dict[str, list[str]]()
     for device in devices:
         names_by_source.setdefault(device.source, []).append(device.name)
