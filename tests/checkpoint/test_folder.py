@@ -234,7 +234,7 @@ def rewrite_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None
         ),
         (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "bytes, not 3"),
         (lambda v: v["files"].update({"../../x": {"num_bytes": 0, "hash": ""}}), "describes"),
-        (lambda v: v.update(version=2), "version 2, this groundup knows 1: update groundup"),
+        (lambda v: v.update(version=3), "version 3, this groundup knows 2: update groundup"),
         (lambda v: v.update(format="other"), "its format is 'other'"),
         (lambda v: v.update(step=7), "is of step 7, but its folder is of step 1"),
         (lambda v: v.update(extra=1), "damaged at extra"),

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from groundup.config import save_yaml
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
@@ -98,6 +100,45 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
     assert not RunFolder(make_config("odd").run_folder).path.exists()
     outcome = RunFolder(make_config("bad").run_folder).read_outcome()
     assert outcome is not None and outcome.state == "diverged"
+
+
+def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    settings = {**SHARED, "micro_batch_size": 2, "optimizer.name": "muon", "num_steps": 8}
+    settings |= {"checkpoints.every_steps": 2, "distributed.reduction": "fast"}
+    settings |= {"optimizer.average_over": 0.5, "distributed.recompute": True}
+    sharded = {**settings, "distributed.strategy": "fsdp"}
+    jobs: list[dict[str, Any]] = [
+        {"config": make_config("one", settings), "world": 1},
+        {"config": make_config("fast", settings), "world": 2},
+        {"config": make_config("fsdp", sharded), "world": 2, "kill_at": 5, "killed_rank": 1},
+        {"config": make_config("fsdp", sharded), "world": 2, "resume": True, "stop_after": 6},
+        {"config": make_config("fsdp", sharded), "world": 1, "resume": True, "stop_after": 7},
+        {"config": make_config("fsdp", sharded), "world": 2, "resume": True},
+        {
+            "config": make_config("bad", {**sharded, "distributed.reduction": "exact"}),
+            "world": 2,
+        },
+    ]
+    one, fast, killed, *resumed, bad = run_jobs(tmp_path, jobs)
+    assert [one, fast, *resumed] == [[None], [None] * 2, [None] * 2, [None], [None] * 2]
+    assert killed[1] == "killed"
+    assert "a rank is gone" in str(killed[0]) or "rank 1 on" in str(killed[0])
+    assert bad[0] == bad[1] and "use --distributed.reduction fast" in str(bad[0])
+    curves = {
+        name: {record["step"]: record for record in read_json_lines(run.metrics_file)}
+        for name in ("one", "fast", "fsdp")
+        if (run := RunFolder(make_config(name).run_folder))
+    }
+    for name in ("fast", "fsdp"):
+        assert curves[name].keys() == curves["one"].keys()
+        for step, record in curves["one"].items():
+            for key in ("loss", "validation_loss", "gradient_norm"):
+                if key in record:
+                    assert curves[name][step][key] == pytest.approx(record[key], rel=1e-4)
+    saved = RunFolder(make_config("fsdp").run_folder).checkpoints / "step_000008"
+    assert len(list(saved.glob("*_0000[01].safetensors"))) == 4
 
 
 def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_path: Path) -> None:

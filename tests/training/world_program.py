@@ -16,6 +16,9 @@ from typing import Any
 
 import torch
 
+# Imported late by training, and here once for all forks.
+import groundup.checkpoint.sharded
+import groundup.distributed.sharding  # noqa: F401
 from groundup.config import load_settings
 from groundup.errors import GroundupError
 from groundup.runs.config import RunConfig

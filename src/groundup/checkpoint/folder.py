@@ -6,13 +6,14 @@ A kill or a full disk at any instant leaves the last good one loadable. When to 
 state means, is left to `training`.
 """
 
+import contextlib
 import errno
 import logging
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from groundup.checkpoint.record import (
     MODEL_NAME,
     OPTIMIZER_FORMAT,
     OPTIMIZER_NAME,
+    VERSION,
     Checkpoint,
     FileEntry,
     Record,
@@ -75,38 +77,25 @@ class CheckpointFolder:
         An OSError (a full disk, say) names the checkpoint; everything that was there before is
         still there then.
         """
-        if step < 0:
-            raise CheckpointError(f"the step is {step}, but steps are counted from 0")
-        metric = float(metric) if metric is not None and math.isfinite(metric) else None
-        destination = self.path / _name_of(step)
-        skeleton = _pack_state(state)
+        record = self._new_record(step, state, metric)
         streams = {
             MODEL_NAME: WeightStream(model_state),
             OPTIMIZER_NAME: tree_stream(dict(optimizer_state), OPTIMIZER_FORMAT),
         }
-        try:
-            _make_folder(self.path)
-            remove_leftovers(self.path)
-            _check_space(self.path, sum(stream.num_bytes for stream in streams.values()))
-            with atomic_folder(destination) as temporary:
-                files = {
-                    name: FileEntry(
-                        num_bytes=stream.num_bytes, hash=save_stream(temporary / name, stream)
-                    )
-                    for name, stream in streams.items()
-                }
-                record = Record(step=step, metric=metric, files=files, state=skeleton)
-                write_record(temporary, record)
-                _check_written(temporary, record)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise OSError(error.errno or errno.EIO, reason, str(destination)) from error
-        try:
-            self._prune(step)
-        except OSError as error:
-            # This costs space and no more; the next save tries again.
-            _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
-        return destination
+        num_bytes = sum(stream.num_bytes for stream in streams.values())
+        with self._new_folder(step, num_bytes) as temporary:
+            files = {
+                name: FileEntry(
+                    num_bytes=stream.num_bytes, hash=save_stream(temporary / name, stream)
+                )
+                for name, stream in streams.items()
+            }
+            self._complete(temporary, record.model_copy(update={"files": files}))
+        self._drop_old(step)
+        return self.path_of(step)
+
+    def finish(self) -> None:
+        """Wait until what `save` began is written, where it writes in the background."""
 
     def steps(self) -> list[int]:
         """All steps with a checkpoint, ascending; whether they are whole is seen on loading."""
@@ -135,6 +124,41 @@ class CheckpointFolder:
         for complaint in self._records()[1]:
             _log.warning("%s; it is left out of the search for the best checkpoint", complaint)
         return self._first_whole(lambda: _by_metric(self._records()[0]))
+
+    def _new_record(
+        self, step: int, state: Mapping[str, Any], metric: float | None, version: int = VERSION
+    ) -> Record:
+        """Without its files."""
+        if step < 0:
+            raise CheckpointError(f"the step is {step}, but steps are counted from 0")
+        metric = float(metric) if metric is not None and math.isfinite(metric) else None
+        skeleton = _pack_state(state)
+        return Record(version=version, step=step, metric=metric, files={}, state=skeleton)
+
+    @contextlib.contextmanager
+    def _new_folder(self, step: int, num_bytes: int) -> Iterator[Path]:
+        """A folder to fill, which is in its place when the block ends well."""
+        destination = self.path_of(step)
+        try:
+            _make_folder(self.path)
+            remove_leftovers(self.path)
+            _check_space(self.path, num_bytes)
+            with atomic_folder(destination) as temporary:
+                yield temporary
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(error.errno or errno.EIO, reason, str(destination)) from error
+
+    def _complete(self, temporary: Path, record: Record) -> None:
+        write_record(temporary, record)
+        _check_written(temporary, record)
+
+    def _drop_old(self, just_saved: int) -> None:
+        try:
+            self._prune(just_saved)
+        except OSError as error:
+            # This costs space and no more; the next save tries again.
+            _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
 
     def _first_whole(self, list_steps: Callable[[], Iterable[int]]) -> Checkpoint:
         while True:

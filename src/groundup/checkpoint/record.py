@@ -1,31 +1,40 @@
 """What `state.json` says about a checkpoint, and whether the folder is what it says.
 
+A checkpoint has one file with all weights, or several with some rows each (`shard_files`); who
+reads it need not know.
+
 The record carries a hash of itself, so that a flipped digit in it is seen as well.
 """
 
 import dataclasses
 import json
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
+import torch
 from torch import Tensor
 
 from groundup import __version__
-from groundup.checkpoint.state_tree import load_tree, unpack
-from groundup.checkpoint.weights import load_weights, read_shapes
+from groundup.checkpoint.shard_files import StoredTensors, files_of, find_tensors
+from groundup.checkpoint.state_tree import unpack, unpack_tree
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
 from groundup.nn.adapters import merge_adapters, without_adapters
 
 FORMAT = "groundup-checkpoint"
 VERSION = 1
+SHARDED_VERSION = 2
 OPTIMIZER_FORMAT = "groundup optimizer state"
 
 STATE_NAME = "state.json"
 MODEL_NAME = "model.safetensors"
 OPTIMIZER_NAME = "optimizer.safetensors"
+_SHARD_NAME = re.compile(r"(?P<kind>model|optimizer)_\d{5,}\.safetensors", re.ASCII)
+_TORCH_NAME = ".metadata"
 
 
 class FileEntry(pydantic.BaseModel):
@@ -51,6 +60,12 @@ class Record(pydantic.BaseModel):
     state: dict[str, Any]
     """The skeleton of what the caller gave; see `state_tree`."""
 
+    @property
+    def weights_id(self) -> str:
+        """The content id of the weights."""
+        hashes = [self.files[name].hash for name in sorted(self.files) if name.startswith("model")]
+        return hashes[0] if len(hashes) == 1 else hash_bytes("".join(hashes).encode())
+
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
@@ -61,6 +76,14 @@ class Checkpoint:
     metric: float | None
     """What the best checkpoint has the least of, say the validation loss."""
     state: dict[str, Any]
+    files: tuple[str, ...]
+    """The names of what it is made of."""
+    weights_id: str
+    """The content id of the weights."""
+
+    @property
+    def is_sharded(self) -> bool:
+        return MODEL_NAME not in self.files
 
     def model_state(self) -> dict[str, Tensor]:
         """The weights, on the CPU, adapters merged into them."""
@@ -68,16 +91,35 @@ class Checkpoint:
 
     def adapted_state(self) -> dict[str, Tensor]:
         """The weights as they were trained: adapters, if there are any, beside frozen ones."""
-        return load_weights(self.path / MODEL_NAME)
+        return self.stored("model").read()
 
     def model_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the weights, of which none is read."""
-        return without_adapters(read_shapes(self.path / MODEL_NAME))
+        return without_adapters(self.stored("model").shapes())
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gave, with its tensors on the CPU."""
-        state: dict[str, Any] = load_tree(self.path / OPTIMIZER_NAME, OPTIMIZER_FORMAT)
-        return state
+        stored = self.stored("optimizer")
+        return self._optimizer_tree(stored.read(), stored)
+
+    def optimizer_outline(self) -> dict[str, Any]:
+        """The same with tensors that have shapes and no values, of which none is read."""
+        stored = self.stored("optimizer")
+        empty = {
+            name: torch.empty(one.shape, dtype=one.dtype, device="meta")
+            for name, one in stored.tensors.items()
+        }
+        aliases = {alias: empty[name] for alias, name in stored.tied.items()}
+        return self._optimizer_tree(empty | aliases, stored)
+
+    def stored(self, kind: Literal["model", "optimizer"]) -> StoredTensors:
+        """Where the tensors of the model, or of the optimizer, are."""
+        return find_tensors(files_of(self.path, self.files, kind))
+
+    def _optimizer_tree(self, tensors: dict[str, Tensor], stored: StoredTensors) -> dict[str, Any]:
+        name = f"{self.path / OPTIMIZER_NAME}"
+        tree: dict[str, Any] = unpack_tree(tensors, stored.metadata, OPTIMIZER_FORMAT, name)
+        return tree
 
 
 def open_checkpoint(path: Path, step: int) -> Checkpoint:
@@ -97,7 +139,8 @@ def open_checkpoint(path: Path, step: int) -> Checkpoint:
         state = unpack(record.state, {})
     except CheckpointError as error:
         raise CheckpointError(f"{path / STATE_NAME}: {error}") from error
-    return Checkpoint(record.step, path, record.metric, state)
+    files = tuple(record.files)
+    return Checkpoint(record.step, path, record.metric, state, files, record.weights_id)
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -116,9 +159,10 @@ def read_record(path: Path, step: int) -> Record:
             f"{file} is not a {FORMAT}: its format is {value.get('format')!r:.60}"
         )
     version = value.get("version")
-    if isinstance(version, int) and version > VERSION:
+    if isinstance(version, int) and version > SHARDED_VERSION:
         raise CheckpointError(
-            f"{file} has format version {version}, this groundup knows {VERSION}: update groundup"
+            f"{file} has format version {version}, this groundup knows {SHARDED_VERSION}: update "
+            f"groundup"
         )
     expected_hash = value.pop("hash", None)
     if expected_hash != _hash(value):
@@ -129,7 +173,8 @@ def read_record(path: Path, step: int) -> Record:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
         raise CheckpointError(f"{file} is damaged at {key}: {first['msg']}") from None
-    if record.files.keys() != {MODEL_NAME, OPTIMIZER_NAME}:
+    is_plain = record.files.keys() == {MODEL_NAME, OPTIMIZER_NAME}
+    if not (is_plain or (record.version == SHARDED_VERSION and _are_shards(record.files))):
         raise CheckpointError(f"{file} is damaged: it describes {', '.join(record.files)}")
     if record.step != step:
         raise CheckpointError(f"{file} is of step {record.step}, but its folder is of step {step}")
@@ -151,10 +196,21 @@ def check_sizes(path: Path, record: Record) -> None:
             )
 
 
+def _are_shards(names: Iterable[str]) -> bool:
+    kinds = {match["kind"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
+    return kinds == {"model", "optimizer"} and all(map(_SHARD_NAME.fullmatch, names))
+
+
 def _read_object(file: Path) -> dict[str, Any]:
     try:
         value = parse_json(file.read_bytes())
     except FileNotFoundError:
+        if file.with_name(_TORCH_NAME).exists():
+            raise CheckpointError(
+                f"{file.parent} is a checkpoint of torch.distributed.checkpoint, whose "
+                f"{_TORCH_NAME} is a pickle: reading one can run code. Convert its weights to "
+                f"safetensors where you trust it"
+            ) from None
         raise CheckpointError(f"{file} is missing") from None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error

@@ -46,13 +46,19 @@ def unpack(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def tree_stream(value: Any, format_name: str) -> WeightStream:
     """The bytes of a file of the given format that holds `value`."""
+    tensors, metadata = pack_tree(value, format_name)
+    return WeightStream(tensors, metadata)
+
+
+def pack_tree(value: Any, format_name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a value, and all else about it as metadata for the header of a file."""
     skeleton, tensors = pack(value)
     metadata = {
         _FORMAT_KEY: format_name,
         _VERSION_KEY: str(VERSION),
         _TREE_KEY: json.dumps(skeleton, allow_nan=False, separators=(",", ":")),
     }
-    return WeightStream(tensors, metadata)
+    return tensors, metadata
 
 
 def load_tree(
@@ -62,6 +68,13 @@ def load_tree(
     tensors, metadata = read_weights(source, name)
     if not isinstance(source, bytes):
         name = os.fspath(source)
+    return unpack_tree(tensors, metadata, format_name, name)
+
+
+def unpack_tree(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], format_name: str, name: str
+) -> Any:
+    """The value that `pack_tree` took apart; errors call where it comes from `name`."""
     found = metadata.get(_FORMAT_KEY)
     if found != format_name:
         what = (

@@ -45,7 +45,8 @@ _DTYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+"""By the names that safetensors files have for them."""
 _METADATA_NAME = "__metadata__"
 _ALIGNMENT_BYTES = 8
 # Small enough to be in the processor's cache still when the next consumer reads it.
@@ -182,7 +183,7 @@ def _parse(source: PathLike | bytes) -> tuple[dict[str, Tensor], dict[str, str]]
 
 
 def _read_tensor(file: io.FileIO, begin: int, entry: dict[str, Any]) -> Tensor:
-    tensor = torch.empty(entry["shape"], dtype=_DTYPES[entry["dtype"]])
+    tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
     data = tensor.reshape(-1).view(torch.uint8).numpy().data
     file.seek(begin + entry["data_offsets"][0])
     while data:

@@ -59,6 +59,11 @@ class World:
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def host_group(self) -> Any:
+        """The process group for what lies in the memory of the host; None is torch's default."""
+        return self._messages
+
     def gather(self, value: Any) -> list[Any]:
         """The value of every rank, in their order, on every rank.
 
@@ -153,6 +158,8 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
     if backend == "nccl" and world.local_size > torch.cuda.device_count():
         # NCCL refuses two ranks on one GPU; gloo copies through the host.
         backend = "gloo"
+    if device == "cuda":
+        torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     try:
         store, rank, size = next(rendezvous("env://", timeout=timeout))
         if os.environ.get("GROUP_WORLD_SIZE") == "1":

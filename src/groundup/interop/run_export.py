@@ -13,7 +13,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from groundup.checkpoint.folder_swap import atomic_folder, find_folder, remove_leftovers
-from groundup.checkpoint.record import MODEL_NAME, read_record
+from groundup.checkpoint.record import read_record
 from groundup.config import load_yaml
 from groundup.errors import ConfigError
 from groundup.generation.loading import SpecialIds, load_run
@@ -62,7 +62,7 @@ def open_source(
         step=step,
         config=model.config,
         weights=model.state_dict(),
-        weights_id=read_record(find_folder(saved) or saved, step).files[MODEL_NAME].hash,
+        weights_id=read_record(find_folder(saved) or saved, step).weights_id,
         tokenizer=tokenizer,
         special_ids=special_ids,
         settings=load_yaml(folder.config_file),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,28 @@ from groundup.optim.orthogonalization import orthogonalize
 _MOVE_OF_ADAMW = 0.2
 
 
+class Matrices(Protocol):
+    """Where the matrices are that Muon is given, and who orthogonalizes them."""
+
+    def shape(self, parameter: Tensor) -> tuple[int, ...]:
+        """The shape of the matrix that a parameter is, or that it is some rows of."""
+        ...
+
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+        """Orthogonal matrices for a stack, or the same rows of them; `shape` is that of each."""
+        ...
+
+
+class WholeMatrices:
+    """All of every matrix is here."""
+
+    def shape(self, parameter: Tensor) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+        return orthogonalize(matrices, num_steps)
+
+
 class Muon(AdamW):
     """A group of kind "muon" holds matrices G of (rows, columns), with M the momentum:
 
@@ -30,6 +52,9 @@ class Muon(AdamW):
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
     """
+
+    matrices: Matrices = WholeMatrices()
+    """Another takes its place where several processes share the work."""
 
     def __init__(
         self,
@@ -85,18 +110,22 @@ class Muon(AdamW):
             state = self.state[parameter]
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
-        for alike in _same_shapes(parameters):
-            self._move(alike, group, gradient_scale, skip)
+        stacks: dict[tuple[Any, ...], list[Tensor]] = {}
+        for parameter in parameters:
+            key = (self.matrices.shape(parameter), parameter.dtype)
+            stacks.setdefault(key, []).append(parameter)
+        for (shape, _), alike in stacks.items():
+            self._move(alike, shape, group, gradient_scale, skip)
 
     def _move(
         self,
         parameters: list[Tensor],
+        shape: tuple[int, ...],
         group: dict[str, Any],
         gradient_scale: Tensor | None,
         skip: Tensor | None,
     ) -> None:
         """One step of matrices of one shape, stacked: few operations, whatever their number."""
-        rows, columns = parameters[0].shape
         momenta = [self.state[parameter]["momentum"] for parameter in parameters]
         before = torch.stack(momenta)
         gradients = torch.stack([one.grad for one in parameters if one.grad is not None])
@@ -104,9 +133,9 @@ class Muon(AdamW):
             gradients.mul_(gradient_scale)
         momentum = torch.lerp(before, gradients, 1 - group["momentum"])
         ahead = gradients.lerp_(momentum, group["momentum"])
-        wide = ahead if rows <= columns else ahead.mT
-        directions = orthogonalize(wide, self.num_orthogonalization_steps).to(wide.dtype)
-        directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(rows, columns)))
+        num_steps = self.num_orthogonalization_steps
+        directions = self.matrices.orthogonalize(ahead, shape, num_steps).to(ahead.dtype)
+        directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
         decay = group["lr"] * group["weight_decay"]
         if skip is not None:
             # What comes of a gradient that is not finite must not meet an arithmetic operation.
@@ -116,17 +145,8 @@ class Muon(AdamW):
             decay = decay * (1 - skip)
         torch._foreach_copy_(momenta, momentum.unbind())
         torch._foreach_mul_(parameters, 1 - decay)
-        directions = directions if rows <= columns else directions.mT
         torch._foreach_sub_(parameters, directions.unbind())
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"num_orthogonalization_steps": self.num_orthogonalization_steps}
         return {**super().__getstate__(), **own}
-
-
-def _same_shapes(matrices: list[Tensor]) -> list[list[Tensor]]:
-    """The matrices in lists that can be stacked."""
-    stacks: dict[tuple[object, ...], list[Tensor]] = {}
-    for matrix in matrices:
-        stacks.setdefault((matrix.shape, matrix.dtype), []).append(matrix)
-    return list(stacks.values())

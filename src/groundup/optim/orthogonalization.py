@@ -26,11 +26,14 @@ def orthogonalize(
 
     A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; the
     coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA, else in float32 (float64
-    for such matrices), and returned so.
+    for such matrices), and returned so. With more rows than columns it is Gᵀ that goes through it,
+    for X Xᵀ to be the small matmul.
 
-    matrices: with rows <= columns, for X Xᵀ to be the small matmul.
+    matrices: one, or a stack of one shape.
     num_steps: more come closer to orthogonal.
     """
+    if matrices.shape[-2] > matrices.shape[-1]:
+        return orthogonalize(matrices.mT, num_steps).mT
     x = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     norms = x.square().sum(dim=(-2, -1), keepdim=True).sqrt()
     x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
@@ -42,6 +45,20 @@ def orthogonalize(
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return x.reshape(matrices.shape)
+
+
+def orthogonalize_each(
+    matrices: Float[Tensor, "stack rows columns"], num_steps: int = 5
+) -> Float[Tensor, "stack rows columns"]:
+    """`orthogonalize` of one matrix after the other: the bits of each depend on it alone.
+
+    In a stack they do not: how torch adds up many numbers depends on how many there are.
+
+    matrices, num_steps: as there.
+    """
+    if not len(matrices):
+        return orthogonalize(matrices, num_steps)
+    return torch.stack([orthogonalize(matrix, num_steps) for matrix in matrices])
 
 
 @functools.cache

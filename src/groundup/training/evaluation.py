@@ -3,6 +3,7 @@
 The windows are fixed, so results compare over a run and between runs; no random state is touched.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -94,14 +95,18 @@ class Evaluator:
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
-            for number, windows in enumerate(self._batches()):
-                targets = windows[:, 1:]
-                num_tokens += targets.size
-                num_bytes += int(self._token_bytes[targets].sum())
-                if number % self._world.size != self._world.rank:
-                    continue
+            batches = self._batches()
+            while together := list(itertools.islice(batches, self._world.size)):
+                for windows in together:
+                    targets = windows[:, 1:]
+                    num_tokens += targets.size
+                    num_bytes += int(self._token_bytes[targets].sum())
+                # Ranks may share the weights and have to compute at once, also for nothing.
+                windows = together[min(self._world.rank, len(together) - 1)]
                 ids = torch.from_numpy(windows.astype(np.int64)).to(device)
-                losses.append(model.loss(ids[:, :-1], ids[:, 1:], reduction="sum"))
+                loss = model.loss(ids[:, :-1], ids[:, 1:], reduction="sum")
+                if self._world.rank < len(together):
+                    losses.append(loss)
         # One wait for the device, at the end.
         own = torch.stack(losses).cpu() if losses else torch.zeros(0)
         parts = self._world.gather(own)

@@ -24,6 +24,8 @@ from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
 from groundup.planner.hardware import Precision, peak_flops_per_second
+from groundup.planner.strategies import Strategy, sharded
+from groundup.planner.strategies import choose_strategy as plan_strategy
 from groundup.runs.config import RunConfig
 from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, why_no_bfloat16
 
@@ -47,12 +49,14 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     config = resolve_device(config)
     num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
+    strategy = choose_strategy(config, world)
     if config.micro_batch_size == "auto":
-        is_shared = config.device == "cpu"
-        memory = _memory_bytes(config) // (world.local_size if is_shared else 1)
-        size = pick_micro_batch(planned_memory(config), num_rows, memory)
+        num_shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
+        memory = sharded(planned_memory(config), num_shards)
+        size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
         size = None if size == config.batch_size else size
-    if num_rows % (size or (config.batch_size if reduces_exactly(config) else 1)):
+    is_exact = strategy == "ddp" and reduces_exactly(config)
+    if num_rows % (size or (config.batch_size if is_exact else 1)):
         raise ConfigError(
             f"batch_size {config.batch_size} in micro-batches of {size or config.batch_size} "
             f"cannot be divided among {world.size} ranks, which take {num_rows} sequences each: "
@@ -66,6 +70,34 @@ def reduces_exactly(config: RunConfig) -> bool:
     if config.distributed.reduction == "auto":
         return config.deterministic or config.device == "cpu"
     return config.distributed.reduction == "exact"
+
+
+def choose_strategy(config: RunConfig, world: World) -> Strategy:
+    """Whether each rank has all weights or some rows of each.
+
+    config: of the run, with its device resolved.
+    world: the ranks. Without torchrun there is nothing to share.
+    """
+    wanted, reduction = config.distributed.strategy, config.distributed.reduction
+    if not world.is_open:
+        return "ddp"
+    if wanted in ("fsdp", "hsdp") and reduction == "exact":
+        raise ConfigError(
+            f"distributed.strategy {wanted} adds gradients in the order of the backend: use "
+            f"--distributed.reduction fast, or --distributed.strategy ddp to add them exactly"
+        )
+    if wanted != "auto":
+        return wanted
+    if world.size == 1 or reduction == "exact":
+        return "ddp"
+    return plan_strategy(
+        planned_memory(config),
+        len(batch_samples(0, config.batch_size, world.rank, world.size)),
+        _rank_memory_bytes(config, world),
+        num_gpus=world.size,
+        gpus_per_machine=world.local_size,
+        micro_batch=config.micro_batch,
+    )
 
 
 def resolve_device(config: RunConfig) -> RunConfig:
@@ -260,6 +292,11 @@ def _check_cuda(device: str) -> None:
         )
     if int(device.partition(":")[2] or 0) >= count:
         raise ConfigError(f"device is {device}, but the last of {count} is cuda:{count - 1}")
+
+
+def _rank_memory_bytes(config: RunConfig, world: World) -> int:
+    """What one rank may have; those of a machine share its host's memory."""
+    return _memory_bytes(config) // (world.local_size if config.device == "cpu" else 1)
 
 
 def _memory_bytes(config: RunConfig) -> int:

@@ -157,7 +157,7 @@ class _Training:
         loss: Loss | None,
     ) -> None:
         self._run = run
-        self._world = run.reduction.world
+        self._world = run.state.reduction.world
         self._config = config = run.config
         self._state = run.state
         self._write_sample = write_sample
@@ -173,7 +173,8 @@ class _Training:
         self._saver = Saver(run.checkpoints, self._metrics, settings, run.resumed_step)
         self._stop = StopRequest()
         self._ending: State = "failed"
-        self._step = choose_step(config, run.state.model, run.state.optimizer, loss, run.reduction)
+        state = run.state
+        self._step = choose_step(config, state.model, state.optimizer, loss, state.reduction)
 
     def run(self, stop_after: int | None) -> TrainSummary:
         """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""
@@ -217,12 +218,13 @@ class _Training:
     def _saved_if_ranks_are_lost(self) -> Iterator[None]:
         """The weights are those of the step before, and may be all that is left of the run.
 
-        A device with a queue may be on its way to the next step already.
+        A device with a queue may be on its way to the next step already, and of shared weights a
+        part is gone.
         """
         try:
             yield
         except LostRankError:
-            if not _works_through_a_queue(self._config):
+            if not _works_through_a_queue(self._config) and self._state.local is None:
                 self._save()
             raise
 
@@ -265,7 +267,7 @@ class _Training:
         validation_loss = None
         if timetable.is_evaluation_due(state.step):
             validation_loss = self._evaluate(metrics)
-        if timetable.is_sample_due(state.step) and self._world.is_first:
+        if timetable.is_sample_due(state.step):
             self._sample(metrics)
         if metrics and self._world.is_first:
             self._metrics.write(state, metrics)
@@ -296,15 +298,17 @@ class _Training:
         assert self._write_sample is not None
         random_state = capture_random_state()
         with self._meter.pause(), self._state.averaged(), torch.no_grad():
-            metrics["samples"] = [
-                self._write_sample(self._state.model, self._run.tokenizer, prompt)
-                for prompt in self._config.samples.prompts
-            ]
+            model = self._state.whole_model()
+            if self._world.is_first:
+                metrics["samples"] = [
+                    self._write_sample(model, self._run.tokenizer, prompt)
+                    for prompt in self._config.samples.prompts
+                ]
         restore_random_state(random_state)
 
     def _save(self, metric: float | None = None) -> None:
-        """Write a checkpoint, if this is the rank that does."""
-        if not self._world.is_first:
+        """Write a checkpoint, if this is a rank that does."""
+        if not self._world.is_first and self._state.local is None:
             return
         with self._meter.pause(), self._state.averaged():
             self._state.wall_seconds = self._meter.wall_seconds

@@ -31,9 +31,12 @@ class Saver:
         self._metrics = metrics
         self._saved_step = saved_step
         self._failure: OSError | None = None
+        # Of a checkpoint that is being written: its step, and the one that it follows.
+        self._begun: tuple[int, int | None] | None = None
 
     def save(self, state: TrainingState, metric: float | None = None) -> None:
         """Save the state after its last good step; a failure is logged and remembered."""
+        self._finish()
         step = state.last_good_step
         if step == self._saved_step:
             return
@@ -43,22 +46,36 @@ class Saver:
             self._checkpoints.save(
                 step,
                 adapted_state(state.model),
-                state.optimizer.state_dict(),
+                state.optimizer_state(),
                 {**state.counters(), "settings": self._settings},
                 metric,
             )
+            self._begun = step, self._saved_step
             self._saved_step, self._failure = step, None
         except OSError as error:
-            self._failure = error
-            _log.error(
-                "no checkpoint of step %d: %s; %s, and the next one is tried in its time",
-                step,
-                _reason(error),
-                self._describe_kept(),
-            )
+            self._fail(step, error)
+
+    def _finish(self) -> None:
+        """Wait for a checkpoint that is being written."""
+        try:
+            self._checkpoints.finish()
+        except OSError as error:
+            assert self._begun is not None
+            step, self._saved_step = self._begun
+            self._fail(step, error)
+
+    def _fail(self, step: int, error: OSError) -> None:
+        self._failure = error
+        _log.error(
+            "no checkpoint of step %d: %s; %s, and the next one is tried in its time",
+            step,
+            _reason(error),
+            self._describe_kept(),
+        )
 
     def check(self) -> None:
         """Raise if the latest checkpoint could not be written."""
+        self._finish()
         if self._failure is None:
             return
         raise GroundupError(

@@ -5,9 +5,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import distributed
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
@@ -25,6 +26,8 @@ from groundup.data.shards import (
     read_index,
 )
 from groundup.distributed.exact_reduction import ExactReduction
+from groundup.distributed.fast_reduction import FastReduction
+from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
 from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.errors import ConfigError
@@ -32,6 +35,8 @@ from groundup.files import append_json_line, write_json_atomic
 from groundup.model import TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.optim.build import build_optimizer
+from groundup.optim.muon import Matrices, Muon
+from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
 from groundup.planner import (
     Execution,
     check_holdable,
@@ -41,6 +46,7 @@ from groundup.planner import (
     time_line,
     two_line_plan,
 )
+from groundup.planner.strategies import Strategy
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
@@ -54,6 +60,7 @@ from groundup.training.changes import (
 )
 from groundup.training.evaluation import Evaluate, Evaluator
 from groundup.training.execution import (
+    choose_strategy,
     compile_model,
     describe_kernels,
     device_name,
@@ -74,6 +81,9 @@ from groundup.training.tuning import (
     open_conversations,
     with_template,
 )
+
+if TYPE_CHECKING:
+    from groundup.distributed.sharding import LocalParameters
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +116,6 @@ class OpenRun:
     evaluator: Evaluate | None
     tasks: TaskEvaluator | None
     trackers: list[Tracker]
-    reduction: Reduction
     resumed_step: int | None
     """The step of the checkpoint it resumes from, if it does."""
 
@@ -151,9 +160,8 @@ def open_run(
     world.check_same(_facts(environment))
     if resume:
         environment = note_resume(environment, folder, allow_changes=allow_changes)
-    checkpoints = CheckpointFolder(
-        folder.checkpoints, config.checkpoints.keep_last, config.checkpoints.keep_best
-    )
+    strategy = world.from_first(choose_strategy(config, world))
+    checkpoints = open_checkpoints(config, folder, world, strategy)
     checkpoint = None
     if world.from_first(resume and bool(checkpoints.steps())):
         step = world.from_first(checkpoints.newest().step if world.is_first else None)
@@ -170,7 +178,7 @@ def open_run(
     loader = build_loader(config, data.train, world)
     evaluator = build_evaluator(config, data, world)
     tasks = build_tasks(config, tokenizer, data.end_id)
-    state = build_state(config, tokenizer, start, own.model)
+    state = build_state(config, tokenizer, start, own.model, world, strategy)
     if checkpoint is not None:
         state.restore(checkpoint)
         if evaluator is None:
@@ -178,7 +186,6 @@ def open_run(
             state.validation_loss = state.bits_per_byte = None
     elif start is not None:
         _log.info("begins with the weights of %s", start.checkpoint.path)
-    reduction = choose_reduction(config, world)
     # What a rank finds wrong by itself it has found by now.
     world.gather(None)
     trackers = open_trackers(config, folder.path) if world.is_first else []
@@ -190,6 +197,10 @@ def open_run(
     else:
         folder.begin(config, tokenizer, environment)
     _log_plan(config, data, state, is_timed=is_timed)
+    if world.size > 1:
+        is_exact = isinstance(state.reduction, ExactReduction)
+        way = "exact" if is_exact else f"fast, in {config.distributed.reduce_dtype}"
+        _log.info("%d ranks: strategy %s, reduction %s", world.size, strategy, way)
     return OpenRun(
         config,
         folder,
@@ -200,7 +211,6 @@ def open_run(
         evaluator,
         tasks,
         trackers,
-        reduction,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )
 
@@ -255,6 +265,8 @@ def build_state(
     tokenizer: Tokenizer | None = None,
     start: Start | None = None,
     model: TransformerLM | None = None,
+    world: World = ALONE,
+    strategy: Strategy = "ddp",
 ) -> TrainingState:
     """A model with its first weights, on the run's device, and its optimizer.
 
@@ -262,6 +274,7 @@ def build_state(
     tokenizer: whose special tokens learn beside adapters.
     start: where the first weights come from, if not from the seed.
     model: learns instead of a new one.
+    world, strategy: the ranks, and how they hold the weights.
     """
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
@@ -273,22 +286,64 @@ def build_state(
     if config.tuning.lora_rank is not None:
         special = () if tokenizer is None else sorted(tokenizer.special_tokens.values())
         adapt(model, config.tuning.lora_rank, special)
-    model = model.to(torch.device(config.device))
+    if config.distributed.recompute:
+        from groundup.distributed.sharding import recompute_blocks
+
+        recompute_blocks(model)
+    # Of a sharded one no more than a block is ever whole on the device.
+    if strategy == "ddp":
+        model = model.to(torch.device(config.device))
     compile_model(model, config)
-    optimizer = build_optimizer(model, config.optimizer, config.num_steps)
+    dtype = torch.bfloat16 if config.distributed.reduce_dtype == "bfloat16" else None
+    local: LocalParameters | None = None
+    reduction: Reduction
+    matrices: Matrices
+    if strategy == "ddp":
+        reduction = choose_reduction(config, world, dtype)
+        way = orthogonalize_each if reduces_exactly(config) else orthogonalize
+        matrices = CopiedMatrices(world, way)
+    else:
+        from groundup.distributed.sharding import shard
+
+        reduction = shard(model, world, strategy, torch.device(config.device), dtype)
+        local, matrices = reduction.parameters, reduction.matrices()
+    optimizer = build_optimizer(local or model, config.optimizer, config.num_steps)
+    if isinstance(optimizer, Muon):
+        optimizer.matrices = matrices
     if config.device.startswith("cuda"):
         # A number and a tensor round differently, and a recorded step can only read a tensor: with
         # numbers in the plain steps a resumed run would not have the bits of an uninterrupted one.
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=config.device)
-    return TrainingState(model, optimizer, config.tokens_per_step)
+    return TrainingState(model, optimizer, config.tokens_per_step, reduction, local)
 
 
-def choose_reduction(config: RunConfig, world: World) -> Reduction:
-    """How the gradients of all micro-batches and ranks are summed, as the resolved settings say."""
-    if world.size == 1 and not reduces_exactly(config):
-        return Accumulated()
-    return ExactReduction(world)
+def open_checkpoints(
+    config: RunConfig, folder: RunFolder, world: World, strategy: Strategy
+) -> CheckpointFolder:
+    """Where the run's checkpoints are, and how they are written."""
+    path, settings = folder.checkpoints, config.checkpoints
+    if strategy == "ddp":
+        return CheckpointFolder(path, settings.keep_last, settings.keep_best)
+    from groundup.checkpoint.sharded import ShardedFolder
+
+    # The thread that writes must not come between what others say in a group of theirs.
+    group = distributed.new_group(backend="gloo")
+    return ShardedFolder(path, settings.keep_last, settings.keep_best, group=group)
+
+
+def choose_reduction(
+    config: RunConfig, world: World, dtype: torch.dtype | None = None
+) -> Reduction:
+    """How the gradients of all micro-batches and ranks are summed, as the resolved settings say.
+
+    config: of the run.
+    world: the ranks, each with all weights.
+    dtype: what the fast reduction sends; the gradients' own type by default.
+    """
+    if reduces_exactly(config):
+        return ExactReduction(world)
+    return FastReduction(world, dtype) if world.size > 1 else Accumulated()
 
 
 def _facts(environment: dict[str, Any]) -> dict[str, Any]:

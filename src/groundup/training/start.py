@@ -11,7 +11,6 @@ from torch import Tensor
 
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import hash_file
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.runs.folder import RunFolder
@@ -67,7 +66,7 @@ class Start:
         return {
             "run": str(self.folder.path.absolute()),
             "step": self.checkpoint.step,
-            "weights": hash_file(self.checkpoint.path / "model.safetensors"),
+            "weights": self.checkpoint.weights_id,
         }
 
     def special_ids(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@ the run, so a state decides all that follows.
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from groundup.checkpoint import (
     Checkpoint,
@@ -16,10 +16,14 @@ from groundup.checkpoint import (
     restore_optimizer,
     restore_random_state,
 )
+from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.errors import CheckpointError
 from groundup.model import TransformerLM
-from groundup.nn.adapters import with_torch_names
+from groundup.nn.adapters import adapted_state, merge_adapters, with_torch_names
 from groundup.optim.base import Optimizer
+
+if TYPE_CHECKING:
+    from groundup.distributed.sharding import LocalParameters
 
 _METRICS = ("loss", "validation_loss", "bits_per_byte", "best_validation_loss")
 
@@ -31,6 +35,10 @@ class TrainingState:
     model: TransformerLM
     optimizer: Optimizer
     tokens_per_step: int
+    reduction: Reduction = field(default_factory=Accumulated)
+    """Sums gradients over micro-batches and ranks."""
+    local: "LocalParameters | None" = None
+    """Where ranks share the weights: this rank's rows of them."""
     step: int = 0
     num_skipped: int = 0
     """Steps whose loss or gradients were not finite."""
@@ -80,6 +88,36 @@ class TrainingState:
         if self.best_validation_loss is None or loss < self.best_validation_loss:
             self.best_validation_loss = loss
 
+    def whole_model(self) -> TransformerLM:
+        """The model, or where ranks share the weights a copy of all of them in the memory of the
+        first rank's host; all ranks ask for it."""
+        if self.local is None:
+            return self.model
+        from groundup.distributed.sharding import whole_weights
+
+        weights = whole_weights(adapted_state(self.model), self.reduction.world)
+        copy = TransformerLM.from_config(self.model.config, device="cpu")
+        if self.reduction.world.is_first:
+            copy.load_state_dict(merge_adapters(weights))
+        return copy
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the optimizer."""
+        if self.local is None:
+            return self.optimizer.state_dict()
+        return self.local.state_of(self.optimizer)
+
+    def _restore_model(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """The weights become the checkpoint's; gives its state of the optimizer."""
+        if self.local is None:
+            restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
+            return checkpoint.optimizer_state()
+        from groundup.checkpoint.sharded import load_into
+
+        place = self.local.place_for(self.optimizer)
+        group = self.reduction.world.host_group
+        return load_into(checkpoint, adapted_state(self.model), place, group)
+
     def counters(self) -> dict[str, Any]:
         """The JSON part of a checkpoint at `last_good_step`: skipped steps behind it are undone."""
         return {
@@ -92,10 +130,9 @@ class TrainingState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become what the checkpoint was made of."""
-        restore_model(self.model, with_torch_names(checkpoint.adapted_state()))
         groups = self.optimizer.param_groups
         options = [{k: v for k, v in group.items() if k != "params"} for group in groups]
-        restore_optimizer(self.optimizer, checkpoint.optimizer_state())
+        restore_optimizer(self.optimizer, self._restore_model(checkpoint))
         # The settings decide over learning rate and weight decay, also where they have changed.
         for group, own in zip(self.optimizer.param_groups, options, strict=True):
             group.update(own)

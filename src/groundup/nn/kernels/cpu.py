@@ -86,6 +86,8 @@ class RootMeanSquareNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, addend: Tensor | None, gain: Tensor, eps: float
     ) -> tuple[Tensor | None, Tensor]:
         x = x.contiguous()
+        # FSDP frees weights by the size of their storage, which NumPy, once it has seen it, holds.
+        gain = gain.clone()
         total = None
         if addend is not None:
             addend, total = addend.contiguous(), torch.empty_like(x)

@@ -1,0 +1,90 @@
+"""Muon on many ranks: each matrix is orthogonalized once, by one of them, and not by all.
+
+Of a stack of matrices each rank has an equal part to work on. Where every rank has all matrices
+the results are gathered; where it has some rows of each, whole matrices are exchanged for rows
+before and after.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, distributed
+
+from groundup.distributed.process_group import World, lost_ranks_named
+from groundup.optim.muon import WholeMatrices
+from groundup.optim.orthogonalization import orthogonalize
+
+Orthogonalize = Callable[[Tensor, int], Tensor]
+
+
+class CopiedMatrices(WholeMatrices):
+    """Every rank has all matrices."""
+
+    def __init__(self, world: World, orthogonalize: Orthogonalize = orthogonalize) -> None:
+        """orthogonalize: of a stack; `orthogonalize_each` gives the same bits for any world."""
+        self._world = world
+        self._orthogonalize = orthogonalize
+
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+        count, size = _per_rank(len(matrices), self._world.size), self._world.size
+        own = matrices[count * self._world.rank :][:count]
+        result = _padded(self._orthogonalize(own, num_steps), count)
+        if size == 1:
+            return result
+        gathered = result.new_empty(size, count, *shape)
+        with lost_ranks_named(self._world):
+            distributed.all_gather(list(gathered), result.contiguous())
+        return gathered.flatten(0, 1)[: len(matrices)]
+
+
+class ShardedMatrices:
+    """Every rank has some rows of each matrix, as `sharding` cuts them: as many but the last."""
+
+    def __init__(
+        self,
+        world: World,
+        shapes: Mapping[torch.nn.Parameter, tuple[int, ...]],
+        group: distributed.ProcessGroup,
+    ) -> None:
+        """shapes: of the matrix that each parameter is some rows of.
+        group: the ranks that a matrix is cut over.
+        """
+        self._world = world
+        self._shapes = shapes
+        self._group = group
+
+    def shape(self, parameter: Tensor) -> tuple[int, ...]:
+        assert isinstance(parameter, torch.nn.Parameter)
+        return self._shapes[parameter]
+
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+        size, rows = self._group.size(), shape[0]
+        count, num_local = _per_rank(len(matrices), size), matrices.shape[1]
+        # (rank that works on it, matrix, rows of this rank, columns)
+        parts = _padded(_padded(matrices, size * count), _per_rank(rows, size), dim=1)
+        parts = self._exchange(parts.reshape(size, count, *parts.shape[1:]))
+        # (rank that has the rows, …) for the matrices of this rank
+        own = parts.transpose(0, 1).flatten(1, 2)
+        num_own = max(0, min(count, len(matrices) - count * self._group.rank()))
+        result = orthogonalize(own[:num_own, :rows], num_steps)
+        result = _padded(_padded(result, count), own.shape[1], dim=1)
+        parts = self._exchange(result.reshape(count, size, -1, shape[1]).transpose(0, 1))
+        return parts.flatten(0, 1)[: len(matrices), :num_local]
+
+    def _exchange(self, parts: Tensor) -> Tensor:
+        """Part i of each rank to rank i."""
+        received = torch.empty_like(parts, memory_format=torch.contiguous_format)
+        with lost_ranks_named(self._world):
+            distributed.all_to_all_single(received, parts.contiguous(), group=self._group)
+        return received
+
+
+def _per_rank(num_things: int, size: int) -> int:
+    return -(-num_things // size)
+
+
+def _padded(tensor: Tensor, length: int, dim: int = 0) -> Tensor:
+    """With zeros behind, up to the length."""
+    missing = list(tensor.shape)
+    missing[dim] = length - tensor.shape[dim]
+    return torch.cat([tensor, tensor.new_zeros(missing)], dim) if missing[dim] else tensor

@@ -1,0 +1,236 @@
+"""Weights, gradients and optimizer state cut into parts, one a rank: FSDP2 around `model.blocks`.
+
+A block's weights are gathered before it computes and dropped after it; its gradients are summed
+and cut at once. The model does not know, its names stay, and the optimizer works on plain tensors:
+each rank's rows of every parameter.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from groundup.distributed.muon import ShardedMatrices
+from groundup.distributed.process_group import World, lost_ranks_named
+from groundup.distributed.reduction import Backward
+from groundup.errors import ConfigError
+from groundup.model import TransformerLM
+from groundup.optim.base import Optimizer
+from groundup.optim.clipping import gradient_norm
+
+
+def recompute_blocks(model: TransformerLM) -> None:
+    """Keep of each block only its input; backward computes the rest again. Before any compilation.
+
+    model: changed in place; its names stay.
+    """
+
+    # Not functools.partial, which torch.compile does not look into.
+    def recomputing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def compute(*inputs: Any, **options: Any) -> Tensor:
+            output: Tensor = checkpoint(
+                forward, *inputs, use_reentrant=False, preserve_rng_state=False, **options
+            )
+            return output
+
+        return compute
+
+    for block in model.blocks:
+        block.forward = recomputing(block.forward)
+
+
+def shard(
+    model: TransformerLM,
+    world: World,
+    strategy: Literal["fsdp", "hsdp"],
+    device: torch.device,
+    reduce_dtype: torch.dtype | None = None,
+) -> "ShardedReduction":
+    """Leave each rank its rows of every parameter, and give what sums the gradients.
+
+    model: the same on every rank; changed in place. Recompute and compile before. If it is on the
+        CPU it moves to the device one block after the other.
+    world: of the run, open.
+    strategy: fsdp cuts over all ranks, hsdp over those of a machine, with a copy on each machine.
+    device: where it is to learn.
+    reduce_dtype: what gradients are sent in; their own type by default.
+    """
+    mesh = _mesh(world, strategy, device.type)
+    policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    is_summed = _sum_instead_of_mean(model)
+    # Everything that training calls begins here; the output layer is still whole when it returns.
+    register_fsdp_forward_method(model, "hidden")
+    gathering = model.hidden
+
+    def hidden(*inputs: Any, **options: Any) -> Tensor:
+        # An evaluation leaves the weights outside the blocks whole, and the next one, or a step,
+        # would see them as they were.
+        assert isinstance(model, FSDPModule)
+        model.reshard()
+        return gathering(*inputs, **options)
+
+    model.hidden = hidden  # type: ignore[method-assign]
+    return ShardedReduction(model, world, mesh, 1 if is_summed else world.size)
+
+
+def whole_weights(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
+    """The tensors of a sharded model's state as wholes, in the memory of the first rank's host.
+
+    state: of this rank.
+    world: whose ranks all call this.
+    """
+    gathered: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if world.is_first:
+            gathered[name] = whole.cpu()
+    return gathered
+
+
+class LocalParameters(nn.Module):
+    """This rank's rows of the parameters of a sharded model, by the model's names.
+
+    Plain parameters that share their memory with the model's: what is made for a model, such as an
+    optimizer, can be made for this.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._pairs: list[tuple[str, DTensor, nn.Parameter]] = []
+        for name, whole in model.named_parameters():
+            assert isinstance(whole, DTensor), name
+            rows = nn.Parameter(whole.to_local().detach(), requires_grad=whole.requires_grad)
+            self._pairs.append((name, whole, rows))
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, rows) for name, _, rows in self._pairs)
+
+    def sharded(self) -> dict[nn.Parameter, DTensor]:
+        """The model's own parameter for each."""
+        return {rows: whole for _, whole, rows in self._pairs}
+
+    def state_of(self, optimizer: Optimizer) -> dict[str, Any]:
+        """`optimizer.state_dict()`, with what belongs to rows as parts of whole tensors."""
+        state = optimizer.state_dict()
+        wholes = self._wholes(optimizer)
+        state["state"] = {
+            index: {key: _like(wholes[index], value) for key, value in values.items()}
+            for index, values in state["state"].items()
+        }
+        return state
+
+    def place_for(self, optimizer: Optimizer) -> Callable[[int, Tensor], Tensor]:
+        """Makes room for values of a stored `state_of` such an optimizer."""
+        wholes = self._wholes(optimizer)
+
+        def place(index: int, value: Tensor) -> Tensor:
+            if index < len(wholes) and value.ndim and value.shape == wholes[index].shape:
+                rows = torch.empty_like(wholes[index].to_local(), dtype=value.dtype)
+                part: Tensor = _like(wholes[index], rows)
+                return part
+            return torch.empty(value.shape, dtype=value.dtype)
+
+        return place
+
+    def _wholes(self, optimizer: Optimizer) -> list[DTensor]:
+        """The model's parameters, as the optimizer counts them."""
+        sharded = self.sharded()
+        return [sharded[one] for group in optimizer.param_groups for one in group["params"]]
+
+    def take_gradients(self, factor: float = 1) -> None:
+        """Move the gradients from the model's parameters to these, times a factor."""
+        for _, whole, rows in self._pairs:
+            gradient = whole.grad
+            if gradient is None:
+                continue
+            assert isinstance(gradient, DTensor)
+            rows.grad = gradient.to_local()
+            if factor != 1:
+                rows.grad.mul_(factor)
+            whole.grad = None
+
+
+class ShardedReduction:
+    """Leaves each rank its rows of the summed gradients, in `parameters`.
+
+    Each micro-batch is summed at once: whole gradients of all blocks are never in memory.
+    """
+
+    def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh, factor: float) -> None:
+        self.world = world
+        self.mesh = mesh
+        self.parameters = LocalParameters(model)
+        self._factor = factor
+        self._shard_group = mesh.get_group(mesh.ndim - 1)
+
+    def matrices(self) -> ShardedMatrices:
+        """For Muon."""
+        wholes = self.parameters.sharded()
+        shapes = {rows: tuple(whole.shape) for rows, whole in wholes.items()}
+        return ShardedMatrices(self.world, shapes, self._shard_group)
+
+    def sum_gradients(
+        self, parameters: Sequence[Tensor], num_micro_batches: int, backward: Backward
+    ) -> Tensor:
+        total = torch.zeros((), device=next(self.parameters.parameters()).device)
+        with lost_ranks_named(self.world):
+            for index in range(num_micro_batches):
+                total += backward(index)
+            distributed.all_reduce(total)
+        self.parameters.take_gradients(self._factor)
+        return total
+
+    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        square = gradient_norm(self.parameters.parameters()).square()
+        with lost_ranks_named(self.world):
+            distributed.all_reduce(square, group=self._shard_group)
+        return square.sqrt()
+
+
+def _like(whole: DTensor, rows: Any) -> Any:
+    """The rows of this rank as a part of a tensor that is cut as `whole` is; others as they are."""
+    if not isinstance(rows, Tensor) or rows.shape != whole.to_local().shape or not rows.ndim:
+        return rows
+    return DTensor.from_local(
+        rows,
+        whole.device_mesh,
+        whole.placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
+
+
+def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:
+    if strategy == "fsdp":
+        return init_device_mesh(device, (world.size,), mesh_dim_names=("shard",))
+    if world.size % world.local_size:
+        raise ConfigError(
+            f"distributed.strategy hsdp needs the same number of ranks on every machine, but there "
+            f"are {world.size} ranks and {world.local_size} on this one: use fsdp"
+        )
+    shape = world.size // world.local_size, world.local_size
+    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _sum_instead_of_mean(model: nn.Module) -> bool:
+    """Let the backend add gradients up. False where torch is too old, and means come instead."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            if not hasattr(module, "set_force_sum_reduction_for_comms"):
+                return False
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
+    return True

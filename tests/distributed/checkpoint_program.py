@@ -1,0 +1,162 @@
+"""Two ranks save and load sharded checkpoints; what they find goes into a file."""
+
+import dataclasses
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_steps import difference, take_steps, tiny_model, weights
+from world_program import run_ranks
+
+from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer, sharded
+from groundup.checkpoint.sharded import ShardedFolder, load_into
+from groundup.checkpoint.weights import save_stream
+from groundup.distributed.process_group import World
+from groundup.distributed.reduction import Accumulated
+from groundup.distributed.sharding import shard
+from groundup.optim.build import build_optimizer
+from groundup.optim.config import OptimizerConfig
+
+FOLDER = Path(sys.argv[1])
+
+
+class Sharded:
+    """A run on all ranks."""
+
+    def __init__(
+        self, world: World, optimizer: str, strategy: Literal["fsdp", "hsdp"] = "fsdp"
+    ) -> None:
+        if strategy == "hsdp":
+            world = dataclasses.replace(world, local_size=1)
+        self.model = tiny_model(tie_embeddings=True)
+        self.reduction = shard(self.model, world, strategy, torch.device("cpu"))
+        self.local = self.reduction.parameters
+        self.optimizer = build_optimizer(
+            self.local, OptimizerConfig(name=optimizer, average_over=0.5), num_steps=9
+        )
+
+    def step_to(self, end: int, first: int = 0) -> dict[str, Tensor]:
+        take_steps(self.model, self.optimizer, self.reduction, 2, first=first, end=end)
+        return weights(self.model)
+
+    def save(self, folder: CheckpointFolder, step: int, metric: float | None = None) -> None:
+        state = self.local.state_of(self.optimizer)
+        folder.save(step, self.model.state_dict(), state, {"note": step}, metric)
+
+    def load(self, folder: CheckpointFolder, step: int) -> None:
+        place = self.local.place_for(self.optimizer)
+        state = load_into(folder.load(step), self.model.state_dict(), place)
+        restore_optimizer(self.optimizer, state)
+
+
+class Plain:
+    """The same in one process."""
+
+    def __init__(self) -> None:
+        self.model = tiny_model(tie_embeddings=True)
+        self.optimizer = build_optimizer(self.model, OptimizerConfig(average_over=0.5), num_steps=9)
+
+    def step_to(self, end: int, first: int = 0) -> dict[str, Tensor]:
+        take_steps(self.model, self.optimizer, Accumulated(), 4, first=first, end=end)
+        return weights(self.model)
+
+    def save(self, folder: CheckpointFolder, step: int) -> None:
+        state = self.optimizer.state_dict()
+        folder.save(step, self.model.state_dict(), state, {"note": step})
+
+    def load(self, folder: CheckpointFolder, step: int) -> None:
+        checkpoint = folder.load(step)
+        restore_model(self.model, checkpoint.adapted_state())
+        restore_optimizer(self.optimizer, checkpoint.optimizer_state())
+
+
+def save_while_training(world: World, group: Any) -> dict[str, Any]:
+    folder = ShardedFolder(FOLDER / "sharded", keep_last=2, group=group)
+    run = Sharded(world, "adamw")
+    run.step_to(1)
+    run.save(folder, 1, metric=0.5)
+    run.step_to(2, first=1)
+    run.save(folder, 2)
+    at_three = run.step_to(3, first=2)
+    run.save(folder, 3)
+    at_five = run.step_to(5, first=3)
+    run.save(folder, 5)
+    folder.finish()
+    found = folder.load(3).adapted_state()
+    result: dict[str, Any] = {
+        "steps": folder.steps(),
+        "best": folder.best().step,
+        "state": folder.newest().state,
+        "files": sorted(os.listdir(folder.path_of(5))),
+        "saved exactly": difference(found, at_three) == 0,
+        "still tied": found["lm_head.weight"] is found["token_embedding.weight"],
+    }
+    other = Sharded(world, "adamw")
+    other.load(folder, 3)
+    result["two to two"] = difference(other.step_to(5, first=3), at_five)
+    plain = Plain()
+    plain.load(folder, 3)
+    result["two to one"] = difference(plain.step_to(5, first=3), at_five)
+    copies = Sharded(world, "adamw", "hsdp")
+    copies.load(folder, 3)
+    result["to copies"] = difference(copies.step_to(5, first=3), at_five)
+    if world.is_first:
+        plain.save(CheckpointFolder(FOLDER / "plain"), 5)
+    distributed.barrier()
+    from_plain = Sharded(world, "adamw")
+    from_plain.load(CheckpointFolder(FOLDER / "plain"), 5)
+    expected, run_on = plain.step_to(7, first=5), from_plain.step_to(7, first=5)
+    result["one to two"] = difference(run_on, expected)
+    copies_folder = ShardedFolder(FOLDER / "copies", group=group)
+    copies.save(copies_folder, 5)
+    copies_folder.finish()
+    found = copies_folder.load(5).adapted_state()
+    result["copies saved exactly"] = difference(found, weights(copies.model)) == 0
+    return result
+
+
+def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
+    folder = ShardedFolder(FOLDER / "failing", group=group)
+    run = Sharded(world, "muon")
+    run.step_to(1)
+    run.save(folder, 1)
+    folder.finish()
+    write = save_stream
+
+    def fail(path: Any, stream: Any) -> str:
+        if world.rank == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return write(path, stream)
+
+    vars(sharded)["save_stream"] = fail
+    run.save(folder, 2)
+    message = ""
+    try:
+        folder.finish()
+    except OSError as error:
+        message = str(error)
+    vars(sharded)["save_stream"] = write
+    left = sorted(os.listdir(folder.path))
+    run.save(folder, 3)
+    folder.finish()
+    return {"messages": world.gather(message), "left": left, "after": folder.steps()}
+
+
+def measure(world: World) -> Any:
+    group = distributed.new_group(backend="gloo")
+    return {
+        "training": save_while_training(world, group),
+        "failing": fail_on_one_rank(world, group),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    (FOLDER / "results.json").write_text(json.dumps(run_ranks(measure, 2)[0]))

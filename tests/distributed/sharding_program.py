@@ -1,0 +1,131 @@
+"""Two ranks train in every strategy; what they differ by from one process goes into a file."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tiny_steps import difference, take_steps, tiny_model, weights
+from world_program import run_ranks
+
+import groundup.distributed.muon
+from groundup.distributed.fast_reduction import FastReduction
+from groundup.distributed.muon import CopiedMatrices
+from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.reduction import Accumulated
+from groundup.distributed.sharding import recompute_blocks, shard
+from groundup.optim.build import build_optimizer
+from groundup.optim.config import OptimizerConfig
+from groundup.optim.muon import Muon
+from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each
+
+CPU = torch.device("cpu")
+CASES: dict[str, dict[str, Any]] = {
+    "adamw": {"clip_norm": 0.1, "tie_embeddings": True},
+    "averages": {"average_over": 0.5},
+    "compiled": {"recompute": True, "compile": True},
+    "muon": {"name": "muon", "clip_norm": 0.1, "num_layers": 3},
+    "sgd": {"name": "sgd", "learning_rate": 0.1},
+    # Only these have the native kernels.
+    "float32": {"dtype": torch.float32, "recompute": True},
+    "bfloat16": {"reduce_dtype": torch.bfloat16},
+}
+STRATEGIES = {"compiled": ("fsdp",), "muon": ("ddp", "fsdp", "hsdp")}
+graphs: list[Any] = []
+orthogonalized: list[tuple[int, ...]] = []
+
+
+def compile_by_counting(graph: Any, _: Any) -> Any:
+    graphs.append(graph)
+    return graph.forward
+
+
+def orthogonalize_and_count(matrices: torch.Tensor, num_steps: int) -> torch.Tensor:
+    orthogonalized.extend(tuple(matrix.shape) for matrix in matrices)
+    return orthogonalize(matrices, num_steps)
+
+
+def train(world: World, strategy: str, **options: Any) -> Any:
+    graphs.clear()
+    orthogonalized.clear()
+    clip_norm, recompute, compiled, reduce_dtype = (
+        options.pop(name, None) for name in ("clip_norm", "recompute", "compile", "reduce_dtype")
+    )
+    settings = {
+        name: options.pop(name)
+        for name in ("tie_embeddings", "num_layers", "dtype")
+        if name in options
+    }
+    model = tiny_model(input_mix=True, **settings)
+    if recompute:
+        recompute_blocks(model)
+    if compiled and strategy != "one":
+        torch._dynamo.reset()
+        for block in model.blocks:
+            block.compile(dynamic=False, backend=compile_by_counting)
+    learning: torch.nn.Module = model
+    reduction: Any = Accumulated()
+    if strategy == "ddp":
+        reduction = FastReduction(world, reduce_dtype)
+    elif strategy == "hsdp":
+        reduction = shard(
+            model, dataclasses.replace(world, local_size=1), "hsdp", CPU, reduce_dtype
+        )
+        learning = reduction.parameters
+    elif strategy == "fsdp":
+        reduction = shard(model, world, "fsdp", CPU, reduce_dtype)
+        learning = reduction.parameters
+    optimizer = build_optimizer(learning, OptimizerConfig(**options), num_steps=5)
+    if isinstance(optimizer, Muon) and strategy == "ddp":
+        optimizer.matrices = CopiedMatrices(world, orthogonalize_and_count)
+    elif isinstance(optimizer, Muon) and strategy != "one":
+        optimizer.matrices = reduction.matrices()
+    num_micro_batches = 4 if strategy == "one" else 2
+    records = take_steps(model, optimizer, reduction, num_micro_batches, clip_norm=clip_norm)
+    if optimizer.average_decay is not None:
+        # An evaluation of the averages, and no step, before the latest weights are looked at.
+        optimizer.exchange_averages()
+        with torch.no_grad():
+            model.loss(torch.arange(8)[None], torch.arange(8)[None])
+        optimizer.exchange_averages()
+        records += take_steps(model, optimizer, reduction, num_micro_batches, first=5, end=6)
+        optimizer.exchange_averages()
+    return weights(model), records, optimizer
+
+
+def measure(world: World) -> Any:
+    results: dict[str, Any] = {}
+    vars(groundup.distributed.muon)["orthogonalize"] = orthogonalize_and_count
+    for name, options in CASES.items():
+        expected, expected_records, _ = train(world, "one", **options)
+        for strategy in STRATEGIES.get(name, ("ddp", "fsdp")):
+            found, records, optimizer = train(world, strategy, **options)
+            results.setdefault(name, {})[strategy] = {
+                "weights": difference(found, expected),
+                "records": max(
+                    abs(one - other)
+                    for pair in zip(records, expected_records, strict=True)
+                    for one, other in zip(*pair, strict=True)
+                ),
+                "graphs": len(graphs),
+                "orthogonalized": world.gather(list(orthogonalized)),
+                "elements": sum(
+                    value.numel() for state in optimizer.state.values() for value in state.values()
+                ),
+            }
+    torch.set_num_threads(2)
+    matrices = torch.randn(3, 192, 512, generator=torch.Generator().manual_seed(0))
+    ways = [CopiedMatrices(some, orthogonalize_each) for some in (ALONE, world)]
+    alone, together = (way.orthogonalize(matrices, (192, 512), 5) for way in ways)
+    results["same bits"] = torch.equal(alone, together)
+    return results
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    Path(sys.argv[1]).write_text(json.dumps(run_ranks(measure, 2)[0]))

@@ -1,0 +1,88 @@
+"""Two gloo ranks against one process, in float64: fast data parallel, FSDP2, HSDP, Muon."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("sharding_program.py")
+ROUNDING = 1e-14
+# A loss is a float32 whatever the weights are.
+ROUNDING_OF_LOSS = 1e-6
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("sharding") / "results.json"
+    command = [sys.executable, "-W", "error::FutureWarning", str(PROGRAM), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(out.read_text())
+    assert results, done.stderr
+    return results
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("case", ["adamw", "muon", "sgd"])
+def test_two_ranks_learn_what_one_process_does(
+    measured: dict[str, Any], strategy: str, case: str
+) -> None:
+    result = measured[case][strategy]
+    assert result["weights"] < ROUNDING
+    assert result["records"] < ROUNDING_OF_LOSS
+
+
+def test_copies_between_machines_learn_the_same(measured: dict[str, Any]) -> None:
+    assert measured["muon"]["hsdp"]["weights"] < ROUNDING
+    assert measured["muon"]["hsdp"]["records"] < ROUNDING_OF_LOSS
+
+
+def test_an_evaluation_of_averages_leaves_the_next_step_the_latest_weights(
+    measured: dict[str, Any],
+) -> None:
+    for result in measured["averages"].values():
+        assert result["weights"] < ROUNDING
+        assert result["records"] < ROUNDING_OF_LOSS
+
+
+def test_blocks_are_compiled_inside_recomputation_and_sharding(measured: dict[str, Any]) -> None:
+    for result in measured["compiled"].values():
+        assert result["graphs"] == 1
+        assert result["weights"] < ROUNDING
+
+
+def test_gradients_in_bfloat16_are_rounded_and_no_more(measured: dict[str, Any]) -> None:
+    for result in measured["bfloat16"].values():
+        assert ROUNDING_OF_LOSS < result["records"] < 1e-2
+
+
+def test_the_native_kernels_work_on_sharded_weights(measured: dict[str, Any]) -> None:
+    for result in measured["float32"].values():
+        assert result["records"] < 1e-5
+
+
+def test_a_shard_has_half_of_the_optimizer_state(measured: dict[str, Any]) -> None:
+    whole, half = (measured["adamw"][name]["elements"] for name in ("ddp", "fsdp"))
+    # Odd numbers of rows, and a count of steps for each parameter.
+    assert half == pytest.approx(whole / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_each_matrix_is_orthogonalized_once_by_one_rank(
+    measured: dict[str, Any], strategy: str
+) -> None:
+    num_steps, num_layers = 5, 3
+    counts = [map(tuple, some) for some in measured["muon"][strategy]["orthogonalized"]]
+    first, second = map(sorted, counts)
+    expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)])
+    assert sorted(first + second) == sorted(num_steps * expected)
+    assert abs(len(first) - len(second)) <= num_steps
+
+
+def test_matrices_one_by_one_have_the_same_bits_on_any_number_of_ranks(
+    measured: dict[str, Any],
+) -> None:
+    assert measured["same bits"]
