@@ -1,0 +1,70 @@
+"""What Ray runs on a machine of the cluster.
+
+It is carried there as code, not by its name, so that it can say what is wrong with the groundup
+that it finds: none, another version, or one without the native core.
+"""
+
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+_functions: dict[str, Any] = {}
+
+
+def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Iterator[Any]:
+    """Yield ("result", value) for all that a function yields, and ("log", …) for what it logs.
+
+    version: of the groundup that asks.
+    folder: where relative paths begin.
+    function: a reference to it, pickled.
+    task: its argument, pickled.
+    """
+    import ray
+
+    enter(version, folder)
+    (reference,) = function
+    name = reference.hex()
+    if name not in _functions:
+        # One at a time is used again and again.
+        _functions.clear()
+        _functions[name] = pickle.loads(ray.get(reference))
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.INFO)
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("groundup")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        for value in _functions[name](pickle.loads(task)):
+            yield "result", value
+    finally:
+        logger.removeHandler(handler)
+    for record in records:
+        yield "log", (record.name, record.levelno, record.getMessage())
+
+
+def enter(version: str, folder: str) -> None:
+    """Raise ImportError, in words for the user, unless this machine can do the work."""
+    machine = socket.gethostname()
+    fix = f"install groundup {version} on every machine of the cluster"
+    try:
+        import groundup
+    except ImportError:
+        raise ImportError(f"machine {machine} has no groundup; {fix}") from None
+    if groundup.__version__ != version:
+        raise ImportError(
+            f"machine {machine} has groundup {groundup.__version__}, and the command is from "
+            f"groundup {version}; {fix}"
+        )
+    try:
+        import groundup._native  # noqa: F401
+    except ImportError:
+        raise ImportError(
+            f"groundup on machine {machine} has no native core; run `make install` or `pip install "
+            f".` there, which needs a C++17 compiler"
+        ) from None
+    if os.path.isdir(folder):
+        os.chdir(folder)
