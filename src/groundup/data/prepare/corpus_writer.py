@@ -22,7 +22,7 @@ from groundup.data.prepare.shard_writer import (
     gather,
     shard_name,
 )
-from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, SourceEnd
+from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
 from groundup.data.shards.index import (
     INDEX_NAME,
     JOURNAL_NAME,
@@ -63,6 +63,28 @@ class EncodedDocuments:
     ends: list[tuple[int, SourceEnd]] = field(default_factory=list)
     is_whole: bool = True
 
+    def skip(self, count: int, path: str) -> "tuple[SkippedDocuments, EncodedDocuments]":
+        """The first documents as skipped ones, up to the end of their source, and the others.
+
+        count: how many to skip.
+        path: of the source that they are from.
+        """
+        num_rows = self.ends[0][0] if self.ends else len(self.lengths)
+        row = min(count, num_rows)
+        num_bytes = int(self.lengths[:row].sum())
+        begin, offsets = int(self.offsets[row]), self.offsets[row:]
+        rest = EncodedDocuments(
+            self.ids[begin:],
+            offsets - begin,
+            self.hashes[row:],
+            self.lengths[row:],
+            [(at - row, end) for at, end in self.ends],
+            # Of a long document that is skipped nothing is left.
+            self.is_whole or row > 0,
+        )
+        hashes = self.hashes[: row if self.is_whole else 0]
+        return SkippedDocuments(path, hashes, num_bytes), rest
+
 
 class CorpusWriter:
     """Takes documents in the order of the sources; only one thread at a time may use it."""
@@ -102,15 +124,15 @@ class CorpusWriter:
         else:
             self._write_part(item)
 
-    def note_sources(self, batch: SourceBatch) -> None:
-        """Count the documents of a batch by their sources; what is written may be in any order."""
-        lengths = batch.bounds[:, 1] - batch.bounds[:, 0]
+    def note_sources(self, item: EncodedDocuments) -> None:
+        """Count documents by their sources; what is written may be in any order."""
+        hashes = item.hashes if item.is_whole else item.hashes[:0]
         begin = 0
-        for row, source in batch.ends:
-            self._count(batch.hashes[begin:row], int(lengths[begin:row].sum()))
+        for row, source in item.ends:
+            self._count(hashes[begin:row], int(item.lengths[begin:row].sum()))
             self._end_source(source)
             begin = row
-        self._count(batch.hashes[begin:], int(lengths[begin:].sum()))
+        self._count(hashes[begin:], int(item.lengths[begin:].sum()))
 
     def finish(self, token_bytes: npt.NDArray[np.int64]) -> ShardIndex:
         """Complete the last shards and write the index: from now on the folder is finished.
