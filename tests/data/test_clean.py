@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
-from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, overlap
+from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, measuring, overlap
 from groundup.data.clean.output import encode_line
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare
@@ -256,7 +256,7 @@ def test_the_output_does_not_depend_on_threads_and_groups(
 ) -> None:
     outputs = []
     for threads, group_bytes in ((1, 1 << 20), (3, 1)):
-        monkeypatch.setattr(cleaning, "_GROUP_BYTES", group_bytes)
+        monkeypatch.setattr(measuring, "_GROUP_BYTES", group_bytes)
         out = tmp_path / f"{threads}.jsonl{suffix}"
         run(corpus, out, num_threads=threads)
         report = (tmp_path / f"{out.name}.report.json").read_text()
@@ -346,7 +346,7 @@ def test_text_of_which_nothing_is_left_is_one_sentence(tmp_path: Path, text: str
 def test_an_example_names_the_document_that_it_is_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(measuring, "_GROUP_BYTES", 1)
     for name, text in (("a", LONG[::-1]), ("b", LONG), ("c", f"{LONG} End."), ("d", LONG)):
         (tmp_path / f"{name}.txt").write_text(text)
     removed = run(tmp_path, None).removed
