@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
-from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, measuring, overlap
+from groundup.data.clean import CleanSettings, CleanSummary, clean, measuring, overlap
 from groundup.data.clean.output import encode_line
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare

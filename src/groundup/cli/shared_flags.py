@@ -1,4 +1,4 @@
-"""Flags that several verbs share: a tokenizer, how text is read, where work runs, a trained model."""
+"""Flags that several verbs share: a tokenizer, how text is read, who does the work, a model."""
 
 import contextlib
 from collections.abc import Iterator

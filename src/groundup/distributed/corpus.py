@@ -44,9 +44,7 @@ def connect(address: str | None = None) -> Iterator["RayEngine"]:
         _check_address(address)
     where = f"at {address}" if address else "on this machine"
     try:
-        ray.init(
-            address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=True
-        )
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(
@@ -55,7 +53,7 @@ def connect(address: str | None = None) -> Iterator["RayEngine"]:
         ) from error
     try:
         engine = RayEngine(ray)
-        machines = count_of(sum(node["Alive"] for node in ray.nodes()), "machine")
+        machines = count_of(len(engine.machines), "machine")
         _log.info("Ray cluster %s: %s, %s", where, machines, count_of(engine.num_cores, "core"))
         yield engine
     finally:
@@ -66,16 +64,21 @@ class RayEngine:
     """Runs functions on a cluster that is connected; see `groundup.runtime.Engine`."""
 
     def __init__(self, ray: Any) -> None:
-        self._ray = ray
+        self.ray = ray
         # By its code: by its name, a machine without groundup could not even begin.
         ray.cloudpickle.register_pickle_by_value(ray_task)
         options = {"num_cpus": 1, "num_returns": "streaming", "max_retries": _RETRIES}
         self._task = ray.remote(ray_task.run_task).options(**options)
 
     @property
+    def machines(self) -> list[dict[str, float]]:
+        """What each machine has that is there now: CPU, GPU."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    @property
     def num_cores(self) -> int:
-        """Of all machines that there are now."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        """Of all machines that are there now."""
+        return max(1, sum(int(machine.get("CPU", 0)) for machine in self.machines))
 
     def __call__(
         self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
@@ -85,7 +88,7 @@ class RayEngine:
         function: can be pickled, and gives the same for the same task.
         tasks: its arguments.
         """
-        reference = self._ray.put(pickle.dumps(function))
+        reference = self.ray.put(pickle.dumps(function))
         waiting: deque[Any] = deque()
         for task in tasks:
             if len(waiting) >= _PARTS_PER_CORE * self.num_cores:
@@ -96,9 +99,9 @@ class RayEngine:
             yield self._results(waiting.popleft())
 
     def _results(self, references: Iterator[Any]) -> Iterator[Any]:
-        with explained_errors(self._ray):
+        with explained_errors(self.ray):
             for reference in references:
-                kind, value = self._ray.get(reference)
+                kind, value = self.ray.get(reference)
                 if kind == "result":
                     yield value
                 else:
@@ -107,16 +110,22 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def explained_errors(ray: Any) -> Iterator[None]:
-    """Raise what a task raised as if it had been done here, and what became of it in words."""
+def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[None]:
+    """Raise what a task raised as if it had been done here, and what became of it in words.
+
+    ray: the module.
+    lost: an error of Ray's that is left as it is.
+    """
     try:
         yield
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        if isinstance(cause, ImportError):
+        if isinstance(cause, ImportError | NotADirectoryError):
             raise ConfigError(str(cause)) from None
         raise cause from (None if isinstance(cause, GroundupError) else error)
     except ray.exceptions.RayError as error:
+        if lost is not None and isinstance(error, lost):
+            raise
         reason = str(error).strip().partition("\n")[0]
         raise DataError(
             f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "
@@ -147,6 +156,6 @@ def _check_address(address: str) -> None:
         socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"no Ray cluster answers at {address} ({error}); check --ray-address or RAY_ADDRESS, or "
-            f"start one there with `ray start --head`"
+            f"no Ray cluster answers at {address} ({error}); check --ray-address or RAY_ADDRESS, "
+            f"or start one there with `ray start --head`"
         ) from None

@@ -8,6 +8,8 @@ import logging
 import os
 import pickle
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,7 +35,7 @@ def run_task(version: str, folder: str, function: list[Any], task: bytes) -> Ite
         _functions[name] = pickle.loads(ray.get(reference))
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.INFO)
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[assignment,method-assign]
     logger = logging.getLogger("groundup")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
@@ -51,16 +53,16 @@ def enter(version: str, folder: str) -> None:
     machine = socket.gethostname()
     fix = f"install groundup {version} on every machine of the cluster"
     try:
-        import groundup
+        from groundup import __version__ as found
     except ImportError:
         raise ImportError(f"machine {machine} has no groundup; {fix}") from None
-    if groundup.__version__ != version:
+    if found != version:
         raise ImportError(
-            f"machine {machine} has groundup {groundup.__version__}, and the command is from "
-            f"groundup {version}; {fix}"
+            f"machine {machine} has groundup {found}, and the command is from groundup {version}; "
+            f"{fix}"
         )
     try:
-        import groundup._native  # noqa: F401
+        from groundup import _native  # noqa: F401
     except ImportError:
         raise ImportError(
             f"groundup on machine {machine} has no native core; run `make install` or `pip install "
@@ -68,3 +70,58 @@ def enter(version: str, folder: str) -> None:
         ) from None
     if os.path.isdir(folder):
         os.chdir(folder)
+
+
+class HeldProcess:
+    """A process on a machine of the cluster, as long as this actor holds it."""
+
+    def start(
+        self,
+        version: str,
+        folder: str,
+        replaced: dict[str, str],
+        command: list[str],
+        output: str,
+        environment: dict[str, str],
+    ) -> None:
+        """Run a command.
+
+        version, folder: as for `run_task`.
+        replaced: of the words of the command, beginnings that are other paths here; their names.
+        command: may have {pid} for the process that holds it.
+        output: the file that gets what it prints.
+        environment: variables besides those of this machine.
+        """
+        enter(version, folder)
+        place = os.path.dirname(os.path.abspath(output))
+        if not os.path.isdir(place):
+            raise NotADirectoryError(
+                f"folder {place} does not exist on machine {socket.gethostname()}; run the sweep "
+                f"in a folder that every machine of the cluster sees"
+            )
+        from groundup import _native
+
+        here = {"python": sys.executable, "package": os.path.dirname(_native.__file__)}
+        words = [word.replace("{pid}", str(os.getpid())) for word in command]
+        for beginning, name in replaced.items():
+            words = [
+                here[name] + word[len(beginning) :] if word.startswith(beginning) else word
+                for word in words
+            ]
+        with open(output, "ab") as file:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | None:
+        """The exit status of the process, None as long as it runs."""
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        """Ask the process to stop."""
+        self._process.terminate()

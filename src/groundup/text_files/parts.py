@@ -6,7 +6,7 @@ the parts hold every document once, in order, and nobody else has to look at the
 
 import io
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -110,7 +110,7 @@ def cut_into_parts(
 
 def _known_size(source: Source, on_error: OnError) -> int | None:
     if source == STDIN:
-        raise ConfigError("standard input is read on one machine: name files, or use --engine local")
+        raise ConfigError("standard input cannot be read by --engine ray; name files instead")
     try:
         with explained_errors(source):
             size = size_of(source)

@@ -119,12 +119,12 @@ def clean(
     if validation:
         overlap = Overlap(read_sources(expand_inputs(validation, on_error), **reading))
     work = _Cleaning(settings, overlap, field)
+    measured: Iterator[tuple[Group, Measured]]
     with contextlib.ExitStack() as stack:
         if engine is None:
             batches = read_sources(sources, progress=progress, **reading)
             groups = stack.enter_context(read_ahead(group_batches(batches), _DEPTH))
-            threads = num_threads or num_cores()
-            points = settings.code_points()
+            threads, points = num_threads or num_cores(), settings.code_points()
             measured = ((group, measure(group, points, threads)) for group in groups)
         else:
             measuring = PartMeasuring(settings.code_points(), field, overlap, reading)

@@ -96,7 +96,9 @@ class PartMeasuring:
             lines = [group.lines([row], self.field) for row in rows]
             ends = np.cumsum([len(line) for line in lines], dtype=np.int64)
             begins = np.concatenate([[0], ends[:-1]]) if lines else ends
-            passages = self.overlap and self.overlap.find(group.data, group.bounds)
+            passages = None
+            if self.overlap is not None:
+                passages = self.overlap.find(group.data, group.bounds)
             yield (
                 EncodedGroup(
                     b"".join(lines),

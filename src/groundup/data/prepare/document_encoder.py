@@ -53,9 +53,7 @@ class DocumentEncoder:
     def _encode_rows(
         self, batch: SourceBatch, lengths: npt.NDArray[np.int64], begin: int, end: int
     ) -> EncodedDocuments:
-        ids, offsets = self._encode_documents(
-            batch.data, batch.bounds[begin:end], self.end_id
-        )
+        ids, offsets = self._encode_documents(batch.data, batch.bounds[begin:end], self.end_id)
         return EncodedDocuments(ids, offsets, batch.hashes[begin:end], lengths[begin:end])
 
     def _encode_long(
