@@ -264,6 +264,18 @@ def test_the_output_does_not_depend_on_threads_and_groups(
     assert outputs[0] == outputs[1]
 
 
+@pytest.mark.parametrize("part_bytes", [1_000, 30_000, 1 << 20])
+def test_the_output_is_the_same_from_parts_of_the_text(
+    corpus: Path, tmp_path: Path, part_bytes: int
+) -> None:
+    outputs = []
+    for name, parts in (("here", {}), ("there", {"engine": map, "part_bytes": part_bytes})):
+        out = tmp_path / f"{name}.jsonl"
+        run(corpus, out, validation=[corpus / "b.jsonl"], settings={"script": "latin"}, **parts)
+        outputs.append((out.read_bytes(), (tmp_path / f"{name}.jsonl.report.json").read_bytes()))
+    assert outputs[0] == outputs[1]
+
+
 def test_near_duplicates_can_be_kept(corpus: Path) -> None:
     summary = run(corpus, None, settings={"near_duplicates": 0.0})
     assert "near duplicates" not in summary.removed and summary.recall is None

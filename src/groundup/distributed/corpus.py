@@ -63,11 +63,16 @@ def connect(address: str | None = None) -> Iterator["RayEngine"]:
 class RayEngine:
     """Runs functions on a cluster that is connected; see `groundup.runtime.Engine`."""
 
-    def __init__(self, ray: Any) -> None:
+    def __init__(self, ray: Any, **options: Any) -> None:
+        """Take work.
+
+        ray: the module, which is connected.
+        options: of Ray's, for the tasks.
+        """
         self.ray = ray
         # By its code: by its name, a machine without groundup could not even begin.
         ray.cloudpickle.register_pickle_by_value(ray_task)
-        options = {"num_cpus": 1, "num_returns": "streaming", "max_retries": _RETRIES}
+        options = {"num_cpus": 1, "max_retries": _RETRIES, "num_returns": "streaming", **options}
         self._task = ray.remote(ray_task.run_task).options(**options)
 
     @property
@@ -88,7 +93,7 @@ class RayEngine:
         function: can be pickled, and gives the same for the same task.
         tasks: its arguments.
         """
-        reference = self.ray.put(pickle.dumps(function))
+        reference = self.ray.put(self.ray.cloudpickle.dumps(function))
         waiting: deque[Any] = deque()
         for task in tasks:
             if len(waiting) >= _PARTS_PER_CORE * self.num_cores:

@@ -4,6 +4,7 @@ It is carried there as code, not by its name, so that it can say what is wrong w
 that it finds: none, another version, or one without the native core.
 """
 
+import importlib
 import logging
 import os
 import pickle
@@ -62,7 +63,7 @@ def enter(version: str, folder: str) -> None:
             f"{fix}"
         )
     try:
-        from groundup import _native  # noqa: F401
+        importlib.import_module("groundup._native")
     except ImportError:
         raise ImportError(
             f"groundup on machine {machine} has no native core; run `make install` or `pip install "
@@ -99,9 +100,8 @@ class HeldProcess:
                 f"folder {place} does not exist on machine {socket.gethostname()}; run the sweep "
                 f"in a folder that every machine of the cluster sees"
             )
-        from groundup import _native
-
-        here = {"python": sys.executable, "package": os.path.dirname(_native.__file__)}
+        package = os.path.dirname(importlib.import_module("groundup._native").__file__ or "")
+        here = {"python": sys.executable, "package": package}
         words = [word.replace("{pid}", str(os.getpid())) for word in command]
         for beginning, name in replaced.items():
             words = [
