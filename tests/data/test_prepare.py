@@ -195,7 +195,8 @@ def test_an_interrupt_between_parts_leaves_a_folder_that_goes_on(work: Work, cal
     work.prepare(inputs, "undisturbed")
     work.interrupt(calls, inputs, engine=map, part_bytes=10_000)
     # Whoever began it, whoever ends it.
-    summary = work.prepare(inputs, **({"engine": map, "part_bytes": 7_000} if calls % 2 else {}))
+    settings: dict[str, Any] = {"engine": map, "part_bytes": 7_000} if calls % 2 else {}
+    summary = work.prepare(inputs, **settings)
     assert summary.outcome in ("written", "resumed")
     assert contents(work.out) == contents(work.path / "undisturbed")
 

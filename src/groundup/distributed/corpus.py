@@ -24,6 +24,7 @@ _RETRIES = 10
 # Enough that no core waits for the one that is furthest behind.
 _PARTS_PER_CORE = 2
 _CONNECT_SECONDS = 10.0
+_LONGEST_REASON = 300
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def connect(address: str | None = None) -> Iterator["RayEngine"]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
         raise ConfigError(
             f"cannot use the Ray cluster {where}: {reason.rstrip('.')}; start one with `ray start "
             f"--head`, and run this command on a machine of it"
@@ -131,7 +132,7 @@ def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[
     except ray.exceptions.RayError as error:
         if lost is not None and isinstance(error, lost):
             raise
-        reason = str(error).strip().partition("\n")[0]
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise DataError(
             f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "
             f"look at the memory of the machines, and run the command again"
