@@ -14,7 +14,7 @@ from groundup.text_files import (
     TextPart,
     cut_into_parts,
     expand_inputs,
-    parts,
+    ranges,
     read_document_batches,
     read_sources,
 )
@@ -50,7 +50,7 @@ def test_parts_of_plain_text_hold_its_documents(
     assert sum(part.num_bytes for part in found) == path.stat().st_size
     assert [part.is_end for part in found] == [False] * (len(found) - 1) + [True]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "_WINDOW_BYTES", window)
+        patch.setattr(ranges, "_WINDOW_BYTES", window)
         assert read(found, separators) == [d.encode() for d in text.split("<|end|>") if d]
 
 

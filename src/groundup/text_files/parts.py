@@ -4,22 +4,16 @@ A range is moved to where documents begin, by whoever reads it: neighbours find 
 the parts hold every document once, in order, and nobody else has to look at the text.
 """
 
-import io
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from groundup.errors import ConfigError, DataError
 from groundup.text_files.inputs import STDIN, OnError, Source, classify
 from groundup.text_files.opening import UnreadableError, explained_errors, size_of
 from groundup.text_files.remote import RemoteFile
 
-FindStart = Callable[[bytes, int], int]
-"""The first index from a given one on where a reader may begin; the length where there is none."""
-
-_WINDOW_BYTES = 1 << 16
 _MOST_SOURCES = 4096
 
 
@@ -137,73 +131,3 @@ def _may_overlap(separators: Sequence[str]) -> bool:
             if any(one[-size:] == other[:size] for size in range(1, shorter)):
                 return True
     return False
-
-
-def open_span(
-    raw: IO[bytes], span: tuple[int, int], size: int, find_start: FindStart, margin: int
-) -> tuple[int, IO[bytes]]:
-    """Where the documents of a range begin, and a stream of them to the end of the last.
-
-    raw: the whole file, which can be read anywhere.
-    span: a range of its bytes.
-    size: of the file.
-    find_start: finds where a document begins.
-    margin: how far that depends on the text on both sides.
-    """
-    begin = _find_start(raw, span[0], min(span[1], size), size, find_start, margin)
-    end = begin
-    if begin < span[1]:
-        end = _find_start(raw, span[1], size, size, find_start, margin)
-    return begin, io.BufferedReader(_Span(raw, begin, end), _WINDOW_BYTES)
-
-
-def find_separator(separators: Sequence[bytes]) -> FindStart:
-    """Finds what stands behind a separator."""
-
-    def find(data: bytes, at: int) -> int:
-        found = [(data.find(one, max(0, at - len(one))), len(one)) for one in separators]
-        return min((begin + size for begin, size in found if begin >= 0), default=len(data))
-
-    return find
-
-
-def _find_start(
-    raw: IO[bytes], begin: int, limit: int, size: int, find_start: FindStart, margin: int
-) -> int:
-    """The first start from `begin` on, or `limit` where none comes before it."""
-    if begin == 0:
-        return 0
-    while begin < limit:
-        context = max(0, begin - margin)
-        raw.seek(context)
-        data = raw.read(begin - context + _WINDOW_BYTES + margin)
-        is_end = context + len(data) >= size
-        usable = len(data) if is_end else len(data) - margin
-        at = find_start(data, begin - context)
-        if at < len(data) and at <= usable:
-            return min(context + at, limit)
-        if is_end or not data:
-            break
-        begin = context + usable + 1
-    return limit
-
-
-class _Span(io.RawIOBase):
-    """A range of a file."""
-
-    def __init__(self, raw: IO[bytes], begin: int, end: int) -> None:
-        self._raw = raw
-        self._left = end - begin
-        raw.seek(begin)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        view = memoryview(target).cast("B")
-        data = self._raw.read(min(len(view), self._left))
-        if self._left and view and not data:
-            raise OSError("it became shorter while it was being read")
-        view[: len(data)] = data
-        self._left -= len(data)
-        return len(data)

@@ -34,8 +34,9 @@ from groundup.text_files.opening import (
     size_of,
 )
 from groundup.text_files.parquet import read_parquet
-from groundup.text_files.parts import FindStart, TextPart, find_separator, open_span
+from groundup.text_files.parts import TextPart
 from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
+from groundup.text_files.ranges import FindStart, read_range
 from groundup.text_files.remote import RemoteFile
 from groundup.text_files.small_files import bounds_of, read_small_files
 
@@ -44,8 +45,6 @@ END_OF_TEXT = "<|endoftext|>"
 _BATCH_BYTES = 16 << 20
 # Enough for each core to be busy for a while, in memory that is small beside the counts.
 _BLOCK_BYTES_PER_CORE = 2 << 20
-# Before and behind a cut, this much of the text decides whether it is one.
-_CUT_BYTES = 8
 
 _log = logging.getLogger(__name__)
 
@@ -256,30 +255,19 @@ class _Reading:
             documents = count_of(num_replaced, "document")
             _log.warning("%s: put U+FFFD for bytes that are not UTF-8 in %s", source, documents)
 
-    def _read_range(self, source: Source, part: TextPart) -> Iterator[DocumentBatch]:
-        is_text = classify(source)[0] == "text"
-        separators = self._encoded_separators if is_text else [b"\n"]
-        find_start = (self.find_start if is_text else None) or find_separator(separators)
-        margin = max(map(len, [*separators, b""])) + _CUT_BYTES
-        assert part.span is not None and part.size is not None
-        with open_source(source, None) as (raw, _):
-            begin, stream = open_span(raw, part.span, part.size, find_start, margin)
-            size = self.batch_bytes
-
-            def tell() -> int:
-                return raw.tell() - begin
-
-            if is_text:
-                batches = cut_stream(stream, separators, size, source, tell, self.find_cut, begin)
-                for batch in batches:
-                    yield check_utf8(batch, self.errors, source, "byte")
-            else:
-                where = f"{source} after byte {begin}," if begin else source
-                yield from read_json_lines(stream, self.field, self.errors, where, size, tell)
-
     def _read(self, source: Source) -> Iterator[DocumentBatch]:
         if self.part is not None and self._is_range:
-            yield from self._read_range(source, self.part)
+            for batch in read_range(
+                source,
+                self.part,
+                separators=self._encoded_separators,
+                field=self.field,
+                errors=self.errors,
+                batch_bytes=self.batch_bytes,
+                find_cut=self.find_cut,
+                find_start=self.find_start,
+            ):
+                yield check_utf8(batch, self.errors, source, "byte")
             return
         kind, compression = classify(source)
         if kind == "parquet":

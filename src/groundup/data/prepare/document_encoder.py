@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import WordCounter
-from groundup.data.prepare.corpus_writer import EncodedDocuments
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.journal import Position
 from groundup.data.prepare.sources import SourceBatch, read_sources
 from groundup.data.shards.index import PrepareSettings

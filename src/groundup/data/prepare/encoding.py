@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from groundup.data.counter_random import check_seed
 from groundup.data.pipeline import WriteBehind, read_ahead
-from groundup.data.prepare.corpus_writer import CorpusWriter, EncodedDocuments
+from groundup.data.prepare.corpus_writer import CorpusWriter
 from groundup.data.prepare.document_encoder import DocumentEncoder, PartEncoder
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.folder import claim_folder, open_journal
 from groundup.data.prepare.journal import Journal, Position, ShardIdentity
 from groundup.data.prepare.shuffling import DocumentShuffle, Mix

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup.data.counter_random import check_seed, random_uint64
-from groundup.data.prepare.corpus_writer import EncodedDocuments
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.errors import ConfigError, DataError
 from groundup.text_files import Source
 
