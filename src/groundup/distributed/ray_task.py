@@ -80,7 +80,6 @@ class HeldProcess:
         self,
         version: str,
         folder: str,
-        replaced: dict[str, str],
         command: list[str],
         output: str,
         environment: dict[str, str],
@@ -88,8 +87,7 @@ class HeldProcess:
         """Run a command.
 
         version, folder: as for `run_task`.
-        replaced: of the words of the command, beginnings that are other paths here; their names.
-        command: may have {pid} for the process that holds it.
+        command: its words; {python} is this machine's, {pid} the process that holds it.
         output: the file that gets what it prints.
         environment: variables besides those of this machine.
         """
@@ -100,17 +98,10 @@ class HeldProcess:
                 f"folder {place} does not exist on machine {socket.gethostname()}; run the sweep "
                 f"in a folder that every machine of the cluster sees"
             )
-        package = os.path.dirname(importlib.import_module("groundup._native").__file__ or "")
-        here = {"python": sys.executable, "package": package}
-        words = [word.replace("{pid}", str(os.getpid())) for word in command]
-        for beginning, name in replaced.items():
-            words = [
-                here[name] + word[len(beginning) :] if word.startswith(beginning) else word
-                for word in words
-            ]
+        words = {"{python}": sys.executable, "{pid}": str(os.getpid())}
         with open(output, "ab") as file:
             self._process = subprocess.Popen(
-                words,
+                [words.get(word, word) for word in command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

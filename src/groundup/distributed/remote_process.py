@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +27,7 @@ class RemoteProcess:
         """Start it as soon as there is room.
 
         engine: the cluster.
-        command: its words; {pid} is the process that holds it there.
+        command: its words; {python} is the machine's, {pid} the process that holds it there.
         output: a file on a file system that all machines share, for what it prints.
         environment: variables besides those of the machine.
         resources: what it takes: num_cpus, num_gpus.
@@ -37,12 +36,8 @@ class RemoteProcess:
         self.returncode: int | None = None
         self._is_started = False
         self._actor = self._ray.remote(ray_task.HeldProcess).options(**resources).remote()
-        # Python and the package may be elsewhere on another machine.
-        package = str(Path(ray_task.__file__).parent.parent)
-        where = (__version__, os.getcwd(), {sys.executable: "python", package: "package"})
-        self._answer = self._actor.start.remote(
-            *where, list(command), str(output), dict(environment)
-        )
+        what = (list(command), str(output), dict(environment))
+        self._answer = self._actor.start.remote(__version__, os.getcwd(), *what)
 
     def poll(self) -> int | None:
         """The exit status, LOST if the machine died, None as long as it runs."""

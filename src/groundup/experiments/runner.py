@@ -46,7 +46,7 @@ class Process(Protocol):
 
 
 StartProcess = Callable[[list[str], Path, Slot], Process]
-"""Starts a command, in which {pid} is its parent, with a file for its output, on a slot."""
+"""Starts a command, with a file for its output, on a slot."""
 
 # A trial that so many machines died under is given up.
 _MOST_LOSSES = 10
@@ -160,14 +160,13 @@ class Runner:
             else:
                 command += trial.budget_flags(self._spec.minutes)
         _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
-        words = [*_DIE_WITH_PARENT, "{pid}", *command]
-        process = self._start_process(words, self._folder.output_file(trial.name), slot)
+        process = self._start_process(command, self._folder.output_file(trial.name), slot)
         return _Running(trial, slot, process)
 
     def _start_here(self, command: list[str], output: Path, slot: Slot) -> Process:
         with open(output, "ab") as file:
             return subprocess.Popen(
-                [str(os.getpid()) if word == "{pid}" else word for word in command],
+                [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +14,7 @@ from groundup.data.shards import read_index
 from groundup.distributed.corpus import RayEngine
 from groundup.distributed.remote_process import RemoteProcess
 from groundup.errors import ConfigError, DataError
+from groundup.experiments import die_with_parent
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import (
@@ -133,7 +135,10 @@ def run_sweep(
 def _start_elsewhere(
     engine: RayEngine, command: list[str], output: Path, slot: Slot
 ) -> RemoteProcess:
-    return RemoteProcess(engine, command, output, slot.environment, slot.resources)
+    # Python may be elsewhere on another machine, and the command dies with what holds it there.
+    words = ["{python}" if word == sys.executable else word for word in command]
+    words = ["{python}", "-m", die_with_parent.__name__, "{pid}", *words]
+    return RemoteProcess(engine, words, output, slot.environment, slot.resources)
 
 
 def look_ahead(spec: SweepConfig, path: Path) -> Outlook:

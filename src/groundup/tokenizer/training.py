@@ -18,7 +18,7 @@ import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Engine, Progress, num_cores, peak_memory_bytes
-from groundup.text_files import TextPart, cut_into_parts, expand_inputs
+from groundup.text_files import cut_into_parts, expand_inputs
 from groundup.tokenizer.counting import (
     MemoryBound,
     PartCounting,
@@ -122,7 +122,14 @@ def train_from_files(
             for block in read_blocks(inputs, pattern, texts, memory, **reading):
                 counting.add(block, progress)
             return
-        parts = _cut_into_parts(inputs, part_bytes, pattern, texts, reading)
+        on_error = reading.get("on_error", "stop")
+        parts = cut_into_parts(
+            expand_inputs(inputs, on_error),
+            part_bytes,
+            separators=None if may_cut_anywhere(pattern, reading) else texts,
+            encoding=reading.get("encoding"),
+            on_error=on_error,
+        )
         total, done = sum(part.num_bytes for part in parts), 0
         counter = PartCounting(pattern, texts, max_memory_bytes, reading)
         for part, tables in zip(parts, engine(counter, parts), strict=True):
@@ -161,23 +168,6 @@ def train_tokenizer(
 
     texts = check_special_token_texts(special_tokens)
     return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
-
-
-def _cut_into_parts(
-    inputs: Sequence[str | os.PathLike[str]],
-    part_bytes: int,
-    pattern: Pattern,
-    special_tokens: list[str],
-    reading: dict[str, Any],
-) -> list[TextPart]:
-    on_error = reading.get("on_error", "stop")
-    return cut_into_parts(
-        expand_inputs(inputs, on_error),
-        part_bytes,
-        separators=None if may_cut_anywhere(pattern, reading) else special_tokens,
-        encoding=reading.get("encoding"),
-        on_error=on_error,
-    )
 
 
 def _train(

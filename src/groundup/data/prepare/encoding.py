@@ -6,7 +6,7 @@ document goes to the validation split by its own hash, so it stays there when fi
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,6 +43,8 @@ _BATCH_BYTES = 8 << 20
 _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
 _PART_BYTES = 32 << 20
+
+_Items = Generator[tuple[int, EncodedDocuments | SkippedDocuments], None, None]
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,7 @@ class _Preparing:
                 writer.save_journal()
             raise
         finally:
+            items.close()
             writer.close()
             if shuffle is not None:
                 shuffle.close()
@@ -211,9 +214,7 @@ class _Preparing:
             self.progress(total, total)
         return index
 
-    def _encode_here(
-        self, position: Position
-    ) -> Iterator[tuple[int, EncodedDocuments | SkippedDocuments]]:
+    def _encode_here(self, position: Position) -> _Items:
         """Yield how much of the files has been read, and documents, in order."""
         batch_bytes = self.encoder.batch_bytes
         settings = self.identity.settings
@@ -230,9 +231,7 @@ class _Preparing:
                 # Reading ahead, nobody else knows when.
                 release_pages(item.data)
 
-    def _encode_elsewhere(
-        self, engine: Engine, position: Position, stamps: list[Stamp]
-    ) -> Iterator[tuple[int, EncodedDocuments | SkippedDocuments]]:
+    def _encode_elsewhere(self, engine: Engine, position: Position, stamps: list[Stamp]) -> _Items:
         """The same from parts that are read and encoded by an engine."""
         settings = self.identity.settings
         number = len(position.finished)
