@@ -1,4 +1,5 @@
-# make install · setup · quickstart · test · check · bench · sanitize · fuzz · torture · docs · clean
+# make install · setup · quickstart · test · test-distributed · check · bench · sanitize · fuzz ·
+# torture · docs · clean
 # make install has what running needs, make setup also what tests and checks need.
 # PYTHON=python3.12 make setup picks another interpreter; JOBS=1 make test runs in one process;
 # SEED=2 make torture injects other faults.
@@ -16,8 +17,9 @@ NATIVE_FILES   := $(wildcard native/*)
 INSTALLED := $(VENV)/.installed
 DEV_INSTALLED := $(VENV)/.dev-installed
 BENCH_INSTALLED := $(VENV)/.bench-installed
+CLUSTER_INSTALLED := $(VENV)/.cluster-installed
 
-.PHONY: install setup quickstart test check bench sanitized sanitize fuzz torture docs clean
+.PHONY: install setup quickstart test test-distributed check bench sanitized sanitize fuzz torture docs clean
 .DEFAULT_GOAL := setup
 
 install: $(INSTALLED)
@@ -45,12 +47,20 @@ $(BENCH_INSTALLED): $(INSTALLED)
 	$(INSTALL) --quiet 'groundup[bench]'
 	@touch $@
 
+$(CLUSTER_INSTALLED): $(DEV_INSTALLED)
+	$(INSTALL) --quiet 'groundup[ray]' flask flask-cors 'moto[s3]' s3fs
+	@touch $@
+
 quickstart: install
 	$(RUN) -m groundup quickstart
 
 # A test that hangs shows where each of its threads stands, fails, and lets the others go on.
 test: setup
 	$(RUN) -m pytest -n $(JOBS) -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
+# The same for a Ray cluster of several nodes and an object store, which take longer to start.
+test-distributed: $(CLUSTER_INSTALLED)
+	$(RUN) -m pytest -m distributed -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 check: setup
 	$(RUN) -m ruff check .
@@ -65,6 +75,7 @@ bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/train_step.py
 	$(RUN) benchmarks/generation.py
 	$(RUN) benchmarks/serving.py
+	$(RUN) benchmarks/scaling.py
 	$(RUN) tools/write_benchmark_table.py
 
 docs: setup
@@ -115,5 +126,5 @@ $(SANITIZE)/%.o: native/%.cpp $(filter-out %.cpp,$(NATIVE_FILES))
 
 clean:
 	rm -rf build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/groundup/*.so $(INSTALLED) $(DEV_INSTALLED) $(BENCH_INSTALLED)
+	rm -f src/groundup/*.so $(INSTALLED) $(DEV_INSTALLED) $(BENCH_INSTALLED) $(CLUSTER_INSTALLED)
 	find src tests benchmarks tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

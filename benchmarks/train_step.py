@@ -65,7 +65,7 @@ class _Run(NamedTuple):
 
 
 _S1 = _shape(10_000, 256, 512, 4, 16, 1_344)
-_RUNS = {
+RUNS = {
     "cpu": (
         _Run("cpu-small", _shape(2_048, 128, 192, 4, 6, 512), 32, 1.3),
         _Run("S1", _S1, 8, 1.3),
@@ -96,7 +96,7 @@ Draw = Callable[[], tuple[Tensor, Tensor]]
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
-    for run in _RUNS[device]:
+    for run in RUNS[device]:
         model = _TINY if corpora.quick else run.model
         batch_size = 16 if corpora.quick else run.batch_size
         steps = _QUICK_STEPS if corpora.quick else _STEPS[device]

@@ -23,6 +23,7 @@ GUIDES = [
     "generation",
     "export",
     "planning",
+    "distributed",
     "experiments",
     "reports",
 ]

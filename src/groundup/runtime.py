@@ -12,11 +12,16 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 Progress = Callable[[int, int | None], None]
 """What long work calls as often as it likes, with how much is done and of how much, if known."""
+
+Engine = Callable[[Callable[[Any], Iterator[Any]], Sequence[Any]], Iterator[Iterator[Any]]]
+"""Calls a function on tasks, wherever that may be: for each task, in order, an iterator over what
+the function yields, to be exhausted before the next. `map` is one."""
 
 # As Linux names them: of x86 the first two, of Arm the last.
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})

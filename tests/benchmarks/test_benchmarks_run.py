@@ -86,6 +86,18 @@ def test_a_server_is_measured_and_loses_no_client(tmp_path: Path) -> None:
         assert 0 < row[name]["p50"] <= row[name]["p90"] <= row[name]["p99"]
 
 
+def test_larger_worlds_are_simulated_and_said_to_be(tmp_path: Path) -> None:
+    flags = ("--only-simulate", "--tokens-per-second", "5e5", "--preset", "gpt2-small")
+    result = run("scaling", tmp_path, *flags, "--interconnect", "ethernet-100g")
+    assert [row["num_processes"] for row in result["rows"]] == [8, 64, 512]
+    for row in result["rows"]:
+        assert row["is_simulated"] and row["interconnects"] == ["nvlink4", "ethernet-100g"]
+        assert list(row["efficiency"]) == ["ddp", "ddp, exact", "fsdp", "hsdp"]
+        assert all(0 < one <= 1 for one in row["efficiency"].values())
+    by_ddp = [row["efficiency"]["ddp"] for row in result["rows"]]
+    assert by_ddp == sorted(by_ddp, reverse=True) and by_ddp[0] > 0.9
+
+
 @pytest.mark.usefixtures("benchmark_modules")
 def test_a_tool_that_fails_is_a_row_with_its_error(tmp_path: Path) -> None:
     from measure import Benchmark, _Runner

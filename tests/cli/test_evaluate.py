@@ -7,7 +7,7 @@ import pytest
 
 from groundup.cli.evaluate import parse_checkpoint
 from groundup.cli.main import main
-from groundup.data.shards import open_shards
+from groundup.data.shards import open_shards, read_index
 from groundup.files import read_json_lines
 from groundup.generation import LanguageModel
 
@@ -90,6 +90,28 @@ def test_the_table_shows_the_same(shell: Any) -> None:
     page = shell("evaluate", "small")
     for text in ("step 12", f"{found['loss']:.4f}", f"{found['bits_per_byte']:.4f}", "perplexity"):
         assert text in page
+
+
+def test_a_run_of_a_mix_names_its_folders(
+    shell: Any, small_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stories = str(small_config.parent / "shards")
+    tokenizer = str(small_config.parent / "tokenizer.json")
+    shell("data", "sample", "--megabytes", "0.02", "--seed", "5", "--out", "more.txt")
+    shell("data", "prepare", "more.txt", "--tokenizer", tokenizer, "--out", "more")
+    mix = [f"{stories}=3", "more=1"]
+    words = ["--config", str(small_config), "--name", "mixed", "--data.mix", *mix]
+    shell("train", *words, "--num-steps", "2")
+    found = shell.json("evaluate", "mixed")
+    assert found["mix"] == mix and found["shards"] == stories
+    page = shell("evaluate", "mixed")
+    assert f"trained on     {', '.join(mix)}" in page and stories in page
+    assert "trained on" not in shell("evaluate", "mixed", "--tasks", "agreement")
+    # The corpus of a plan is all of it.
+    corpus = sum(read_index(Path(folder)).splits["train"].num_ids for folder in (stories, "more"))
+    duration = shell.json("plan", "--config", "runs/mixed/config.yaml")["duration"]
+    assert duration["num_epochs"] == pytest.approx(duration["num_tokens"] / corpus, abs=1e-3)
 
 
 def test_any_text_is_evaluated_as_documents(shell: Any, tmp_path: Path) -> None:

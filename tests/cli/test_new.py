@@ -327,6 +327,16 @@ def test_other_files_in_its_folder_are_not_touched(capsys: pytest.CaptureFixture
     assert "holds other files; choose another --name" in capsys.readouterr().err
 
 
+def test_text_that_takes_all_the_time_to_read_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("notes.txt").write_text("A fox ran over the hill.\n" * 2_000, "utf-8")
+    assert main(["new", "notes.txt", "--minutes", "0.0001"]) == 2
+    error = capsys.readouterr().err
+    assert "error: 1 file took " in error and "Give --minutes 1" in error
+    assert not Path("runs").exists()
+
+
 def test_standard_input_is_refused_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "-"]) == 2
     assert "save standard input to a file first" in capsys.readouterr().err

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from groundup._native import DuplicateIndex, class_of, hash_shingles, measure_documents
-from groundup.data.clean import CleanSettings, CleanSummary, clean, cleaning, overlap
+from groundup.data.clean import CleanSettings, CleanSummary, clean, measuring, overlap
 from groundup.data.clean.output import encode_line
 from groundup.data.clean.settings import COUNTS, MEASURED
 from groundup.data.prepare import prepare
@@ -256,11 +256,23 @@ def test_the_output_does_not_depend_on_threads_and_groups(
 ) -> None:
     outputs = []
     for threads, group_bytes in ((1, 1 << 20), (3, 1)):
-        monkeypatch.setattr(cleaning, "_GROUP_BYTES", group_bytes)
+        monkeypatch.setattr(measuring, "_GROUP_BYTES", group_bytes)
         out = tmp_path / f"{threads}.jsonl{suffix}"
         run(corpus, out, num_threads=threads)
         report = (tmp_path / f"{out.name}.report.json").read_text()
         outputs.append((out.read_bytes(), report))
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("part_bytes", [1_000, 30_000, 1 << 20])
+def test_the_output_is_the_same_from_parts_of_the_text(
+    corpus: Path, tmp_path: Path, part_bytes: int
+) -> None:
+    outputs = []
+    for name, parts in (("here", {}), ("there", {"engine": map, "part_bytes": part_bytes})):
+        out = tmp_path / f"{name}.jsonl"
+        run(corpus, out, validation=[corpus / "b.jsonl"], settings={"script": "latin"}, **parts)
+        outputs.append((out.read_bytes(), (tmp_path / f"{name}.jsonl.report.json").read_bytes()))
     assert outputs[0] == outputs[1]
 
 
@@ -346,7 +358,7 @@ def test_text_of_which_nothing_is_left_is_one_sentence(tmp_path: Path, text: str
 def test_an_example_names_the_document_that_it_is_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(measuring, "_GROUP_BYTES", 1)
     for name, text in (("a", LONG[::-1]), ("b", LONG), ("c", f"{LONG} End."), ("d", LONG)):
         (tmp_path / f"{name}.txt").write_text(text)
     removed = run(tmp_path, None).removed

@@ -171,6 +171,44 @@ def test_output_does_not_depend_on_threads_or_batches(work: Work) -> None:
         assert contents(work.out) == whole
 
 
+@pytest.mark.parametrize("settings", [{}, {"shuffle_documents": 1}])
+def test_output_is_the_same_from_parts_of_the_text(work: Work, settings: dict[str, Any]) -> None:
+    lines = "".join(json.dumps({"text": f"line {n}, of many"}) + "\n" for n in range(300))
+    inputs = [*work.corpus, work.file("lines.jsonl", lines)]
+    # Documents longer than a few batches come in several items.
+    inputs.append(work.file("long.txt", ("the fox saw rain. " * 5000 + END) * 2 + "end"))
+    inputs.append(work.file("packed.txt.gz", gzip.compress(b"a packed text")))
+    inputs += [work.file(f"small{n}.txt", f"small file {n}") for n in range(9)]
+    work.prepare(inputs, **settings)
+    for part_bytes, batch_bytes in ((5_000, 3_000), (50_000, 20_000), (1 << 20, None)):
+        name = f"parts{part_bytes}"
+        parts = {"engine": map, "part_bytes": part_bytes, "batch_bytes": batch_bytes}
+        work.prepare(inputs, name, **parts, **settings)
+        assert contents(work.path / name) == contents(work.out)
+
+
+@pytest.mark.parametrize("calls", [1, 9, 14, 60])
+def test_an_interrupt_between_parts_leaves_a_folder_that_goes_on(work: Work, calls: int) -> None:
+    # The first documents come in several items each.
+    long = work.file("long.txt", ("the fox saw rain. " * 1000 + END) * 5 + "end")
+    inputs = [long, *work.corpus]
+    work.prepare(inputs, "undisturbed")
+    work.interrupt(calls, inputs, engine=map, part_bytes=10_000)
+    # Whoever began it, whoever ends it.
+    settings: dict[str, Any] = {"engine": map, "part_bytes": 7_000} if calls % 2 else {}
+    summary = work.prepare(inputs, **settings)
+    assert summary.outcome in ("written", "resumed")
+    assert contents(work.out) == contents(work.path / "undisturbed")
+
+
+def test_a_source_that_changes_between_its_parts_is_refused(work: Work) -> None:
+    def change(done: int, total: int | None) -> None:
+        os.utime(work.corpus[0], (1, 1))
+
+    message = r"first\.txt changed while it was being read"
+    work.refuse(message, engine=map, part_bytes=5_000, progress=change)
+
+
 def test_a_document_of_one_pre_token_is_encoded_in_parts(work: Work) -> None:
     text = "a" * 5_000_000 + " b"
     path = work.file("letters.txt.gz", gzip.compress(text.encode(), 1))

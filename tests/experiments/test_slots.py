@@ -11,7 +11,7 @@ import torch
 
 from groundup.experiments import slots
 from groundup.experiments.runner import Command
-from groundup.experiments.slots import make_slots, num_devices, shared_bytecode
+from groundup.experiments.slots import make_cluster_slots, make_slots, num_devices, shared_bytecode
 from groundup.experiments.sweep import run_sweep
 from groundup.runs.config import RunConfig
 
@@ -138,3 +138,22 @@ def test_trials_share_it(make_spec: Any, metrics_only: Command, tmp_path: Path) 
 
 def test_nothing_is_changed_where_bytecode_is_kept() -> None:
     assert shared_bytecode("anywhere") == {} or sys.dont_write_bytecode
+
+
+@pytest.mark.parametrize(
+    ("device", "jobs", "count", "resources"),
+    [
+        ("auto", None, 3, {"num_gpus": 1, "num_cpus": 1}),
+        ("auto", 2, 2, {"num_gpus": 1, "num_cpus": 1}),
+        # One on each machine with cores, as many threads as the smallest has.
+        ("cpu", None, 2, {"num_cpus": 8}),
+        ("cpu", 3, 3, {"num_cpus": 4}),
+        ("cpu", 100, 100, {"num_cpus": 1}),
+    ],
+)
+def test_a_cluster_has_a_slot_for_each_gpu_or_machine(
+    device: str, jobs: int | None, count: int, resources: dict[str, float]
+) -> None:
+    machines = [{"CPU": 8.0, "GPU": 1.0}, {"CPU": 32.0, "GPU": 2.0}, {"memory": 1.0}]
+    slots = make_cluster_slots(machines, RunConfig(device=device), jobs)
+    assert len(slots) == count and all(slot.resources == resources for slot in slots)

@@ -104,6 +104,27 @@ def test_data_sources_are_told_while_the_shards_are_the_same(
     assert "stories.txt" not in rows(export(run))
 
 
+def test_every_folder_of_a_mix_is_told(
+    make_run: MakeRun, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    run, contents = make_run(), {}
+    for name in ("stories", "sums"):
+        (tmp_path / f"{name}.txt").write_text(f"These are {name}. " * 20, "utf-8")
+        prepare([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name)
+        contents[name] = content_id(read_index(tmp_path / name))
+    settings = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    settings["data"]["shards"] = str(tmp_path / "stories")
+    (run / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    mix = {str(tmp_path / "sums"): contents["sums"]}
+    data = {"content": contents["stories"], "num_ids": {"train": 123}, "mix": mix}
+    (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")
+    card = export(run)
+    told = rows(card)
+    assert told["shards"] == contents["stories"]
+    assert told["shards mixed in, sums"] == contents["sums"]
+    assert {"stories.txt", "sums.txt"} <= set(told) and str(tmp_path) not in card
+
+
 def test_settings_are_told_without_places(make_run: MakeRun, tmp_path: Path) -> None:
     card = export(make_run())
     told = yaml.safe_load(card.partition("```yaml\n")[2].partition("```")[0])

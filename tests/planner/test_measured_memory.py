@@ -30,6 +30,14 @@ WIDE: dict[str, Any] = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "micro-batches": {"model": NARROW, "batch_size": 4, "micro_batch_size": 2},
+    "a tree of micro-batches": {"model": NARROW, "batch_size": 8, "micro_batch_size": 1},
+    "micro-batches in their order": {
+        "model": NARROW,
+        "batch_size": 8,
+        "micro_batch_size": 1,
+        "distributed": {"reduction": "fast"},
+    },
+    "recomputed": {"model": NARROW, "batch_size": 4, "distributed": {"recompute": True}},
     "a wide vocabulary": {"model": WIDE, "batch_size": 4},
     "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
     "sgd": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "sgd"}},
@@ -64,12 +72,14 @@ BY_FORMULA: dict[str, Any] = {
 
 # The tensors that a second step makes, as torch's profiler sees them come and go, for each case.
 TENSORS = """
-import json, sys
+import functools, json, sys
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+from groundup.distributed.process_group import ALONE
 from groundup.runs.config import RunConfig
 from groundup.training.budget import random_batch
 from groundup.training.execution import resolve, switches
-from groundup.training.setup import build_state
+from groundup.training.setup import build_state, choose_reduction
 from groundup.training.step import choose_step
 
 for line in sys.stdin:
@@ -77,7 +87,10 @@ for line in sys.stdin:
     config = resolve(RunConfig.model_validate(settings))
     with switches(config):
         state = build_state(config)
-        step = choose_step(config, state.model, state.optimizer)
+        for block in state.model.blocks if config.distributed.recompute else ():
+            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        reduction = choose_reduction(config, ALONE)
+        step = choose_step(config, state.model, state.optimizer, None, reduction)
         step(random_batch(config, 0)).read()
         batch = random_batch(config, 1)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -151,8 +164,15 @@ def test_the_tensors_of_a_step_take_what_is_planned(
     micro_batch = settings.get("micro_batch_size", batch_size)
     optimizer = settings.get("optimizer", {"name": "adamw"})["name"]
     execution = Execution("cpu", settings.get("precision", "float32"))
-    memory = training_memory(ModelConfig(**settings["model"]), execution, optimizer)
-    planned = max(memory.moments(micro_batch, accumulates=micro_batch < batch_size).values())
+    distributed = settings.get("distributed", {})
+    memory = training_memory(
+        ModelConfig(**settings["model"]),
+        execution,
+        optimizer,
+        recompute=distributed.get("recompute", False),
+        adds_in_tree=distributed.get("reduction") != "fast",
+    )
+    planned = max(memory.moments(micro_batch, batch_size // micro_batch).values())
     real = memory.state_bytes + measure(settings)
     assert memory.state_bytes + planned == pytest.approx(real, rel=0.03)
 

@@ -93,7 +93,7 @@ def test_memory_grows_with_the_micro_batch(name: str, execution: Execution) -> N
     peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
     assert peaks == sorted(peaks)
     assert peaks[0] > memory.state_bytes
-    assert memory.bytes_at(2, accumulates=True) >= memory.bytes_at(2)
+    assert memory.bytes_at(2, 4) == memory.bytes_at(2, 2) >= memory.bytes_at(2)
 
 
 @pytest.mark.parametrize("memory_bytes", [2 * 10**9, 24 * 2**30, 141 * 2**30])
@@ -108,8 +108,32 @@ def test_a_micro_batch_cuts_the_batch_evenly() -> None:
     memory = training_memory(PRESETS["tinystories"], CPU)
     process = memory.process_bytes
     assert memory.largest_divisor(30, process + memory.bytes_at(30)) == 30
-    assert memory.largest_divisor(30, process + memory.bytes_at(13, accumulates=True)) == 10
+    assert memory.largest_divisor(30, process + memory.bytes_at(13, 2)) == 10
     assert memory.largest_divisor(30, 1_000) == 0
+
+
+def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:
+    """One sum of every level waits, so that smaller micro-batches may take more memory."""
+    memory = training_memory(PRESETS["tinystories"], CPU, adds_in_tree=True)
+    peaks = {size: memory.bytes_at(size, 24 // size) for size in (1, 2, 3, 4, 6, 8, 12, 24)}
+    assert peaks[1] > peaks[2]
+    assert peaks[24] == training_memory(PRESETS["tinystories"], CPU).bytes_at(24)
+    for needed in peaks.values():
+        found = memory.largest_divisor(24, memory.process_bytes + needed)
+        assert found == max(size for size, peak in peaks.items() if peak <= needed)
+
+
+@pytest.mark.parametrize("execution", [CPU, H200], ids=str)
+def test_recomputing_keeps_the_inputs_of_blocks_alone(execution: Execution) -> None:
+    config = PRESETS["gpt2-small"]
+    usual, less = (
+        training_memory(config, execution, recompute=recompute) for recompute in (False, True)
+    )
+    inputs = config.num_layers * config.context_length * config.d_model * execution.value_bytes
+    assert less.activations_per_sequence["residual"] == inputs
+    assert less.bytes_per_sequence < usual.bytes_per_sequence / 4
+    for size in (1, 4, 32):
+        assert less.bytes_at(size) < usual.bytes_at(size)
 
 
 def test_what_does_not_fit_at_all_is_an_error_with_both_figures() -> None:

@@ -29,9 +29,11 @@ TINY = ModelConfig(
 TINY_PARAMETERS = 128 + 128 + 192 + 20
 
 
+H200 = get_accelerator("H200")
+
+
 def tiny_plan(batch_size: int = 64, micro_batch: int | None = None) -> Plan:
-    h200 = get_accelerator("H200")
-    return make_plan(TINY, h200, batch_size=batch_size, num_steps=1, micro_batch=micro_batch)
+    return make_plan(TINY, H200, batch_size=batch_size, num_steps=1, micro_batch=micro_batch)
 
 
 def cluster(
@@ -78,14 +80,61 @@ def test_one_gpu_holds_what_the_plan_of_one_says(preset: str, device: str) -> No
 
 
 def test_a_shard_is_a_fraction_of_the_state_and_the_blocks_at_work_come_on_top() -> None:
-    memory = training_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"))
+    memory = training_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"), adds_in_tree=True)
     part = sharded(memory, 8)
     for name in ("weights", "gradients", "optimizer_state"):
         assert getattr(part, name) == getattr(memory, name) // 8
-    block = (2_127_057_600 - 2 * 50_257 * 1_600) // 48
-    gathered = 2 * 50_257 * 1_600 + 2 * block
-    assert part.weight_copies - memory.weight_copies == 4 * (gathered + block)
+    outside = 2 * 50_257 * 1_600
+    block = (2_127_057_600 - outside) // 48
+    assert part.gathered_bytes == 4 * (outside + 2 * block) and memory.gathered_bytes == 0
     assert part.activations_per_sequence == memory.activations_per_sequence
+    assert part.num_shards == 8 and not part.adds_in_tree
+    assert sharded(memory, 1) == memory
+
+
+NARROW = {
+    "vocab_size": 1_024,
+    "context_length": 128,
+    "d_model": 128,
+    "num_layers": 3,
+    "num_heads": 4,
+}
+WIDE = {"vocab_size": 16_000, "context_length": 64, "d_model": 128, "num_layers": 2, "num_heads": 2}
+DEEP = {"vocab_size": 512, "context_length": 32, "d_model": 256, "num_layers": 8, "num_heads": 4}
+LONG = {"vocab_size": 2_000, "context_length": 256, "d_model": 192, "num_layers": 6, "num_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_shards", "measured"),
+    [
+        (NARROW, 2, 13_656_076),
+        (NARROW, 4, 13_656_076),
+        (WIDE, 2, 50_006_284),
+        (WIDE, 4, 46_336_652),
+        (DEEP, 2, 44_700_684),
+        (DEEP, 4, 43_094_028),
+        (LONG, 2, 60_958_220),
+        (LONG, 4, 62_729_228),
+    ],
+    ids=str,
+)
+def test_shards_take_what_fsdp_took_or_a_little_less(
+    sizes: dict[str, int], num_shards: int, measured: int
+) -> None:
+    """Tensors of a step of two sequences above the shards themselves, as torch's profiler saw them
+    come and go on a CPU (gloo, torch 2.13, 2026-11)."""
+    part = sharded(training_memory(ModelConfig(**sizes)), num_shards)
+    planned = max(part.moments(2).values())
+    real = part.state_bytes + measured
+    assert 0.97 * real < part.state_bytes + planned < 1.13 * real
+
+
+def test_gradients_on_their_way_are_there_twice() -> None:
+    """As measured in the same way, on two ranks with the fast reduction."""
+    plan = make_plan(ModelConfig(**DEEP), H200, batch_size=4, num_steps=1, precision="float32")
+    found = plan_strategies(plan, cluster(2), micro_batch=2)["ddp"]
+    tensors = found.peak_bytes - plan.memory.state_bytes - plan.memory.workspaces
+    assert tensors == 2 * plan.memory.gradients == pytest.approx(53_512_204, rel=0.001)
 
 
 def waiting_sums(num_leaves: int) -> int:
@@ -102,7 +151,9 @@ def test_exact_sums_hold_what_waits_in_the_tree(num_micro_batches: int) -> None:
     found = plan_strategies(plan, cluster(2), micro_batch=1)[EXACT]
     memory = plan.memory
     waiting = waiting_sums(num_micro_batches) * memory.gradients
-    assert found.peak_bytes == memory.bytes_at(1) + waiting + 2 * memory.gradients
+    # Pieces are sent and received when all that is left are the sums.
+    sending = memory.state_bytes + memory.workspaces + 3 * memory.gradients
+    assert found.peak_bytes == max(memory.bytes_at(1) + waiting, sending)
 
 
 CASES = st.fixed_dictionaries(
@@ -115,7 +166,6 @@ CASES = st.fixed_dictionaries(
         "across": st.floats(1e8, 1e12),
     }
 )
-H200 = get_accelerator("H200")
 
 
 def strategies_of(case: dict[str, Any], **changes: Any) -> dict[str, StrategyPlan]:
@@ -164,9 +214,11 @@ def test_what_is_sent_during_the_passes_is_not_waited_for() -> None:
     once = fast["fsdp"].traffic.seconds / times / 3 / num_units
     assert fast["fsdp"].exposed_seconds == pytest.approx(2 * times * once)
     assert fast[EXACT].exposed_seconds == fast[EXACT].traffic.seconds
-    slow = plan_strategies(plan, cluster(8, inside=1e6))["ddp"]
-    backward = 2 / 3 * slow.compute_seconds / (128 // slow.micro_batch)
-    assert slow.exposed_seconds == pytest.approx(slow.traffic.seconds - backward)
+    slow = plan_strategies(plan, cluster(8, inside=1e6))
+    ddp, fsdp = slow["ddp"], slow["fsdp"]
+    backward = 2 / 3 * ddp.compute_seconds / (128 // ddp.micro_batch)
+    assert ddp.exposed_seconds == pytest.approx(ddp.traffic.seconds - backward)
+    assert fsdp.exposed_seconds == pytest.approx(fsdp.traffic.seconds - fsdp.compute_seconds)
 
 
 @pytest.mark.parametrize(

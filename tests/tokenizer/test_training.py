@@ -24,7 +24,7 @@ from groundup.tokenizer.patterns import (
     find_pattern,
 )
 from groundup.tokenizer.reference import merge_pair, split_into_bytes, train_bpe_reference
-from groundup.tokenizer.training import train_bpe, train_tokenizer
+from groundup.tokenizer.training import train_bpe, train_from_files, train_tokenizer
 
 END = "<|end|>"
 Merges = list[tuple[bytes, bytes]]
@@ -210,3 +210,32 @@ def test_a_vocabulary_beyond_64_bits_is_refused(tmp_path: Path, vocab_size: int)
     (tmp_path / "text.txt").write_text("abc", "utf-8")
     with pytest.raises(TokenizerError, match=r"vocab_size \d+ is more than"):
         train_bpe(tmp_path / "text.txt", vocab_size, [])
+
+
+@pytest.mark.parametrize(
+    ("special_tokens", "options"),
+    [
+        (["<|end|>"], {}),
+        ([], {}),
+        # Which of these are in a text depends on where one begins to look.
+        (["<|", "<|end|>", "|><|", "aa"], {}),
+        (["<|end|>"], {"pattern": r"\w+|\W"}),
+        (["<|end|>"], {"errors": "skip"}),
+        (["<|end|>"], {"errors": "replace", "max_memory_bytes": 64 << 20}),
+    ],
+)
+def test_words_are_counted_in_parts_of_the_text_as_in_all_of_it(
+    special_tokens: list[str], options: dict[str, Any], tmp_path: Path
+) -> None:
+    random_ = random.Random(1)
+    words = "the~ fox~\n\n~  ~naïve~日本~<|end|>~<|~aaa~1984~'s".split("~")
+    text = "".join(random_.choices(words, k=4_000)).encode()
+    (tmp_path / "a.txt").write_bytes(text + (b"\xff" if "errors" in options else b""))
+    (tmp_path / "b.jsonl").write_text('{"text": "the naïve fox saw rain"}\n' * 50)
+    whole, summary = train_from_files(tmp_path, 400, special_tokens, **options)
+    for part_bytes in (100, 1_000, 7_777, 1 << 20):
+        parts, counted = train_from_files(
+            tmp_path, 400, special_tokens, engine=map, part_bytes=part_bytes, **options
+        )
+        assert parts.definition == whole.definition
+        assert counted.num_bytes == summary.num_bytes

@@ -106,7 +106,7 @@ def test_without_cuda_auto_is_mps_where_there_is_one(
     assert (resolved.device, resolved.precision, resolved.compile) == ("mps", "float32", "off")
 
 
-BATCH_OF_24 = RunConfig(device="cpu", batch_size=24)
+BATCH_OF_24 = RunConfig(device="cpu", batch_size=24, distributed={"reduction": "fast"})
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_the_greatest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
     memory = planned_memory(BATCH_OF_24.model_copy(update={"precision": "float32"}))
     needed = 1
     if fitting:
-        needed = memory.process_bytes + memory.bytes_at(fitting, accumulates=fitting < 24)
+        needed = memory.process_bytes + memory.bytes_at(fitting, -(-24 // fitting))
     monkeypatch.setattr(execution, "memory_bytes", lambda: needed)
     resolved = resolve(BATCH_OF_24.model_copy(update={"micro_batch_size": chosen}))
     assert resolved.micro_batch_size == expected

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared_flags import EngineFlags, ReadingFlags
 from groundup.data.clean.settings import CleanSettings
 from groundup.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags, CleanSettings):
+class Arguments(ReadingFlags, CleanSettings, EngineFlags):
     """Leave out duplicates, near duplicates and poor documents; write the others as JSON lines."""
 
     files: Positional[tuple[str, ...]]
@@ -52,7 +52,7 @@ def run(arguments: Arguments) -> None:
     if not arguments.files:
         raise ConfigError("groundup data clean needs at least one file to clean")
     names = [field.name for field in dataclasses.fields(CleanSettings)]
-    with progress_bar("cleaning") as progress:
+    with arguments.connect() as engine, progress_bar("cleaning") as progress:
         summary = clean(
             arguments.files,
             None if arguments.dry_run else arguments.out,
@@ -63,6 +63,7 @@ def run(arguments: Arguments) -> None:
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
             progress=progress,
+            engine=engine,
         )
     _print_summary(summary, None if arguments.dry_run else arguments.out)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags, TokenizerFlags
+from groundup.cli.shared_flags import EngineFlags, ReadingFlags, TokenizerFlags
 from groundup.config import parse_weights
 from groundup.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags, TokenizerFlags):
+class Arguments(ReadingFlags, TokenizerFlags, EngineFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
 
     files: Positional[tuple[str, ...]]
@@ -61,7 +61,7 @@ def run(arguments: Arguments) -> None:
     if not arguments.files and not arguments.mix:
         raise ConfigError("groundup data prepare needs at least one file to encode")
     tokenizer = arguments.load()
-    with progress_bar("encoding") as progress:
+    with arguments.connect() as engine, progress_bar("encoding") as progress:
         summary = prepare(
             arguments.files,
             tokenizer,
@@ -76,6 +76,7 @@ def run(arguments: Arguments) -> None:
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
             progress=progress,
+            engine=engine,
         )
     print_summary(summary)
 

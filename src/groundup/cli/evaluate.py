@@ -99,6 +99,7 @@ def run(arguments: Arguments) -> None:
         elif is_split:
             shards = arguments.shards or shards_of(folder, config)
             results |= measuring.split(shards, arguments.split, whole=arguments.whole)
+            results |= {"shards": str(shards), "mix": list(config.data.mix)}
         if arguments.files:
             results |= measuring.text(arguments)
         if tasks:
@@ -284,8 +285,10 @@ def _print_table(results: dict[str, Any]) -> None:
     if "documents" in results:
         documents = count_of(results["documents"], "document")
         amount = f"{documents}, {amount}, {show_bytes(results['bytes'])}"
-    rows = [
-        ("checkpoint", f"step {results['step']:,}"),
+    rows = [("checkpoint", f"step {results['step']:,}")]
+    if results.get("mix"):
+        rows += [("trained on", ", ".join(results["mix"])), ("shards", results["shards"])]
+    rows += [
         (results.get("split", "text"), amount),
         ("loss", f"{results['loss']:.4f}"),
         ("perplexity", f"{results['perplexity']:.3f}"),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from groundup.cli.project_folder import ProjectFolder
 from groundup.cli.shared_flags import ReadingFlags
+from groundup.errors import ConfigError
+from groundup.runtime import count_of, format_duration
 from groundup.text_files import Source
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _LAST_FRACTION, _LAST_MINUTES = 0.04, 0.5
 _VALIDATION_BYTES = 300_000
 _FEW_BYTES = 20_000
+# The most of the time that reading the text may take, and what it takes where all is well.
+_MOST_READING, _USUAL_READING = 0.7, 0.3
+_MANY_FILES = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,10 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     from groundup.files import write_text_atomic
 
     arguments, folder = project.arguments, project.folder
+    began = time.monotonic()
     survey = survey_text(sources, **arguments.reading)
+    if arguments.num_steps is None:
+        _check_time(arguments.minutes, time.monotonic() - began, len(sources))
     if survey.num_bytes < _FEW_BYTES:
         print(f"a model needs more text than {survey.num_bytes:,} bytes to learn anything general")
     recipe, machine = _choose(project, survey)
@@ -132,6 +140,19 @@ def _choose(project: Project, survey: "Survey") -> tuple["Recipe", str]:
         if recipe.config.model == before.config.model:
             break
     return recipe, f"{device_name(device)}: {show_flops(speed)} a second in steps of this model"
+
+
+def _check_time(minutes: float, survey_seconds: float, num_files: int) -> None:
+    """Refuse text that takes so long to read that hardly anything is left of the time."""
+    # For the vocabulary and for the shards it is read again.
+    reading = 3 * survey_seconds
+    if reading > _MOST_READING * 60 * minutes:
+        raise ConfigError(
+            f"{count_of(num_files, 'file')} took {format_duration(survey_seconds)} to read, and "
+            f"have to be read twice more: too little of --minutes {minutes:g} is left to train. "
+            f"Give --minutes {max(1, round(reading / 60 / _USUAL_READING)):g}"
+            + (", or join many small files into a few" if num_files > _MANY_FILES else "")
+        )
 
 
 def _free_name(project: Project) -> str:

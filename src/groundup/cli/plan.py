@@ -1,16 +1,16 @@
 """`groundup plan`: what a model and its training cost, before anything is spent."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Fixed, Suppress
 
-from groundup.cli.flags import is_on, value_of
+from groundup.cli.flags import value_of
+from groundup.cli.plan_checks import check_flags, check_values
 from groundup.config import load_settings
-from groundup.errors import ConfigError
 from groundup.model.config import PUBLISHED_PARAMETERS, ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import (
@@ -30,19 +30,6 @@ from groundup.runtime import memory_bytes, num_cores
 if TYPE_CHECKING:
     from groundup.planner.scaling import Scaling
     from groundup.training.budget import Probe
-
-_LENGTHS = ("--num-steps", "--tokens", "--minutes")
-# What a probe finds out by itself.
-_MEASURED = ("--device", "--mfu", "--peak-tflops", "--memory-gb")
-_OF_MANY = ("--interconnect", "--gpus-per-machine")
-_COUNTS = "batch_size num_steps tokens micro_batch_size corpus_tokens gpus gpus_per_machine".split()
-# Beyond them a number was mistyped.
-_RANGES = {
-    "peak_tflops": (1e-6, 1e9),
-    "memory_gb": (1e-3, 1e9),
-    "price_per_hour": (1e-6, 1e9),
-    "minutes": (1e-3, 1e9),
-}
 
 
 @dataclass(frozen=True)
@@ -123,23 +110,15 @@ class Arguments:
 
     orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
     reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
+    recompute: Suppress[Fixed[bool]] = False
+    is_exact: Suppress[Fixed[bool | None]] = None
     """As the settings file says."""
 
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the preset's model, or what the settings file says."""
-    lengths = [one for one in _LENGTHS if value_of(one, argv) is not None]
-    if len(lengths) > 1:
-        raise ConfigError(f"{' and '.join(lengths)} both say how long the run is: give one")
-    guesses = [flag for flag in _MEASURED if value_of(flag, argv) is not None]
-    if guesses and is_on("--probe", argv):
-        raise ConfigError(f"--probe measures this machine: leave {guesses[0]} out, or plan without")
-    of_many = [one for one in _OF_MANY if value_of(one, argv) is not None]
-    if of_many and value_of("--gpus", argv) is None:
-        raise ConfigError(f"{of_many[0]} is for a plan of many devices: add --gpus N")
+    check_flags(argv)
     name, file = value_of("--preset", argv), value_of("--config", argv)
-    if name is not None and file is not None:
-        raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")
     if name is not None:
         return Arguments(model=preset(name))
     if file is None:
@@ -152,10 +131,12 @@ def defaults(argv: Sequence[str]) -> Arguments:
         batch_size=run.batch_size,
         micro_batch_size=run.micro_batch,
         num_steps=run.num_steps,
-        corpus_tokens=_tokens_in(run.data.shards),
+        corpus_tokens=_tokens_in(run.data.folders),
         optimizer=run.optimizer.name,
         orthogonalization_steps=run.optimizer.orthogonalization_steps,
         reduce_dtype=run.distributed.reduce_dtype,
+        recompute=run.distributed.recompute,
+        is_exact=_is_exact(run),
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
@@ -164,7 +145,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
 
 def run(arguments: Arguments) -> None:
     """Plan, and print it; with --plot also as a chart."""
-    _check(arguments)
+    check_values(arguments)
     if arguments.devices:
         from groundup.cli.plan_page import show_devices
 
@@ -223,8 +204,17 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
         memory_factor=1.0 if probe is None else probe.memory_factor,
+        recompute=arguments.recompute,
+        is_exact=arguments.is_exact,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
+
+
+def _is_exact(run: RunConfig) -> bool | None:
+    """Whether a run adds gradients in the fixed tree; None where the device decides."""
+    if run.distributed.reduction != "auto":
+        return run.distributed.reduction == "exact"
+    return True if run.deterministic else None
 
 
 def _scaling(arguments: Arguments, plan: Plan) -> "Scaling | None":
@@ -300,34 +290,12 @@ def _device(arguments: Arguments) -> Accelerator:
     return device if given_bytes is None else device._replace(memory_bytes=given_bytes)
 
 
-def _tokens_in(shards: Path) -> int | None:
-    """The size of a corpus that has been prepared already."""
+def _tokens_in(folders: Mapping[Path, float]) -> int | None:
+    """The size of a corpus that has been prepared already: one folder of shards, or a mix."""
     from groundup.data.shards import INDEX_NAME, read_index
 
-    if not (shards / INDEX_NAME).is_file():
+    mixed = [folder for folder, weight in folders.items() if weight]
+    if not all((folder / INDEX_NAME).is_file() for folder in mixed):
         return None
-    split = read_index(shards).splits.get("train")
-    return split.num_ids if split else None
-
-
-def _check(arguments: Arguments) -> None:
-    def complain(name: str, problem: str) -> None:
-        value = getattr(arguments, name)
-        raise ConfigError(f"--{name.replace('_', '-')} is {value:g}, but must be {problem}")
-
-    for name in _COUNTS:
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            complain(name, "at least 1")
-    for name, (low, high) in _RANGES.items():
-        value = getattr(arguments, name)
-        if value is not None and not low <= value <= high:
-            complain(name, f"from {low:g} to {high:g}" if value > 0 else "above 0")
-    size = arguments.micro_batch_size
-    if size is not None and arguments.batch_size % size:
-        raise ConfigError(
-            f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
-            f"--micro-batch-size {size}: choose a divisor of the batch size"
-        )
-    if arguments.plot is not None and arguments.plot.suffix != ".svg":
-        raise ConfigError(f"--plot writes SVG, but {str(arguments.plot)!r} does not end in .svg")
+    splits = [read_index(folder).splits.get("train") for folder in mixed]
+    return sum(split.num_ids for split in splits if split) or None

@@ -1,5 +1,7 @@
-"""Flags that several verbs share: a tokenizer, how text is read, a trained model."""
+"""Flags that several verbs share: a tokenizer, how text is read, who does the work, a model."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -7,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional, UseAppendAction
 
 from groundup.cli.streams import as_text
+from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
+    from groundup.distributed.corpus import RayEngine
     from groundup.generation.language_model import LanguageModel
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.definition import TokenizerDefinition
@@ -76,6 +80,31 @@ class ReadingFlags:
 
         blocks = read_text_blocks(files, **self.reading)
         return [str(block, "utf-8") for block in blocks]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineFlags:
+    """Where the work is done."""
+
+    engine: Literal["local", "ray"] = "local"
+    """local: by this machine; ray: by all machines of a Ray cluster, with the same result."""
+
+    ray_address: str | None = None
+    """host:port of the Ray cluster. If not given: RAY_ADDRESS, the cluster that this machine is
+    part of, or a new one of this machine alone."""
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator["RayEngine | None"]:
+        """Yield what does the work; None for this process itself."""
+        if self.engine == "local":
+            if self.ray_address is not None:
+                raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
+            yield None
+            return
+        from groundup.distributed.corpus import connect
+
+        with connect(self.ray_address) as engine:
+            yield engine
 
 
 @dataclass(frozen=True, kw_only=True)

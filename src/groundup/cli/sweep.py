@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
+from groundup.cli.shared_flags import EngineFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from groundup.experiments.trials import Trial
 
 
-@dataclass(frozen=True)
-class Arguments:
+@dataclass(frozen=True, kw_only=True)
+class Arguments(EngineFlags):
     """Try many settings around one base run, each with several seeds.
 
     The same command goes on after a stop or a kill, and tries again what failed.
@@ -33,7 +34,8 @@ class Arguments:
     """Where the folder of the sweep is made."""
 
     jobs: int | None = None
-    """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
+    """Trials at once. If not given: one on each CUDA device, or one on a CPU; of a Ray cluster, one
+    on each GPU, or one on each machine."""
 
     dry_run: bool = False
     """List the trials, how far they are, and time and price of what is left; run none."""
@@ -50,7 +52,8 @@ def run(arguments: Arguments) -> int:
     if arguments.dry_run:
         print_outlook(spec, path, arguments.jobs)
         return 0
-    outcome = run_sweep(spec, path, jobs=arguments.jobs)
+    with arguments.connect() as engine:
+        outcome = run_sweep(spec, path, jobs=arguments.jobs, engine=engine)
     if outcome.records:
         print_outcome(path)
     return exit_status(outcome.stopped_by, path)

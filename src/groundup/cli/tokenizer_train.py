@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tyro.conf import Positional, UseAppendAction
 
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared_flags import EngineFlags, ReadingFlags
 from groundup.cli.streams import as_text
 from groundup.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags):
+class Arguments(ReadingFlags, EngineFlags):
     """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
 
     files: Positional[tuple[str, ...]]
@@ -38,7 +38,7 @@ class Arguments(ReadingFlags):
 
     max_memory: str | None = None
     """Bound on all memory, such as 2GB; counts beyond it go to disk, the result is the same, and
-    what cannot be done within it is refused."""
+    what cannot be done within it is refused. With --engine ray it holds for every worker."""
 
     num_threads: int | None = None
     """Threads; all cores if not given. The result is the same."""
@@ -62,7 +62,7 @@ def run(arguments: Arguments) -> None:
     if arguments.max_memory:
         # The program itself counts too.
         max_memory_bytes = parse_memory(arguments.max_memory) - peak_memory_bytes()
-    with progress_bar("learning the vocabulary") as progress:
+    with arguments.connect() as engine, progress_bar("learning the vocabulary") as progress:
         tokenizer, summary = train_from_files(
             arguments.files,
             arguments.vocab_size,
@@ -71,6 +71,7 @@ def run(arguments: Arguments) -> None:
             num_threads=arguments.num_threads,
             max_memory_bytes=max_memory_bytes,
             progress=progress,
+            engine=engine,
             **arguments.reading,
             on_error=arguments.on_error,
         )

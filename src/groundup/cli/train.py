@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
     from groundup.training.budget import TimeBudget
+    from groundup.training.setup import RunData
 
 # What the settings of a run without a file and without --minutes are chosen for.
 _USUAL_MINUTES = 10.0
@@ -92,36 +93,59 @@ def run(arguments: Arguments, started: float | None = None) -> int:
     started: what --minutes counts from, as time.monotonic tells it; the process if None.
     """
     config = arguments.settings
-    resume = arguments.resume
-    if resume and config.name is None:
+    if arguments.resume and config.name is None:
         raise ConfigError(
             "--resume needs the name of the run: add --name RUN, or a --config that has one"
         )
+    budget = _budget(arguments, process_start() if started is None else started)
+    return train_run(
+        config,
+        "training",
+        resume=arguments.resume,
+        allow_changes=arguments.allow_changes,
+        budget=budget,
+    )
+
+
+def train_run(
+    config: RunConfig,
+    label: str,
+    *,
+    resume: bool,
+    allow_changes: bool,
+    budget: "TimeBudget | None" = None,
+    choose_length: "Callable[[RunConfig, RunData], RunConfig] | None" = None,
+) -> int:
+    """Train with a progress bar and print the results, on the first rank; gives the exit status.
+
+    A run that torchrun starts again goes on from its newest checkpoint.
+
+    config: of the run.
+    label: what the bar calls it.
+    resume, allow_changes, budget, choose_length: as `train` takes them; a resume has its length.
+    """
     if _may_be_restarted() and config.name is None:
         raise ConfigError(
             "torchrun may restart this run and has to find it again: add --name RUN, or a --config "
             "that has one"
         )
-    if _is_restarted() and RunFolder(config.run_folder).has_run():
-        resume = True
-    budget = _budget(arguments, process_start() if started is None else started)
+    resume = resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
     from groundup.cli.progress import progress_bar
     from groundup.training import train
 
-    with progress_bar("training", unit="steps") as progress:
+    with progress_bar(label, unit="steps") as progress:
         summary = train(
             config,
             resume=resume,
-            allow_changes=arguments.allow_changes,
+            allow_changes=allow_changes,
             write_sample=sample_writer(config),
             progress=progress,
             budget=budget,
+            choose_length=None if resume else choose_length,
         )
     if is_first_rank():
-        print_summary(summary)
-    if summary.stopped_by is None:
-        return 0
-    return 128 + signal.Signals[summary.stopped_by]
+        _print_summary(summary)
+    return 0 if summary.stopped_by is None else 128 + signal.Signals[summary.stopped_by]
 
 
 def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, Tokenizer, str], str]":
@@ -274,7 +298,7 @@ def _may_be_restarted() -> bool:
     return os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
 
 
-def print_summary(summary: "TrainSummary") -> None:
+def _print_summary(summary: "TrainSummary") -> None:
     """Print how a run ended, as a table."""
     from groundup.cli.tables import print_results
     from groundup.runtime import format_duration

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from groundup.errors import ConfigError
+from groundup.runtime import is_first_rank
 
 if TYPE_CHECKING:
     from groundup.runs.config import RunConfig
@@ -110,10 +110,8 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Tune and print the results; a signal that stopped the run decides the exit status."""
-    from groundup.cli.progress import progress_bar
     from groundup.cli.runs import find_run
-    from groundup.cli.train import print_summary, sample_writer
-    from groundup.training import train
+    from groundup.cli.train import train_run
     from groundup.training.tuning import choose_epochs
 
     if not arguments.chats:
@@ -126,21 +124,17 @@ def run(arguments: Arguments) -> int:
     except ConfigError as error:
         raise ConfigError(_with_flags(str(error))) from error
     choose = functools.partial(choose_epochs, num_epochs=arguments.epochs, chosen=chosen)
-    with progress_bar("tuning", unit="steps") as progress:
-        summary = train(
-            config,
-            resume=arguments.resume,
-            allow_changes=arguments.allow_changes,
-            write_sample=sample_writer(config),
-            progress=progress,
-            choose_length=None if arguments.resume else choose,
-        )
-    print_summary(summary)
-    if summary.stopped_by is not None:
-        return 128 + signal.Signals[summary.stopped_by]
-    print(f'talk to it: groundup generate {summary.run_folder} --chat --prompt "Hello!"')
-    print(f"in a browser: groundup serve {summary.run_folder}")
-    return 0
+    status = train_run(
+        config,
+        "tuning",
+        resume=arguments.resume,
+        allow_changes=arguments.allow_changes,
+        choose_length=choose,
+    )
+    if status == 0 and is_first_rank():
+        print(f'talk to it: groundup generate {config.run_folder} --chat --prompt "Hello!"')
+        print(f"in a browser: groundup serve {config.run_folder}")
+    return status
 
 
 def _settings(arguments: Arguments, source: Path) -> "tuple[RunConfig, tuple[str, ...]]":

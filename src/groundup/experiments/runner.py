@@ -11,11 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from groundup.config import save_yaml
+from groundup.distributed.remote_process import LOST
 from groundup.experiments import die_with_parent
 from groundup.experiments.results.run_result import describe_divergence, find_standing
 from groundup.experiments.slots import Slot, shared_bytecode
@@ -29,6 +32,24 @@ from groundup.runs.metrics_file import read_metrics
 from groundup.training.signals import StopRequest
 
 Command = Callable[[Path, bool], list[str]]
+
+
+class Process(Protocol):
+    """What a runner needs of `subprocess.Popen`."""
+
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self) -> object: ...
+
+
+StartProcess = Callable[[list[str], Path, Slot], Process]
+"""Starts a command, with a file for its output, on a slot."""
+
+# A trial that so many machines died under is given up.
+_MOST_LOSSES = 10
 
 _POLL_SECONDS = 0.1
 
@@ -48,7 +69,7 @@ def train_command(config_file: Path, resume: bool) -> list[str]:
 class _Running:
     trial: Trial
     slot: Slot
-    process: "subprocess.Popen[bytes]"
+    process: Process
     verdict: Verdict | None = None
     is_told_to_stop: bool = False
 
@@ -67,7 +88,10 @@ class Runner:
         spec: SweepConfig,
         slots: list[Slot],
         command: Command = train_command,
+        start_process: StartProcess | None = None,
     ) -> None:
+        self._start_process = start_process or self._start_here
+        self._num_losses = Counter[str]()
         self._folder = folder
         self._spec = spec
         self._slots = slots
@@ -106,6 +130,9 @@ class Runner:
                             running.stop()
                         if running.process.poll() is not None:
                             active.remove(running)
+                            if self._is_lost(running) and stop.signal is None:
+                                active.append(self._start(running.trial, running.slot))
+                                continue
                             self._end(running, is_stopping=stop.signal is not None)
                         elif not running.is_told_to_stop:
                             running.verdict = self._watcher.look(running.trial)
@@ -133,20 +160,32 @@ class Runner:
             else:
                 command += trial.budget_flags(self._spec.minutes)
         _log.info("%s %s on %s", "going on with" if resume else "running", trial.name, slot.name)
-        with open(self._folder.output_file(trial.name), "ab") as output:
-            process = subprocess.Popen(
+        process = self._start_process(command, self._folder.output_file(trial.name), slot)
+        return _Running(trial, slot, process)
+
+    def _start_here(self, command: list[str], output: Path, slot: Slot) -> Process:
+        with open(output, "ab") as file:
+            return subprocess.Popen(
                 [*_DIE_WITH_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**self._environment, **slot.environment},
                 # Ctrl-C reaches the sweep alone, which then asks its trials to save and stop.
                 start_new_session=True,
             )
-        return _Running(trial, slot, process)
+
+    def _is_lost(self, running: _Running) -> bool:
+        """Whether the machine died under a trial, which then goes on from its last checkpoint."""
+        if running.process.returncode != LOST or running.verdict is not None:
+            return False
+        name = running.trial.name
+        self._num_losses[name] += 1
+        _log.warning("the machine of %s died", name)
+        return self._num_losses[name] <= _MOST_LOSSES
 
     def _end(self, running: _Running, *, is_stopping: bool) -> None:
-        trial, status = running.trial, running.process.returncode
+        trial, status = running.trial, running.process.returncode or 0
         if is_stopping and running.verdict is None and status != 0:
             return
         record = self._record(trial, status, running.verdict)
@@ -196,6 +235,8 @@ class Runner:
         errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return errors[-1].removeprefix("error: ")
+        if status == LOST:
+            return f"{_MOST_LOSSES + 1} machines died under it"
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"its process ended with {how}: see {output}"
 

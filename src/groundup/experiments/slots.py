@@ -5,6 +5,7 @@ One at a time on a CPU unless told otherwise, one on each CUDA device.
 
 import importlib.util
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from groundup.runs.config import RunConfig
@@ -17,6 +18,8 @@ class Slot:
 
     name: str
     environment: dict[str, str] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+    """What a trial takes of a cluster."""
 
 
 def make_slots(config: RunConfig, jobs: int | None = None) -> list[Slot]:
@@ -30,6 +33,26 @@ def make_slots(config: RunConfig, jobs: int | None = None) -> list[Slot]:
     # Trials that each took every core would mostly wait for one another.
     threads = {"OMP_NUM_THREADS": str(max(1, num_cores() // jobs))}
     return [Slot(f"{config.device} {number}", threads) for number in range(jobs)]
+
+
+def make_cluster_slots(
+    machines: Sequence[Mapping[str, float]], config: RunConfig, jobs: int | None = None
+) -> list[Slot]:
+    """As many slots as the machines of a cluster have GPUs for the run, or one for each machine.
+
+    machines: what each has: CPU, GPU.
+    config: the run.
+    jobs: sets the number.
+    """
+    num_gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
+    if num_gpus and config.device in ("auto", "cuda"):
+        resources = {"num_gpus": 1.0, "num_cpus": 1.0}
+        return [Slot(f"GPU {number}", {}, resources) for number in range(jobs or num_gpus)]
+    cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1] or [1]
+    count = jobs or len(cores)
+    threads = max(1, min(cores) // -(-count // len(cores)))
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    return [Slot(f"Ray {number}", environment, {"num_cpus": threads}) for number in range(count)]
 
 
 def num_devices(slots: list[Slot]) -> int:

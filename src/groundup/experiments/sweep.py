@@ -3,13 +3,18 @@
 import contextlib
 import logging
 import signal
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from groundup.data.shards import read_index
+from groundup.distributed.corpus import RayEngine
+from groundup.distributed.remote_process import RemoteProcess
 from groundup.errors import ConfigError, DataError
+from groundup.experiments import die_with_parent
 from groundup.experiments.results.statistics import Interval, confidence_interval
 from groundup.experiments.runner import Command, Runner, train_command
 from groundup.experiments.samplers import (
@@ -20,7 +25,7 @@ from groundup.experiments.samplers import (
     known_points,
     propose,
 )
-from groundup.experiments.slots import make_slots, num_devices
+from groundup.experiments.slots import Slot, make_cluster_slots, make_slots, num_devices
 from groundup.experiments.spec import SweepConfig, base_config
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
@@ -79,6 +84,7 @@ def run_sweep(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     command: Command = train_command,
+    engine: RayEngine | None = None,
 ) -> SweepOutcome:
     """Run what has not been run yet and say what all of it came to.
 
@@ -90,6 +96,7 @@ def run_sweep(
     points, seeds: a part of the sweep instead of all of it.
     jobs: trials at once; one on each CUDA device, or one on a CPU if not given.
     command: the command line of a trial.
+    engine: the cluster to run on, whose machines share the folder; this machine if not given.
     """
     folder = SweepFolder(path)
     outlook = _look(spec, folder, points, seeds or spec.seeds)
@@ -97,13 +104,18 @@ def run_sweep(
         # Another command may do without data.
         _check_data(spec, folder, outlook)
         # A device or precision that this machine lacks is told before a trial fails on it.
-        configs = [trial.config for trial in outlook.left]
+        configs = [trial.config for trial in outlook.left] if engine is None else []
         for config in {(one.device, one.precision): one for one in configs}.values():
             resolve_device(config)
     with folder.claim():
         folder.begin(spec)
-        slots = make_slots(base_config(spec), jobs)
-        if spec.minutes is not None and len(slots) > num_devices(slots):
+        start_process = None
+        if engine is None:
+            slots = make_slots(base_config(spec), jobs)
+        else:
+            slots = make_cluster_slots(engine.machines, base_config(spec), jobs)
+            start_process = partial(_start_elsewhere, engine)
+        if engine is None and spec.minutes is not None and len(slots) > num_devices(slots):
             _log.warning(
                 "%d trials at once share %d device%s, so that what each comes to in %g minutes "
                 "depends on the others: fewer --jobs measure it alone",
@@ -114,9 +126,19 @@ def run_sweep(
             )
         is_search = points is None and spec.is_search
         found = _search(spec, folder) if is_search else iter(outlook.trials)
-        stopped_by = Runner(folder, spec, slots, command).run(_unended(folder, found))
+        runner = Runner(folder, spec, slots, command, start_process)
+        stopped_by = runner.run(_unended(folder, found))
         records = folder.records()
         return SweepOutcome(path, summarize(records.values()), records, stopped_by)
+
+
+def _start_elsewhere(
+    engine: RayEngine, command: list[str], output: Path, slot: Slot
+) -> RemoteProcess:
+    # Python may be elsewhere on another machine, and the command dies with what holds it there.
+    words = ["{python}" if word == sys.executable else word for word in command]
+    words = ["{python}", "-m", die_with_parent.__name__, "{pid}", *words]
+    return RemoteProcess(engine, words, output, slot.environment, slot.resources)
 
 
 def look_ahead(spec: SweepConfig, path: Path) -> Outlook:

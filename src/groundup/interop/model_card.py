@@ -5,8 +5,9 @@ Absolute paths, host names and command lines of the run stay in the run folder.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -147,6 +148,8 @@ def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
     data = environment.get("data")
     if isinstance(data, dict):
         yield "shards", str(data.get("content"))
+        for folder, content in dict(data.get("mix") or {}).items():
+            yield f"shards mixed in, {Path(folder).name}", str(content)
         for split, count in dict(data.get("num_ids") or {}).items():
             yield f"ids for {split}", f"{count:,}"
     imported = environment.get(IMPORTED_KEY)
@@ -171,30 +174,29 @@ def _lineage(source: Source, content_ids: Mapping[str, str]) -> Rows:
 
 def _data_sources(source: Source) -> list[tuple[str, str]]:
     """The files behind the shards, where the shards that the run names are still at hand."""
-    index = _find_index(source)
-    if index is None:
-        return []
+    sources = [one for index in _find_indexes(source) for one in index.sources]
     shown = [
         (
             Path(one.path).name,
             f"{one.num_documents:,} documents, {one.num_bytes:,} bytes, {one.hash}",
         )
-        for one in index.sources[:_MAX_SOURCES_SHOWN]
+        for one in sources[:_MAX_SOURCES_SHOWN]
     ]
-    rest = len(index.sources) - len(shown)
+    rest = len(sources) - len(shown)
     return [*shown, ("and more", f"{rest:,} files")] if rest else shown
 
 
-def _find_index(source: Source) -> ShardIndex | None:
+def _find_indexes(source: Source) -> Iterator[ShardIndex]:
     data, settings = source.environment.get("data"), source.settings.get("data")
     if not isinstance(data, dict) or not isinstance(settings, dict):
-        return None
-    try:
-        index = read_index(Path(str(settings.get("shards"))))
-    except (DataError, OSError):
-        return None
-    # The folder may hold other shards by now.
-    return index if content_id(index) == data.get("content") else None
+        return
+    contents = {str(settings.get("shards")): data.get("content"), **dict(data.get("mix") or {})}
+    for folder, content in contents.items():
+        with contextlib.suppress(DataError, OSError):
+            index = read_index(Path(folder))
+            # The folder may hold other shards by now.
+            if content_id(index) == content:
+                yield index
 
 
 def _table(rows: Rows) -> str:

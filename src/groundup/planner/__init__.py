@@ -10,12 +10,8 @@ from groundup.planner.hardware import (
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.memory import (
-    TrainingMemory,
-    pick_micro_batch,
-    training_memory,
-    training_state_bytes,
-)
+from groundup.planner.memory import TrainingMemory, pick_micro_batch, training_memory
+from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import check_holdable, count_parameters
 from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
 

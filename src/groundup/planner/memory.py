@@ -5,19 +5,17 @@ through its chunks of logits, when it returns its gradients, in a block's backwa
 update, when activations are gone and every gradient is there.
 """
 
+import math
 import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.planner.activations import (
     FLOAT32_ON_CPU,
-    DeviceKind,
     Execution,
     backward_temporaries,
     formula_attention_temporaries,
@@ -26,7 +24,9 @@ from groundup.planner.activations import (
     output_activations,
 )
 from groundup.planner.flops import OptimizerName
-from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
+from groundup.planner.optimizer_memory import training_state_bytes, update_temporaries
+from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.process import process_bytes
 from groundup.runtime import is_onednn_slow
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
@@ -49,11 +49,6 @@ _HOLES_OF_PASSES = {"fused": 0.25, "reference": 0.35}
 _HOLES_OF_UPDATE = 0.23
 _HOLES_OF_OUTPUT_MATRIX = 2.2
 _HOLES_OF_EMBEDDING = 0.8
-_PROCESS_BYTES = 355_000_000
-# What torch's libraries for CUDA add to a process that trains on the CPU (torch 2.11, CUDA 13).
-_CUDA_BUILD_BYTES = 305_000_000
-# What oneDNN sets up for matmuls in bfloat16.
-_BFLOAT16_PROCESS_BYTES = 80_000_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,12 @@ class TrainingMemory:
     activations_per_sequence: dict[str, int]
     chunk_bytes: int
     """Logits that the loss holds at once."""
+    recompute: bool = False
+    """Blocks keep their input alone, and compute the rest again in the backward pass."""
+    adds_in_tree: bool = False
+    """Micro-batches are added in the fixed tree of the exact reduction, not one after another."""
+    num_shards: int = 1
+    """GPUs that hold the state between them; weights, gradients and the optimizer's are a part."""
     factor: float = 1.0
     """The peak of a step as measured, in parts of the one that follows from the rest."""
 
@@ -86,14 +87,22 @@ class TrainingMemory:
         return _CUDA_WORKSPACES if self.execution.device == "cuda" else 0
 
     @property
+    def gathered_bytes(self) -> int:
+        """Of shards, the whole weights outside of blocks, of the block at work and of the next."""
+        if self.num_shards == 1:
+            return 0
+        outside, block = self._unit_bytes()
+        return outside + min(2, self.config.num_layers) * block
+
+    @property
     def bytes_per_sequence(self) -> int:
         """What one more sequence in a micro-batch keeps for the backward pass."""
         return sum(self.activations_per_sequence.values())
 
-    def bytes_at(self, micro_batch: int, *, accumulates: bool = False) -> int:
-        """The peak of a step with `micro_batch` sequences at once; where micro-batches add up their
-        gradients (`accumulates`), all of these stay."""
-        moments = self.moments(micro_batch, accumulates=accumulates)
+    def bytes_at(self, micro_batch: int, num_micro_batches: int = 1) -> int:
+        """The peak of a step with `micro_batch` sequences at once; where there are several
+        micro-batches, the gradients of those before stay."""
+        moments = self.moments(micro_batch, num_micro_batches)
         tensors = self.state_bytes + self.workspaces + max(moments.values())
         if self.execution.device == "cpu":
             tensors += self._holes(moments)
@@ -105,48 +114,49 @@ class TrainingMemory:
         the process."""
         if self.execution.device != "cpu":
             return 0
-        is_short = self.execution.precision == "bfloat16"
-        held = _PROCESS_BYTES + (_CUDA_BUILD_BYTES if _torch_is_built_for_cuda() else 0)
-        return held + (_BFLOAT16_PROCESS_BYTES if is_short else 0)
+        return process_bytes(self.execution.precision)
 
-    def moments(self, micro_batch: int, *, accumulates: bool = False) -> dict[str, int]:
+    def moments(self, micro_batch: int, num_micro_batches: int = 1) -> dict[str, int]:
         """Bytes of tensors above the fixed ones where a step may be fullest.
 
-        micro_batch, accumulates: as in `bytes_at`.
+        micro_batch, num_micro_batches: as in `bytes_at`.
         """
         config, execution = self.config, self.execution
         tokens = micro_batch * config.context_length
         kept = micro_batch * self.bytes_per_sequence + self.weight_copies
         head = FLOAT32_BYTES * config.vocab_size * config.d_model
-        earlier = self.gradients if accumulates else 0
-        in_block = tokens * backward_temporaries(config, execution)
+        earlier = self._num_waiting(num_micro_batches) * self.gradients
         kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
+        by_part = layer_activations(config, execution)
+        one_layer = tokens * sum(by_part.values()) if config.num_layers else 0
+        if self.recompute:
+            kept_by_blocks += one_layer + kept_weight_copies(config, execution)
+        in_block = tokens * backward_temporaries(config, execution)
         in_attention = tokens * formula_attention_temporaries(config, execution)
-        inner = micro_batch * self.activations_per_sequence["feed_forward"]
-        one_layer = (kept_by_blocks - self.weight_copies) // max(1, config.num_layers)
-        return {
+        inner = tokens * by_part["feed_forward"] if config.num_layers else 0
+        moments = {
             "loss": earlier + kept + head + self._head_copies() + self._chunk(tokens),
             "loss_backward": earlier + kept + 2 * head,
             "first_block_backward": earlier + kept_by_blocks + head + in_block,
             # What the feed-forward layer kept has been let go by then.
-            "attention_backward": earlier
-            + kept_by_blocks
-            - inner // max(1, config.num_layers)
-            + head
-            + in_attention,
-            "last_block_backward": self.gradients + one_layer + in_block,
+            "attention_backward": earlier + kept_by_blocks - inner + head + in_attention,
+            "last_block_backward": self.gradients
+            + (earlier if self.adds_in_tree else 0)
+            + one_layer
+            + in_block,
             "update": self.gradients + self.update_temporaries,
         }
+        return moments if self.num_shards == 1 else self._with_gathered(moments, head)
 
-    def largest_micro_batch(self, memory_bytes: int, *, accumulates: bool = False) -> int:
+    def largest_micro_batch(self, memory_bytes: int, num_micro_batches: int = 1) -> int:
         """The most sequences at once that fit into `memory_bytes`; 0 where not even one does.
 
-        accumulates: as in `bytes_at`.
+        num_micro_batches: as in `bytes_at`.
         """
         low, high = 0, _LARGEST_MICRO_BATCH
         while low < high:
             middle = (low + high + 1) // 2
-            if self.fits(middle, memory_bytes, accumulates=accumulates):
+            if self.fits(middle, memory_bytes, num_micro_batches):
                 low = middle
             else:
                 high = middle - 1
@@ -155,17 +165,25 @@ class TrainingMemory:
     def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
         """The most sequences at once that fit into `memory_bytes` and cut `batch_size` evenly; 0
         where not even one does."""
-        if self.fits(batch_size, memory_bytes, accumulates=False):
+        if self.fits(batch_size, memory_bytes):
             return batch_size
-        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, accumulates=True))
-        return next((size for size in range(most, 0, -1) if batch_size % size == 0), 0)
+        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, 2))
+        divisors = (size for size in range(most, 0, -1) if batch_size % size == 0)
+        fitting = (size for size in divisors if self.fits(size, memory_bytes, batch_size // size))
+        return next(fitting, 0)
 
-    def fits(self, micro_batch: int, memory_bytes: int, *, accumulates: bool = False) -> bool:
+    def fits(self, micro_batch: int, memory_bytes: int, num_micro_batches: int = 1) -> bool:
         """Whether a step leaves of `memory_bytes` what else a device or a process has to hold.
 
-        micro_batch, accumulates: as in `bytes_at`.
+        micro_batch, num_micro_batches: as in `bytes_at`.
         """
-        return self.bytes_at(micro_batch, accumulates=accumulates) <= self._usable(memory_bytes)
+        return self.bytes_at(micro_batch, num_micro_batches) <= self._usable(memory_bytes)
+
+    def _num_waiting(self, num_micro_batches: int) -> int:
+        """Sums of gradients that wait while others are computed: in the tree one of every level."""
+        if self.adds_in_tree:
+            return math.ceil(math.log2(num_micro_batches))
+        return 1 if num_micro_batches > 1 else 0
 
     def _usable(self, memory_bytes: int) -> int:
         if self.execution.device == "cuda":
@@ -182,6 +200,31 @@ class TrainingMemory:
             _HOLES_OF_PASSES[self.config.kernels] * in_passes + _HOLES_OF_UPDATE * moments["update"]
         )
         return round(in_steps + per_head * head)
+
+    def _with_gathered(self, moments: dict[str, int], head: int) -> dict[str, int]:
+        """The same with what FSDP2 needs besides: in a block's backward pass its weights and those
+        of the next, its gradients, and what they are summed from and to. On a CPU that is up to 12%
+        more than a step of one micro-batch took (4 shapes, 2 and 4 ranks, torch 2.13, 2026-11)."""
+        outside, block = self._unit_bytes()
+        in_backward = outside + 4 * block + 2 * block // self.num_shards
+        added = {
+            "loss": self.gathered_bytes,
+            "loss_backward": self.gathered_bytes,
+            "first_block_backward": in_backward,
+            "attention_backward": in_backward,
+            "last_block_backward": in_backward,
+            "update": 0,
+        }
+        found = {name: count + added[name] for name, count in moments.items()}
+        found["outside_sums"] = self.gradients + 2 * outside + head
+        return found
+
+    def _unit_bytes(self) -> tuple[int, int]:
+        """The weights outside of blocks, and of one block."""
+        parts = count_parameters(self.config)
+        outside = parts["token_embedding"] + parts["lm_head"]
+        block = (sum(parts.values()) - outside) // max(1, self.config.num_layers)
+        return FLOAT32_BYTES * outside, FLOAT32_BYTES * block
 
     def _head_copies(self) -> int:
         """The output matrix as the matmul of the logits wants it, where that is not as it lies."""
@@ -215,6 +258,8 @@ def training_memory(
     memory_bytes: int | None = None,
     *,
     averages: bool = False,
+    recompute: bool = False,
+    adds_in_tree: bool = False,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
@@ -223,14 +268,15 @@ def training_memory(
     optimizer: its state counts.
     memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
     averages: whether the optimizer keeps an average of the weights.
+    recompute, adds_in_tree: as in `TrainingMemory`.
     """
     parts = count_parameters(config)
     weights = FLOAT32_BYTES * sum(parts.values())
     num_tokens, num_layers = config.context_length, config.num_layers
-    activations = {
-        name: num_layers * num_tokens * count
-        for name, count in layer_activations(config, execution).items()
-    }
+    kept = layer_activations(config, execution)
+    if recompute:
+        kept = {"residual": config.d_model * execution.value_bytes}
+    activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
     activations["output"] = num_tokens * output_activations(config, execution)
     return TrainingMemory(
         config=config,
@@ -238,10 +284,12 @@ def training_memory(
         weights=weights,
         gradients=weights,
         optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
-        weight_copies=num_layers * kept_weight_copies(config, execution),
-        update_temporaries=_update_temporaries(config, execution.device, optimizer),
+        weight_copies=0 if recompute else num_layers * kept_weight_copies(config, execution),
+        update_temporaries=update_temporaries(config, execution.device, optimizer),
         activations_per_sequence=activations,
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
+        recompute=recompute,
+        adds_in_tree=adds_in_tree,
     )
 
 
@@ -259,66 +307,9 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
     return size
 
 
-def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
-    """Memory of the model `config`: weights, gradients and optimizer state in float32, whatever the
-    batch.
-
-    AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks and
-    leaves the rest to AdamW.
-    """
-    parts = count_parameters(config)
-    num_parameters = sum(parts.values())
-    num_block_weights = parts["attention"] + parts["feed_forward"]
-    num_state_values = {
-        "adamw": 2 * num_parameters,
-        "sgd": 0,
-        "muon": 2 * num_parameters - num_block_weights,
-    }
-    return FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
-
-
-def _update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: OptimizerName) -> int:
-    """What an update holds besides its state, since a step can be undone on the device.
-
-    AdamW has one kernel that works in place, but none on mps: there it holds, of the larger of its
-    two groups, scaled gradients, weights and averages as they were, roots and moves. SGD holds
-    scaled gradients, the weights as they were and the move of the largest matrix.
-    """
-    if optimizer == "muon":
-        return _muon_temporaries(config)
-    parts = count_parameters(config)
-    staying = parts["token_embedding"] + parts["norms"]
-    if optimizer == "adamw":
-        largest = max(staying, sum(parts.values()) - staying)
-        return 6 * FLOAT32_BYTES * largest if device == "mps" else 0
-    matrices = [config.vocab_size * config.d_model]
-    matrices += [rows * columns for rows, columns in block_matrices(config) if config.num_layers]
-    return FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
-
-
-def _muon_temporaries(config: ModelConfig) -> int:
-    """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
-    iterate and the next) and two squares."""
-    shapes = block_matrices(config)
-    stacks = []
-    for shape in set(shapes):
-        short, long = sorted(shape)
-        stacks.append(shapes.count(shape) * (5 * short * long + 2 * short**2))
-    return FLOAT32_BYTES * config.num_layers * max(stacks)
-
-
 @cache
 def _copies_transposed() -> bool:
     """On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch
     2.13); a run does without oneDNN where it is slow."""
     is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
     return is_arm and not is_onednn_slow()
-
-
-@cache
-def _torch_is_built_for_cuda() -> bool:
-    """Told by its files: the planner does not import torch."""
-    torch = find_spec("torch")
-    if torch is None or torch.origin is None:
-        return False
-    return any((Path(torch.origin).parent / "lib").glob("*torch_cuda*"))

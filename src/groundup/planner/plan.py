@@ -31,7 +31,8 @@ from groundup.planner.hardware import (
     find_price,
     rate_in,
 )
-from groundup.planner.memory import TrainingMemory, training_memory, training_state_bytes
+from groundup.planner.memory import TrainingMemory, training_memory
+from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
 
@@ -85,15 +86,13 @@ class Plan:
         """The most memory that a step of ours takes; None where not even one sequence fits."""
         if self.micro_batch == 0:
             return None
-        accumulates = self.micro_batch < self.batch_size
-        return self.memory.bytes_at(self.micro_batch, accumulates=accumulates)
+        return self.memory.bytes_at(self.micro_batch, self.batch_size // self.micro_batch)
 
     @property
     def fits(self) -> bool:
         """Whether a step of ours fits into the memory of the device."""
-        accumulates = self.micro_batch < self.batch_size
         return self.micro_batch > 0 and self.memory.fits(
-            self.micro_batch, self.memory_bytes, accumulates=accumulates
+            self.micro_batch, self.memory_bytes, self.batch_size // self.micro_batch
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -185,6 +184,8 @@ def make_plan(
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
     memory_factor: float = 1.0,
+    recompute: bool = False,
+    is_exact: bool | None = None,
 ) -> Plan:
     """The plan of a run on one device.
 
@@ -199,6 +200,8 @@ def make_plan(
     price: of an hour; the table's if None.
     tokens_in_corpus: for the number of epochs.
     memory_factor: the memory of a step that a probe measured over what is predicted.
+    recompute: whether blocks compute their activations again in the backward pass.
+    is_exact: whether micro-batches are added in one fixed tree; on a CPU alone if None.
     """
     chosen = _resolve_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
@@ -209,7 +212,14 @@ def make_plan(
     execution = Execution(
         device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
     )
-    memory = training_memory(config, execution, optimizer, accelerator.memory_bytes)
+    memory = training_memory(
+        config,
+        execution,
+        optimizer,
+        accelerator.memory_bytes,
+        recompute=recompute,
+        adds_in_tree=execution.device == "cpu" if is_exact is None else is_exact,
+    )
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
     memory = replace(memory, factor=memory_factor)
@@ -290,7 +300,7 @@ def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> st
 
     memory: of the run's step.   micro_batch: sequences at once, of the `batch_size` of a step.
     """
-    peak = memory.bytes_at(micro_batch, accumulates=micro_batch < batch_size)
+    peak = memory.bytes_at(micro_batch, batch_size // micro_batch)
     at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
     if micro_batch < batch_size:
         at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError
 from groundup.planner.communication import Cluster, Group, Traffic
 from groundup.planner.memory import TrainingMemory
-from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.parameters import FLOAT32_BYTES
 from groundup.planner.plan import Plan
 
 Strategy = Literal["ddp", "fsdp", "hsdp"]
@@ -23,8 +23,6 @@ EXACT = "ddp, exact"
 
 # The exact reduction sends and receives pieces of this size.
 _PIECE_BYTES = 64 << 20
-# The weights of the next block are gathered while one computes.
-_GATHERED_BLOCKS = 2
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,7 @@ class StrategyPlan:
             "gradients": self.memory.gradients,
             "optimizer_state": self.memory.optimizer_state,
             "weight_copies": self.memory.weight_copies,
+            "gathered": self.memory.gathered_bytes,
             "activations": self.activation_bytes,
             "sent_inside_bytes": round(self.traffic.inside_bytes),
             "sent_across_bytes": round(self.traffic.across_bytes),
@@ -134,7 +133,7 @@ def choose_strategy(
         part = sharded(memory, num_shards)
         if micro_batch is None:
             return part.largest_divisor(num_sequences, memory_bytes) > 0
-        return part.fits(micro_batch, memory_bytes, accumulates=micro_batch < num_sequences)
+        return part.fits(micro_batch, memory_bytes, num_sequences // micro_batch)
 
     if fits(1):
         return "ddp"
@@ -142,25 +141,17 @@ def choose_strategy(
 
 
 def sharded(memory: TrainingMemory, num_shards: int) -> TrainingMemory:
-    """The memory of one of `num_shards` GPUs that hold the state of `memory` between them.
-
-    Besides its shards each has the weights outside of blocks and of the blocks at work, one block's
-    gradients, and the copies of weights that blocks keep for their backward pass.
-    """
+    """The memory of one of `num_shards` GPUs that hold the state of `memory` between them."""
     if num_shards == 1:
         return memory
-    config = memory.config
-    parts = count_parameters(config)
-    outside = parts["token_embedding"] + parts["lm_head"]
-    block = (sum(parts.values()) - outside) // max(1, config.num_layers)
-    num_gathered = outside + (min(_GATHERED_BLOCKS, config.num_layers) + 1) * block
     return replace(
         memory,
         weights=-(-memory.weights // num_shards),
         gradients=-(-memory.gradients // num_shards),
         optimizer_state=-(-memory.optimizer_state // num_shards),
         update_temporaries=-(-memory.update_temporaries // num_shards),
-        weight_copies=memory.weight_copies + FLOAT32_BYTES * num_gathered,
+        num_shards=num_shards,
+        adds_in_tree=False,
     )
 
 
@@ -177,7 +168,7 @@ class _Step:
         but for the first one's weights, the last one's sums, and what takes longer than that."""
         plan, cluster = self.plan, self.cluster
         num_shards, num_units = shards[0] * shards[1], plan.config.num_layers + 1
-        memory = sharded(plan.memory, num_shards)
+        memory = sharded(replace(plan.memory, adds_in_tree=False), num_shards)
         micro_batch, num_micro_batches = self._cut(memory)
         # Whole gradients add up on each GPU until the last micro-batch; shards are summed at once.
         num_times = 1 if num_shards == 1 else num_micro_batches
@@ -194,16 +185,12 @@ class _Step:
         return self._result(memory, micro_batch, traffic, num_times * waits, on_their_way)
 
     def with_exact_sums(self) -> StrategyPlan:
-        """The exchanges begin when the backward pass has ended; before, one sum of every level of
-        the tree waits for its other half."""
-        memory = self.plan.memory
-        micro_batch, num_micro_batches = self._cut(memory)
+        """The exchanges begin when the backward pass has ended."""
+        memory = replace(self.plan.memory, adds_in_tree=True)
+        micro_batch, _ = self._cut(memory)
         traffic = self.cluster.double(memory.gradients, -(-memory.gradients // _PIECE_BYTES))
-        size, accumulates = max(1, micro_batch), num_micro_batches > 1
-        extra = memory.gradients * math.ceil(math.log2(num_micro_batches))
-        extra += memory.bytes_at(size) - memory.bytes_at(size, accumulates=accumulates)
-        extra += 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
-        return self._result(memory, micro_batch, traffic, traffic.seconds, extra)
+        on_their_way = 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
+        return self._result(memory, micro_batch, traffic, traffic.seconds, on_their_way)
 
     @property
     def _compute_seconds(self) -> float:
@@ -224,17 +211,20 @@ class _Step:
         micro_batch: int,
         traffic: Traffic,
         exposed_seconds: float,
-        extra_bytes: int = 0,
+        sent_bytes: int = 0,
     ) -> StrategyPlan:
+        """sent_bytes: of gradients on their way, when activations are gone."""
         size = max(1, micro_batch)
-        accumulates = size < self.num_sequences
-        room = self.plan.memory_bytes - extra_bytes
+        num_micro_batches = self.num_sequences // size
+        peak = memory.bytes_at(size, num_micro_batches)
+        sending = memory.state_bytes + memory.workspaces + memory.gradients + sent_bytes
+        room = self.plan.memory_bytes - max(0, sending - peak)
         return StrategyPlan(
             num_sequences=self.num_sequences,
             micro_batch=micro_batch,
             memory=memory,
-            peak_bytes=memory.bytes_at(size, accumulates=accumulates) + extra_bytes,
-            fits=micro_batch > 0 and memory.fits(size, room, accumulates=accumulates),
+            peak_bytes=max(peak, sending),
+            fits=micro_batch > 0 and memory.fits(size, room, num_micro_batches),
             traffic=traffic,
             compute_seconds=self._compute_seconds,
             exposed_seconds=exposed_seconds,

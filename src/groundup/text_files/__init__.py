@@ -7,6 +7,7 @@ bounds of the documents in them. What is done with documents is left to the pack
 from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, expand_inputs
 from groundup.text_files.opening import UnreadableError
+from groundup.text_files.parts import TextPart, cut_into_parts
 from groundup.text_files.reader import (
     END_OF_TEXT,
     read_document_batches,
@@ -23,8 +24,10 @@ __all__ = [
     "SkippedFiles",
     "SmallFile",
     "Source",
+    "TextPart",
     "UnreadableError",
     "bounds_of",
+    "cut_into_parts",
     "expand_inputs",
     "read_document_batches",
     "read_small_files",

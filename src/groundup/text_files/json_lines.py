@@ -18,7 +18,7 @@ def read_json_lines(
     stream: IO[bytes],
     field: str,
     errors: Errors,
-    source: Source,
+    source: Source | str,
     batch_bytes: int,
     tell: Callable[[], int],
 ) -> Iterator[DocumentBatch]:

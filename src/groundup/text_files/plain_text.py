@@ -65,15 +65,17 @@ def cut_stream(
     source: Source,
     tell: Callable[[], int],
     find_cut: FindCut | None = None,
+    offset: int = 0,
 ) -> Iterator[DocumentBatch]:
     """Yield what a stream gives; `tell` says how far the file behind it has been read.
 
     stream: what to read.
     separators, batch_bytes, source, find_cut: as for `cut_file`.
     tell: how far the file behind the stream has been read.
+    offset: where the stream begins in the source.
     """
     search = _Search(separators, find_cut)
-    offset, rest, wanted = 0, b"", batch_bytes
+    rest, wanted = b"", batch_bytes
     while True:
         missing = wanted - len(rest)
         fresh = _read_fully(stream, missing)

@@ -34,7 +34,9 @@ from groundup.text_files.opening import (
     size_of,
 )
 from groundup.text_files.parquet import read_parquet
+from groundup.text_files.parts import TextPart
 from groundup.text_files.plain_text import FindCut, cut_file, cut_stream
+from groundup.text_files.ranges import FindStart, read_range
 from groundup.text_files.remote import RemoteFile
 from groundup.text_files.small_files import bounds_of, read_small_files
 
@@ -57,6 +59,7 @@ def read_document_batches(
     encoding: str | None = None,
     batch_bytes: int = _BATCH_BYTES,
     progress: Progress | None = None,
+    part: TextPart | None = None,
 ) -> Iterator[DocumentBatch]:
     """Yield the documents of files, folders, globs or `-`, in order, in memory that stays flat.
 
@@ -73,8 +76,9 @@ def read_document_batches(
     encoding: of files that are not UTF-8, and of standard input.
     batch_bytes: about how much text a batch has.
     progress: called with the bytes read so far and of how many.
+    part: of which `inputs` are the sources; only what begins in its range is read.
     """
-    reading = _Reading(separators, field, column, errors, encoding, batch_bytes)
+    reading = _Reading(separators, field, column, errors, encoding, batch_bytes, part=part)
     for _, batch in reading.batches(expand_inputs(inputs), progress):
         if len(batch.bounds) or batch.num_skipped:
             yield batch
@@ -89,15 +93,18 @@ def read_sources(
     encoding: str | None = None,
     on_error: OnError = "stop",
     progress: Progress | None = None,
+    part: TextPart | None = None,
 ) -> Iterator[tuple[Source, DocumentBatch]]:
     """Yield batches of documents, each with the source it is from.
 
     sources: as `expand_inputs` gives them.
-    field, column, errors, encoding, progress: see `read_document_batches`.
+    field, column, errors, encoding, progress, part: see `read_document_batches`.
     on_error: see `read_text_blocks`.
     """
     separators = (END_OF_TEXT,)
-    reading = _Reading(separators, field, column, errors, encoding, _BATCH_BYTES, on_error)
+    reading = _Reading(
+        separators, field, column, errors, encoding, _BATCH_BYTES, on_error, part=part
+    )
     yield from reading.batches(sources, progress)
 
 
@@ -114,22 +121,37 @@ def read_text_blocks(
     block_bytes: int | None = None,
     progress: Progress | None = None,
     find_cut: FindCut | None = None,
+    part: TextPart | None = None,
+    find_start: FindStart | None = None,
 ) -> Iterator[bytes | memoryview]:
     """Yield the text itself in large blocks that end where documents end, separators included.
 
     Records have no separators: each is a block of its own, unless there is a `joiner`.
 
-    inputs, separators, field, column, errors, encoding, progress: see `read_document_batches`.
-    joiner: a special token to put between records, which makes large blocks of them.
+    inputs, separators, field, column, errors, encoding, progress, part: see
+        `read_document_batches`.
+    joiner: a special token to put behind every record, which makes large blocks of them.
     on_error: with "skip", files that cannot be read, or no further, are left there and named in a
         warning.
     block_bytes: about how much text a block has.
     find_cut: says where a document longer than a block may be cut; else it is not.
+    find_start: finds where the part may begin and end if documents of plain text need not be whole.
     """
     block_bytes = block_bytes or num_cores() * _BLOCK_BYTES_PER_CORE
     # Of a document to be left out, nothing may have been given before.
     cuts = find_cut if errors != "skip" else None
-    reading = _Reading(separators, field, column, errors, encoding, block_bytes, on_error, cuts)
+    reading = _Reading(
+        separators,
+        field,
+        column,
+        errors,
+        encoding,
+        block_bytes,
+        on_error,
+        cuts,
+        part,
+        find_start,
+    )
     for source, batch in reading.batches(expand_inputs(inputs, on_error), progress):
         if classify(source)[0] == "text":
             yield batch.data
@@ -139,7 +161,8 @@ def read_text_blocks(
         if joiner is None:
             yield from documents
         else:
-            yield joiner.encode().join(documents)
+            # Behind the last as well: the sum of all blocks is the same wherever they end.
+            yield joiner.encode().join([*documents, b""])
 
 
 @dataclass(frozen=True)
@@ -154,6 +177,8 @@ class _Reading:
     batch_bytes: int
     on_error: OnError = "stop"
     find_cut: FindCut | None = None
+    part: TextPart | None = None
+    find_start: FindStart | None = None
 
     def __post_init__(self) -> None:
         check_error_handling(self.errors, self.on_error)
@@ -168,7 +193,7 @@ class _Reading:
         done = number = 0
         unreadable = SkippedFiles("cannot be read")
         while number < len(sources):
-            small = read_small_files(sources, number, self.batch_bytes)
+            small = [] if self._is_range else read_small_files(sources, number, self.batch_bytes)
             for source, (text, _) in zip(sources[number:], small, strict=False):
                 bounds = bounds_of(text, self._encoded_separators)
                 yield source, DocumentBatch(text, bounds, 0, len(text))
@@ -190,6 +215,10 @@ class _Reading:
                 done += sizes[number] or 0
                 number += 1
         unreadable.warn()
+
+    @property
+    def _is_range(self) -> bool:
+        return self.part is not None and self.part.span is not None
 
     @property
     def _encoded_separators(self) -> list[bytes]:
@@ -217,7 +246,7 @@ class _Reading:
             num_skipped += batch.num_skipped
             num_replaced += batch.num_replaced
             yield drop_empty(batch)
-        if not num_batches:
+        if not num_batches and not self._is_range:
             raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
             documents = "document that is" if num_skipped == 1 else "documents that are"
@@ -227,6 +256,19 @@ class _Reading:
             _log.warning("%s: put U+FFFD for bytes that are not UTF-8 in %s", source, documents)
 
     def _read(self, source: Source) -> Iterator[DocumentBatch]:
+        if self.part is not None and self._is_range:
+            for batch in read_range(
+                source,
+                self.part,
+                separators=self._encoded_separators,
+                field=self.field,
+                errors=self.errors,
+                batch_bytes=self.batch_bytes,
+                find_cut=self.find_cut,
+                find_start=self.find_start,
+            ):
+                yield check_utf8(batch, self.errors, source, "byte")
+            return
         kind, compression = classify(source)
         if kind == "parquet":
             for batch in read_parquet(source, compression, self.column, self.batch_bytes):

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Progress, memory_bytes, peak_memory_bytes
+from groundup.text_files import TextPart, read_text_blocks
 from groundup.tokenizer.definition import encode_special_token
 from groundup.tokenizer.native import WordCounter
 from groundup.tokenizer.patterns import Pattern
@@ -32,6 +36,9 @@ _PROGRAM_BYTES = 8 << 20
 _MERGING_BYTES = 24
 # A longer pre-token is hardly text; who wants it nevertheless says how much memory it may take.
 _LONGEST_WORD_BYTES = 64 << 20
+# Of a part that is counted elsewhere: text read at once, and text whose counts are sent at once.
+_PART_BLOCK_BYTES = 4 << 20
+_TABLE_TEXT_BYTES = 256 << 20
 
 
 class MemoryBound:
@@ -88,7 +95,7 @@ class WordCounting:
         special_tokens: list[str],
         threads: int,
         memory: MemoryBound,
-        folder: Path,
+        folder: Path | None,
     ) -> None:
         self._pattern = pattern
         self._special_tokens = special_tokens
@@ -115,9 +122,25 @@ class WordCounting:
             if progress:
                 progress(self.num_bytes, None)
 
+    def merge(self, num_bytes: int, words: Mapping[bytes, int]) -> None:
+        """Add what another counting came to.
+
+        num_bytes: how much text that was.
+        words: its pre-tokens with their counts.
+        """
+        self.counter.add_words(list(words), list(words.values()))
+        self.num_bytes += num_bytes
+        self._spill_if_large()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the tables have outgrown their part of the memory."""
+        # Tables that are all but empty stay, or every small block would become a run.
+        return self._used_bytes > max(self._memory.table_bytes, _SMALLEST_RUN_BYTES)
+
     def finish(self) -> list[str]:
-        if self._runs:
-            self._spill()
+        if self._runs and self._folder is not None:
+            self._spill(self._folder)
         return self._runs
 
     def _count(self, text: memoryview) -> None:
@@ -134,22 +157,87 @@ class WordCounting:
         self.counter.add_words([word.encode() for word in words], list(words.values()))
 
     def _spill_if_large(self) -> None:
-        # Tables that are all but empty stay, or every small block would become a run.
-        bound = self._memory.table_bytes
-        if self._memory.is_bounded and self._used_bytes > max(bound, _SMALLEST_RUN_BYTES):
-            self._spill()
+        if self._memory.is_bounded and self._folder is not None and self.is_large:
+            self._spill(self._folder)
 
     @property
     def _used_bytes(self) -> int:
         return self.counter.memory_bytes - self._empty_bytes
 
-    def _spill(self) -> None:
+    def _spill(self, folder: Path) -> None:
         try:
-            self._runs += self.counter.spill(str(self._folder / f"run{len(self._runs)}"))
+            self._runs += self.counter.spill(str(folder / f"run{len(self._runs)}"))
         except ValueError as error:
             raise TokenizerError(
                 f"{error} Free some space, point TMPDIR to a larger disk, or raise --max-memory"
             ) from None
+
+
+@dataclass(frozen=True)
+class PartCounting:
+    """Counts the pre-tokens of a part of a corpus; what it needs for that can go anywhere."""
+
+    pattern: Pattern
+    special_tokens: list[str]
+    max_memory_bytes: int | None
+    reading: Mapping[str, Any]
+
+    def __call__(self, part: TextPart) -> Iterator[tuple[int, dict[bytes, int]]]:
+        """Yield bytes counted and pre-tokens with their counts, in tables of bounded size."""
+        part.check()
+        memory = MemoryBound(self.max_memory_bytes)
+        find_start = None
+        if may_cut_anywhere(self.pattern, self.reading):
+            find_start = make_counter(self.pattern, self.special_tokens, 1).find_cut
+        blocks = read_blocks(
+            part.sources,
+            self.pattern,
+            self.special_tokens,
+            memory,
+            part=part,
+            find_start=find_start,
+            **{"block_bytes": min(memory.block_bytes, _PART_BLOCK_BYTES), **self.reading},
+        )
+        counting = WordCounting(self.pattern, self.special_tokens, 1, memory, None)
+        for block in blocks:
+            counting.add(block, None)
+            if counting.is_large or counting.num_bytes >= _TABLE_TEXT_BYTES:
+                yield counting.num_bytes, counting.counter.items()
+                counting = WordCounting(self.pattern, self.special_tokens, 1, memory, None)
+        yield counting.num_bytes, counting.counter.items()
+
+
+def may_cut_anywhere(pattern: Pattern, reading: Mapping[str, Any]) -> bool:
+    """Whether plain text may be cut between any two pre-tokens, instead of at separators only.
+
+    pattern: how text is split into pre-tokens.
+    reading: further arguments of `read_text_blocks`.
+    """
+    # Of a document to be left out, nothing may have been counted before.
+    return pattern.native and reading.get("errors") != "skip"
+
+
+def read_blocks(
+    inputs: Sequence[Any],
+    pattern: Pattern,
+    special_tokens: list[str],
+    memory: MemoryBound,
+    **reading: Any,
+) -> Iterator[bytes | memoryview]:
+    """The text of files in blocks that may be counted one by one.
+
+    inputs: files, folders or globs.
+    pattern: how text is split into pre-tokens.
+    special_tokens: nothing merges across them, so documents may be cut there.
+    memory: how long a pre-token or document may be.
+    reading: further arguments of `read_text_blocks`.
+    """
+    joiner = special_tokens[0] if special_tokens else None
+    counter = make_counter(pattern, special_tokens, num_threads=1)
+    cut = partial(find_cut, counter=counter, pattern=pattern, memory=memory)
+    return read_text_blocks(
+        inputs, separators=special_tokens, joiner=joiner, find_cut=cut, **reading
+    )
 
 
 def find_cut(text: memoryview, counter: WordCounter, pattern: Pattern, memory: MemoryBound) -> int:

@@ -9,17 +9,23 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from groundup.errors import TokenizerError
-from groundup.runtime import Progress, num_cores, peak_memory_bytes
-from groundup.tokenizer.counting import MemoryBound, WordCounting, find_cut, make_counter
+from groundup.runtime import Engine, Progress, num_cores, peak_memory_bytes
+from groundup.text_files import cut_into_parts, expand_inputs
+from groundup.tokenizer.counting import (
+    MemoryBound,
+    PartCounting,
+    WordCounting,
+    may_cut_anywhere,
+    read_blocks,
+)
 from groundup.tokenizer.definition import (
     TokenizerDefinition,
     check_special_token_texts,
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _MAX_THREADS = 1_024
+_PART_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ def train_from_files(
     num_threads: int | None = None,
     max_memory_bytes: int | None = None,
     progress: Progress | None = None,
+    engine: Engine | None = None,
+    part_bytes: int = _PART_BYTES,
     **reading: Any,
 ) -> tuple[Tokenizer, TrainingSummary]:
     """Train on files, folders or globs.
@@ -96,29 +105,41 @@ def train_from_files(
     pattern: how text is split into pre-tokens, by name or as a regular expression.
     num_threads: all cores if None.
     max_memory_bytes, progress: see `train_tokenizer`.
+    engine: counts parts of the text elsewhere, each in memory of that bound; the result is the
+        same.
+    part_bytes: about how much text such a part has.
     reading: further arguments of `read_text_blocks`.
     """
-    from groundup.text_files import read_text_blocks
-
     inputs = [input_path] if isinstance(input_path, str | os.PathLike) else list(input_path)
     texts = check_special_token_texts(special_tokens)
     pattern = find_pattern(pattern)
     memory = MemoryBound(max_memory_bytes)
     if max_memory_bytes is not None:
         reading.setdefault("block_bytes", memory.block_bytes)
-    # Text may be cut at special tokens, since nothing merges across them, and nowhere else.
-    joiner = texts[0] if texts else None
-    cutter = make_counter(pattern, texts, num_threads=1)
-    cut = partial(find_cut, counter=cutter, pattern=pattern, memory=memory)
-    return train_tokenizer(
-        read_text_blocks(inputs, separators=texts, joiner=joiner, find_cut=cut, **reading),
-        vocab_size,
-        special_tokens,
-        pattern=pattern,
-        num_threads=num_threads,
-        max_memory_bytes=max_memory_bytes,
-        progress=progress,
-    )
+
+    def count(counting: WordCounting) -> None:
+        if engine is None:
+            for block in read_blocks(inputs, pattern, texts, memory, **reading):
+                counting.add(block, progress)
+            return
+        on_error = reading.get("on_error", "stop")
+        parts = cut_into_parts(
+            expand_inputs(inputs, on_error),
+            part_bytes,
+            separators=None if may_cut_anywhere(pattern, reading) else texts,
+            encoding=reading.get("encoding"),
+            on_error=on_error,
+        )
+        total, done = sum(part.num_bytes for part in parts), 0
+        counter = PartCounting(pattern, texts, max_memory_bytes, reading)
+        for part, tables in zip(parts, engine(counter, parts), strict=True):
+            for num_bytes, words in tables:
+                counting.merge(num_bytes, words)
+            done += part.num_bytes
+            if progress:
+                progress(done, total)
+
+    return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
 
 
 def train_tokenizer(
@@ -140,7 +161,24 @@ def train_tokenizer(
         end; the result does not change. What does not fit is refused before it is taken.
     progress: called with the bytes counted so far.
     """
+
+    def count(counting: WordCounting) -> None:
+        for block in blocks:
+            counting.add(block, progress)
+
     texts = check_special_token_texts(special_tokens)
+    return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
+
+
+def _train(
+    count: Callable[[WordCounting], None],
+    vocab_size: int,
+    texts: list[str],
+    pattern: Pattern,
+    num_threads: int | None,
+    max_memory_bytes: int | None,
+) -> tuple[Tokenizer, TrainingSummary]:
+    """Let `count` count the text, then merge."""
     num_merges = count_merges(vocab_size, len(texts))
     if num_threads is not None and not 1 <= num_threads <= _MAX_THREADS:
         raise TokenizerError(f"num_threads is {num_threads}; it must be from 1 to {_MAX_THREADS}")
@@ -150,8 +188,7 @@ def train_tokenizer(
     with tempfile.TemporaryDirectory(prefix="groundup-counts-") as folder:
         started = time.perf_counter()
         counting = WordCounting(pattern, texts, threads, memory, Path(folder))
-        for block in blocks:
-            counting.add(block, progress)
+        count(counting)
         runs = counting.finish()
         phases.append(("counting", time.perf_counter() - started, peak_memory_bytes()))
         started = time.perf_counter()

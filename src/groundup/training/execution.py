@@ -129,6 +129,8 @@ def planned_memory(config: RunConfig) -> TrainingMemory:
         config.optimizer.name,
         _memory_bytes(config),
         averages=config.optimizer.average_over is not None,
+        recompute=config.distributed.recompute,
+        adds_in_tree=reduces_exactly(config),
     )
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import DuplicateIndex, measure_documents
-from groundup.data.clean.output import check_output, encode_line, open_output
-from groundup.data.clean.overlap import Overlap, excerpt
+from groundup.data.clean.measuring import Group, PartMeasuring, group_batches, measure
+from groundup.data.clean.output import check_output, open_output
+from groundup.data.clean.overlap import Overlap
 from groundup.data.clean.settings import (
-    MEASURED,
     NUM_SHINGLE_WORDS,
     CleanSettings,
     Measured,
@@ -30,13 +30,19 @@ from groundup.data.clean.settings import (
 from groundup.data.pipeline import WriteBehind, read_ahead
 from groundup.errors import ConfigError, DataError
 from groundup.files import write_json_atomic
-from groundup.runtime import Progress, num_cores
-from groundup.text_files import DocumentBatch, OnError, Source, expand_inputs, read_sources
+from groundup.runtime import Engine, Progress, num_cores
+from groundup.text_files import (
+    END_OF_TEXT,
+    OnError,
+    Source,
+    cut_into_parts,
+    expand_inputs,
+    read_sources,
+)
 from groundup.text_files.documents import Errors
 
-_GROUP_BYTES = 4 << 20
-_MOST_BATCHES = 4096
 _DEPTH = 2
+_PART_BYTES = 32 << 20
 _MOST_EXAMPLES = 3
 _MATCH = np.dtype([("number", np.int64), ("is_same", np.int64), ("similarity", np.float64)])
 _SAME, _ALIKE = "same", "near duplicates"
@@ -82,6 +88,8 @@ def clean(
     num_threads: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    engine: Engine | None = None,
+    part_bytes: int = _PART_BYTES,
 ) -> CleanSummary:
     """Write the documents worth keeping as JSON lines, and a report beside them.
 
@@ -93,6 +101,8 @@ def clean(
     num_threads: how many measure documents; the result does not depend on it.
     overwrite: replace files that are there.
     progress: called with the bytes read so far and their total, or None where that is unknown.
+    engine: reads and measures parts of the text elsewhere; what is written is the same.
+    part_bytes: about how much text such a part has.
     """
     started = time.perf_counter()
     settings = settings or CleanSettings()
@@ -108,10 +118,19 @@ def clean(
     overlap = None
     if validation:
         overlap = Overlap(read_sources(expand_inputs(validation, on_error), **reading))
-    work = _Cleaning(settings, overlap, num_threads or num_cores(), field)
-    groups = _group(read_sources(sources, progress=progress, **reading))
-    with open_output(target) if target else contextlib.nullcontext() as file:
-        work.run(groups, file)
+    work = _Cleaning(settings, overlap, field)
+    measured: Iterator[tuple[Group, Measured]]
+    with contextlib.ExitStack() as stack:
+        if engine is None:
+            batches = read_sources(sources, progress=progress, **reading)
+            groups = stack.enter_context(read_ahead(group_batches(batches), _DEPTH))
+            threads, points = num_threads or num_cores(), settings.code_points()
+            measured = ((group, measure(group, points, threads)) for group in groups)
+        else:
+            measuring = PartMeasuring(settings.code_points(), field, overlap, reading)
+            measured = _measure_parts(engine, measuring, sources, part_bytes, progress)
+        file = stack.enter_context(open_output(target)) if target else None
+        work.run(measured, file)
         summary = work.summary(time.perf_counter() - started)
         if not summary.kept_documents and target is not None:
             raise DataError(_nothing_left(summary))
@@ -148,38 +167,26 @@ def report_of(
     }
 
 
-@dataclass(frozen=True)
-class _Group:
-    """Documents in one buffer, with the rows at which each source begins or goes on."""
-
-    data: bytes | memoryview
-    bounds: npt.NDArray[np.int64]
-    sources: list[tuple[int, Source]]
-
-
-def _group(batches: Iterator[tuple[Source, DocumentBatch]]) -> Iterator[_Group]:
-    """Small batches put together: a call for each tiny file would cost more than its text."""
-    waiting: list[tuple[Source, DocumentBatch]] = []
-    num_bytes = 0
-    for source, batch in batches:
-        waiting.append((source, batch))
-        num_bytes += len(batch.data)
-        if num_bytes >= _GROUP_BYTES or len(waiting) >= _MOST_BATCHES:
-            yield _join(waiting)
-            waiting, num_bytes = [], 0
-    if waiting:
-        yield _join(waiting)
-
-
-def _join(batches: list[tuple[Source, DocumentBatch]]) -> _Group:
-    if len(batches) == 1:
-        source, batch = batches[0]
-        return _Group(batch.data, np.ascontiguousarray(batch.bounds), [(0, source)])
-    rows = np.cumsum([0, *(len(batch.bounds) for _, batch in batches)]).tolist()
-    begins = np.cumsum([0, *(len(batch.data) for _, batch in batches)]).tolist()
-    bounds = [batch.bounds + at for (_, batch), at in zip(batches, begins, strict=False)]
-    sources = [(row, source) for row, (source, _) in zip(rows, batches, strict=False)]
-    return _Group(b"".join(batch.data for _, batch in batches), np.concatenate(bounds), sources)
+def _measure_parts(
+    engine: Engine,
+    measuring: PartMeasuring,
+    sources: Sequence[Source],
+    part_bytes: int,
+    progress: Progress | None,
+) -> Iterator[tuple[Group, Measured]]:
+    parts = cut_into_parts(
+        sources,
+        part_bytes,
+        separators=[END_OF_TEXT],
+        encoding=measuring.reading["encoding"],
+        on_error=measuring.reading["on_error"],
+    )
+    done, total = 0, sum(part.num_bytes for part in parts)
+    for part, items in zip(parts, engine(measuring, parts), strict=True):
+        yield from items
+        done += part.num_bytes
+        if progress is not None:
+            progress(done, total)
 
 
 class DuplicateCounter:
@@ -206,16 +213,12 @@ class DuplicateCounter:
 class _Cleaning:
     """One run over all documents, which are numbered as they come."""
 
-    def __init__(
-        self, settings: CleanSettings, overlap: Overlap | None, num_threads: int, field: str
-    ) -> None:
+    def __init__(self, settings: CleanSettings, overlap: Overlap | None, field: str) -> None:
         self._settings = settings
         self._filters = filters_of(settings)
         self._index = DuplicateIndex(settings.num_bands, settings.near_duplicates)
         self._overlap = overlap
-        self._num_threads = num_threads
         self._field = field
-        self._code_points = settings.code_points()
         self._removed = {filter.name: Removed(filter.rule) for filter in self._filters}
         self._removed[_SAME] = Removed("the same as an earlier document")
         if settings.num_bands:
@@ -225,24 +228,18 @@ class _Cleaning:
         self._sources: list[Source] = []
         self._num_documents = self._num_bytes = self._kept_documents = self._kept_bytes = 0
 
-    def run(self, groups: Iterator[_Group], file: IO[bytes] | None) -> None:
-        def write(item: tuple[_Group, npt.NDArray[np.int64]]) -> None:
+    def run(self, items: Iterator[tuple[Group, Measured]], file: IO[bytes] | None) -> None:
+        def write(item: tuple[Group, npt.NDArray[np.int64]]) -> None:
             group, rows = item
-            view = memoryview(group.data)
-            bounds = group.bounds.tolist()
-            lines = [
-                encode_line(view[bounds[row][0] : bounds[row][1]], self._field) for row in rows
-            ]
             assert file is not None
-            file.write(b"".join(lines))
+            file.write(group.lines(rows.tolist(), self._field))
 
         behind = WriteBehind(write, _DEPTH)
         try:
-            with read_ahead(groups, _DEPTH) as items:
-                for group in items:
-                    kept = self._judge(group)
-                    if file is not None and len(kept):
-                        behind.put((group, kept))
+            for group, measured in items:
+                kept = self._judge(group, measured)
+                if file is not None and len(kept):
+                    behind.put((group, kept))
             behind.finish()
         finally:
             behind.close()
@@ -262,29 +259,17 @@ class _Cleaning:
             seconds,
         )
 
-    def _judge(self, group: _Group) -> npt.NDArray[np.int64]:
+    def _judge(self, group: Group, measured: Measured) -> npt.NDArray[np.int64]:
         """The rows to keep."""
         for row, source in group.sources:
             if not self._sources or self._sources[-1] != source:
                 self._first_numbers.append(self._num_documents + row)
                 self._sources.append(source)
-        measured = np.frombuffer(
-            memoryview(
-                measure_documents(
-                    group.data,
-                    group.bounds.data,
-                    self._code_points.data,
-                    NUM_SHINGLE_WORDS,
-                    self._num_threads,
-                )
-            ),
-            MEASURED,
-        )
-        lengths = group.bounds[:, 1] - group.bounds[:, 0]
+        lengths = group.lengths
         rows = self._apply_filters(group, measured, lengths)
         rows = self._drop_duplicates(group, measured, lengths, rows)
         if self._overlap is not None:
-            self._overlap.look_at(group.data, group.bounds[rows])
+            group.note_overlap(self._overlap, rows)
         self._num_documents += len(lengths)
         self._num_bytes += int(lengths.sum())
         self._kept_documents += len(rows)
@@ -292,7 +277,7 @@ class _Cleaning:
         return rows
 
     def _apply_filters(
-        self, group: _Group, measured: Measured, lengths: npt.NDArray[np.int64]
+        self, group: Group, measured: Measured, lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.int64]:
         rows = np.arange(len(measured))
         for filter in self._filters:
@@ -306,7 +291,7 @@ class _Cleaning:
 
     def _drop_duplicates(
         self,
-        group: _Group,
+        group: Group,
         measured: Measured,
         lengths: npt.NDArray[np.int64],
         rows: npt.NDArray[np.int64],
@@ -331,7 +316,7 @@ class _Cleaning:
     def _remove(
         self,
         name: str,
-        group: _Group,
+        group: Group,
         rows: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int64],
         details: list[dict[str, Any]],
@@ -340,11 +325,10 @@ class _Cleaning:
         removed.num_documents += len(rows)
         removed.num_bytes += int(lengths[rows].sum())
         room = _MOST_EXAMPLES - len(removed.examples)
-        view = memoryview(group.data)
         for row, detail in zip(rows[:room].tolist(), details, strict=False):
-            begin, end = group.bounds[row].tolist()
             place = self._locate(self._num_documents + row)
-            removed.examples.append({**place, **detail, "text": excerpt(view[begin:end])})
+            text = group.excerpt(row, self._field)
+            removed.examples.append({**place, **detail, "text": text})
 
     def _locate(self, number: int) -> dict[str, Any]:
         """The source of a document, and its number in it, from 1."""

@@ -36,14 +36,24 @@ class Overlap:
         self._is_possible = np.zeros(1 << _BITMAP_BITS, np.bool_)
         self._is_possible[_bits(self._passages)] = True
 
-    def look_at(self, data: bytes | memoryview, bounds: npt.NDArray[np.int64]) -> None:
-        """Note which passages these training documents have."""
+    def find(
+        self, data: bytes | memoryview, bounds: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Which passages training documents have: the rows of the documents, and the passages."""
+        nothing = np.empty(0, np.int64)
         if not len(self._passages) or not len(bounds):
-            return
-        hashes, _ = _passages(data, bounds)
-        hashes = hashes[self._is_possible[_bits(hashes)]]
+            return nothing, nothing
+        hashes, counts = _passages(data, bounds)
+        is_possible = self._is_possible[_bits(hashes)]
+        hashes = hashes[is_possible]
+        rows = np.repeat(np.arange(len(bounds)), counts)[is_possible]
         at = np.minimum(np.searchsorted(self._passages, hashes), len(self._passages) - 1)
-        self._is_found[at[self._passages[at] == hashes]] = True
+        is_found = self._passages[at] == hashes
+        return rows[is_found], at[is_found]
+
+    def note(self, passages: npt.NDArray[np.int64]) -> None:
+        """Training text has these passages."""
+        self._is_found[passages] = True
 
     def report(self) -> dict[str, Any]:
         """How much of the validation text training text has, with the documents that have most."""

@@ -8,13 +8,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.journal import Journal, Position, SplitState
 from groundup.data.prepare.shard_writer import (
     ShardWriter,
@@ -22,7 +21,7 @@ from groundup.data.prepare.shard_writer import (
     gather,
     shard_name,
 )
-from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, SourceEnd
+from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
 from groundup.data.shards.index import (
     INDEX_NAME,
     JOURNAL_NAME,
@@ -46,22 +45,6 @@ _JOURNAL_FRACTION = 0.05
 # Of the piece that is taken for validation where there are too few documents to choose from.
 _FEWEST_IDS = 16
 _SMALL_TAIL_IDS = 4_096
-
-
-@dataclass(frozen=True)
-class EncodedDocuments:
-    """Document i is ids[offsets[i]:offsets[i + 1]] and had lengths[i] bytes.
-
-    `ends` says after how many of the documents a source is over. `is_whole` is False for a part
-    of a single document whose rest follows.
-    """
-
-    ids: npt.NDArray[Any]
-    offsets: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.int64]
-    ends: list[tuple[int, SourceEnd]] = field(default_factory=list)
-    is_whole: bool = True
 
 
 class CorpusWriter:
@@ -102,15 +85,15 @@ class CorpusWriter:
         else:
             self._write_part(item)
 
-    def note_sources(self, batch: SourceBatch) -> None:
-        """Count the documents of a batch by their sources; what is written may be in any order."""
-        lengths = batch.bounds[:, 1] - batch.bounds[:, 0]
+    def note_sources(self, item: EncodedDocuments) -> None:
+        """Count documents by their sources; what is written may be in any order."""
+        hashes = item.hashes if item.is_whole else item.hashes[:0]
         begin = 0
-        for row, source in batch.ends:
-            self._count(batch.hashes[begin:row], int(lengths[begin:row].sum()))
+        for row, source in item.ends:
+            self._count(hashes[begin:row], int(item.lengths[begin:row].sum()))
             self._end_source(source)
             begin = row
-        self._count(batch.hashes[begin:], int(lengths[begin:].sum()))
+        self._count(hashes[begin:], int(item.lengths[begin:].sum()))
 
     def finish(self, token_bytes: npt.NDArray[np.int64]) -> ShardIndex:
         """Complete the last shards and write the index: from now on the folder is finished.

@@ -6,28 +6,32 @@ document goes to the validation split by its own hash, so it stays there when fi
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-import numpy.typing as npt
-
-from groundup._native import WordCounter
 from groundup.data.counter_random import check_seed
 from groundup.data.pipeline import WriteBehind, read_ahead
-from groundup.data.prepare import shuffling
-from groundup.data.prepare.corpus_writer import CorpusWriter, EncodedDocuments
+from groundup.data.prepare.corpus_writer import CorpusWriter
+from groundup.data.prepare.document_encoder import DocumentEncoder, PartEncoder
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.folder import claim_folder, open_journal
-from groundup.data.prepare.journal import Journal, ShardIdentity
-from groundup.data.prepare.shuffling import Mix
-from groundup.data.prepare.sources import SkippedDocuments, SourceBatch, read_sources, stamp
+from groundup.data.prepare.journal import Journal, Position, ShardIdentity
+from groundup.data.prepare.shuffling import DocumentShuffle, Mix
+from groundup.data.prepare.sources import (
+    SkippedDocuments,
+    Stamp,
+    check_unchanged,
+    path_text,
+    read_sources,
+    stamp,
+)
 from groundup.data.shards.check import token_sizes
 from groundup.data.shards.index import EndToken, PrepareSettings, ShardIndex
-from groundup.errors import ConfigError, DataError, TokenizerError
-from groundup.runtime import Progress, num_cores
-from groundup.text_files import END_OF_TEXT, OnError, Source, expand_inputs
+from groundup.errors import ConfigError, TokenizerError
+from groundup.runtime import Engine, Progress, num_cores
+from groundup.text_files import END_OF_TEXT, OnError, Source, cut_into_parts, expand_inputs
 from groundup.text_files.documents import Errors, check_error_handling
 from groundup.text_files.encodings import check_encoding
 from groundup.text_files.opening import release_pages
@@ -38,10 +42,9 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 8 << 20
 _BATCH_BYTES_PER_THREAD = 2 << 20
 _DEPTH = 2
-# A document of more batches than this is encoded in parts.
-_LONG_BATCHES = 4
-# Regular expressions make an object of every pre-token.
-_LONGEST_BY_REGEX = 256 << 20
+_PART_BYTES = 32 << 20
+
+_Items = Generator[tuple[int, EncodedDocuments | SkippedDocuments], None, None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ def prepare(
     batch_bytes: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    engine: Engine | None = None,
+    part_bytes: int = _PART_BYTES,
 ) -> PrepareSummary:
     """Encode the documents of files, folders or globs into shards in the folder `out`.
 
@@ -100,6 +105,8 @@ def prepare(
     overwrite: replace a finished folder of something else. Without it an unfinished folder is
         continued, and a finished one is left alone if it came from the same, and refused otherwise.
     progress: called with the bytes read so far and their total, or None where that is unknown.
+    engine: reads and encodes parts of the text elsewhere; the shards are the same.
+    part_bytes: about how much text such a part has.
     """
     started = time.perf_counter()
     if num_threads is not None and num_threads < 1:
@@ -137,8 +144,13 @@ def prepare(
             seconds = time.perf_counter() - started
             return PrepareSummary(folder, opened, "up to date", 0, seconds)
         batch_bytes = batch_bytes or max(_BATCH_BYTES, num_threads * _BATCH_BYTES_PER_THREAD)
-        work = _Preparing(tokenizer, identity, sources, on_error, num_threads, batch_bytes, mixture)
-        index = work.run(folder, opened, progress)
+        encoder = DocumentEncoder(tokenizer, identity.end.id, num_threads, batch_bytes)
+        if engine is not None:
+            encoder = replace(encoder, num_threads=1)
+        work = _Preparing(
+            encoder, identity, sources, on_error, mixture, engine, part_bytes, progress
+        )
+        index = work.run(folder, opened)
     is_new = opened == Journal(identity=identity)
     outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
     seconds = time.perf_counter() - started
@@ -150,131 +162,101 @@ def prepare(
 class _Preparing:
     """One run over the sources, from where the journal left off."""
 
-    tokenizer: "Tokenizer"
+    encoder: DocumentEncoder
     identity: ShardIdentity
     sources: list[Source]
     on_error: OnError
-    num_threads: int
-    batch_bytes: int
     mix: Mix | None
+    engine: Engine | None
+    part_bytes: int
+    progress: Progress | None
     num_bytes: int = 0
     """How much text has been encoded."""
-    cutter: WordCounter | None = None
 
-    def run(self, folder: Path, journal: Journal, progress: Progress | None) -> ShardIndex:
-        sizes = [stamp(source, self.on_error)[0] for source in self.sources]
+    def run(self, folder: Path, journal: Journal) -> ShardIndex:
+        stamps = [stamp(source, self.on_error) for source in self.sources]
+        sizes = [size for size, _ in stamps]
         total = None if None in sizes else sum(size or 0 for size in sizes)
-        batches = read_sources(
-            self.sources, self.identity.settings, self.batch_bytes, journal.position, self.on_error
-        )
         writer = CorpusWriter(folder, journal)
         seed = self.identity.settings.shuffle_documents
+        shuffle = None
         if seed is not None:
-            whole = cast(Iterator[SourceBatch], batches)
-            batches = shuffling.shuffle_documents(
-                whole, folder, seed, self.mix, writer.note_sources, self.batch_bytes, total
-            )
-        behind = WriteBehind(writer.write, _DEPTH)
+            shuffle = DocumentShuffle(folder, seed, total, self.identity.dtype, self.mix)
+        behind = WriteBehind(writer.write if shuffle is None else shuffle.add, _DEPTH)
+        if self.engine is None:
+            items = self._encode_here(journal.position)
+        else:
+            items = self._encode_elsewhere(self.engine, journal.position, stamps)
         try:
-            with read_ahead(batches, _DEPTH) as items:
-                for item in items:
-                    if isinstance(item, SkippedDocuments):
-                        behind.put(item)
-                        continue
-                    for documents in self._encode(item):
-                        behind.put(documents)
-                    # Reading ahead, nobody else knows when.
-                    release_pages(item.data)
-                    if progress is not None:
-                        progress(item.done, total)
+            for done, item in items:
+                if isinstance(item, EncodedDocuments):
+                    self.num_bytes += int(item.lengths.sum())
+                    if shuffle is not None:
+                        writer.note_sources(item)
+                behind.put(item)
+                if self.progress is not None:
+                    self.progress(done, total)
             behind.finish()
-            index = writer.finish(token_sizes(self.tokenizer))
+            for documents in () if shuffle is None else shuffle.documents():
+                writer.write(documents)
+            index = writer.finish(token_sizes(self.encoder.tokenizer))
         except BaseException:
             behind.close()
             if behind.error is None:
                 writer.save_journal()
             raise
         finally:
+            items.close()
             writer.close()
-        if progress is not None and total is not None:
-            progress(total, total)
+            if shuffle is not None:
+                shuffle.close()
+        if self.progress is not None and total is not None:
+            self.progress(total, total)
         return index
 
-    def _encode(self, batch: SourceBatch) -> Iterator[EncodedDocuments]:
-        bounds, hashes = batch.bounds, batch.hashes
-        lengths = bounds[:, 1] - bounds[:, 0]
-        self.num_bytes += int(lengths.sum())
-        long_rows = np.flatnonzero(lengths > _LONG_BATCHES * self.batch_bytes).tolist()
-        begin = 0
-        for row in long_rows:
-            yield self._encode_rows(batch, lengths, begin, row)
-            text = memoryview(batch.data)[bounds[row, 0] : bounds[row, 1]]
-            yield from self._encode_long(text, hashes[row : row + 1])
-            begin = row + 1
-        # Only small batches hold ends of sources, and those have no long documents.
-        rest = self._encode_rows(batch, lengths, begin, len(bounds))
-        yield replace(rest, ends=batch.ends)
+    def _encode_here(self, position: Position) -> _Items:
+        """Yield how much of the files has been read, and documents, in order."""
+        batch_bytes = self.encoder.batch_bytes
+        settings = self.identity.settings
+        done = 0
+        batches = read_sources(self.sources, settings, batch_bytes, position, self.on_error)
+        with read_ahead(batches, _DEPTH) as items:
+            for item in items:
+                if isinstance(item, SkippedDocuments):
+                    yield done, item
+                    continue
+                done = item.done
+                for documents in self.encoder.encode(item):
+                    yield done, documents
+                # Reading ahead, nobody else knows when.
+                release_pages(item.data)
 
-    def _encode_rows(
-        self, batch: SourceBatch, lengths: npt.NDArray[np.int64], begin: int, end: int
-    ) -> EncodedDocuments:
-        ids, offsets = self._encode_documents(
-            batch.data, batch.bounds[begin:end], self.identity.end.id
+    def _encode_elsewhere(self, engine: Engine, position: Position, stamps: list[Stamp]) -> _Items:
+        """The same from parts that are read and encoded by an engine."""
+        settings = self.identity.settings
+        number = len(position.finished)
+        known = dict(zip(map(path_text, self.sources), stamps, strict=True))
+        parts = cut_into_parts(
+            self.sources[number:],
+            self.part_bytes,
+            separators=settings.separators,
+            encoding=settings.encoding,
+            on_error=self.on_error,
         )
-        return EncodedDocuments(ids, offsets, batch.hashes[begin:end], lengths[begin:end])
-
-    def _encode_long(
-        self, text: memoryview, hashes: npt.NDArray[np.uint64]
-    ) -> Iterator[EncodedDocuments]:
-        """A document too long to be held twice, in parts cut where no token can cross."""
-        if not self.tokenizer.pattern.native and len(text) > _LONGEST_BY_REGEX:
-            raise DataError(
-                f"a document of {len(text):,} bytes is too long for the split pattern "
-                f"{self.tokenizer.pattern.name}, which takes documents whole, of at most "
-                f"{_LONGEST_BY_REGEX:,} bytes; put separators into it"
-            )
-        window = _LONG_BATCHES * self.batch_bytes
-        while text:
-            ids, used = self._encode_beginning(text[:window], is_whole=len(text) <= window)
-            if not used:
-                window *= 2
-                continue
-            is_whole = used == len(text)
-            offsets = np.array([0, len(ids)], np.int64)
-            lengths = np.array([used], np.int64)
-            yield EncodedDocuments(ids, offsets, hashes, lengths, is_whole=is_whole)
-            release_pages(text[:used])
-            text, window = text[used:], _LONG_BATCHES * self.batch_bytes
-
-    def _encode_beginning(
-        self, text: memoryview, *, is_whole: bool
-    ) -> tuple[npt.NDArray[Any], int]:
-        """The ids of a beginning of `text` that holds whatever follows, and its length."""
-        cut = self._find_cut(text)
-        if cut == len(text) and not is_whole:
-            # One pre-token, or almost: then it is cut inside.
-            return self.tokenizer.encode_beginning(text)
-        end_id = self.identity.end.id if cut == len(text) else None
-        bounds = np.array([[0, cut]], np.int64)
-        ids, _ = self._encode_documents(text, bounds, end_id)
-        return ids, cut
-
-    def _encode_documents(
-        self, data: bytes | memoryview, bounds: npt.NDArray[np.int64], end_id: int | None
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        try:
-            return self.tokenizer.encode_documents(data, bounds, self.num_threads, end_id)
-        except ValueError as error:
-            # A pre-token that these merges cannot take in parts.
-            raise TokenizerError(str(error)) from None
-
-    def _find_cut(self, text: memoryview) -> int:
-        if len(text) < 2 * self.batch_bytes or not self.tokenizer.pattern.native:
-            return len(text)
-        if self.cutter is None:
-            special_tokens = [token.encode() for token in self.tokenizer.special_tokens]
-            self.cutter = WordCounter(self.tokenizer.pattern.name, special_tokens, 1)
-        return self.cutter.find_cut(text, self.batch_bytes)
+        done = sum(entry.size or 0 for entry in position.finished)
+        to_skip = position.num_documents
+        encoder = PartEncoder(self.encoder, settings, self.on_error)
+        for part, items in zip(parts, engine(encoder, parts), strict=True):
+            for read, documents in items:
+                for _, end in documents.ends if part.span is not None else ():
+                    check_unchanged(end, known[end.path])
+                if to_skip:
+                    path = path_text(self.sources[number])
+                    skipped, documents = documents.skip(to_skip, path)
+                    to_skip -= len(skipped.hashes)
+                    yield done, skipped
+                yield done + min(read, part.num_bytes), documents
+            done += part.num_bytes
 
 
 def _identify(tokenizer: "Tokenizer", separator: str, settings: PrepareSettings) -> ShardIdentity:

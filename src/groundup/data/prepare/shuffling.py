@@ -1,29 +1,31 @@
 """Documents in another order, or mixed from several texts, in memory that does not grow with them.
 
-Each document gets a random number of its own and goes to a file of those with the same first bits;
-then one file after the other is sorted. The order is that of the numbers, whatever the files are.
+Each document gets a random number of its own and its ids go to a file of those with the same first
+bits; then one file after the other is sorted. The order is that of the numbers, whatever the files
+are.
 """
 
 import contextlib
 import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from groundup.data.counter_random import check_seed, random_uint64
-from groundup.data.prepare.sources import SourceBatch
+from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.errors import ConfigError, DataError
 from groundup.text_files import Source
 
 _ORDER, _CHOICE = 16, 17  # Streams of the seed.
 _BUCKET_BYTES = 64 << 20
 _MOST_BUCKETS = 128
-_HASHES, _COUNTS = ("key", "hash"), ("number", "begin", "length", "text")
+_BATCH_IDS = 4 << 20
+_HASHES, _COUNTS = ("key", "hash"), ("number", "begin", "num_ids", "length", "text")
 _RECORD = np.dtype(
     [*((name, np.uint64) for name in _HASHES), *((name, np.int64) for name in _COUNTS)]
 )
@@ -61,104 +63,61 @@ class Mix:
         return fractions
 
 
-def shuffle_documents(
-    batches: Iterable[SourceBatch],
-    folder: Path,
-    seed: int,
-    mix: Mix | None,
-    note: Callable[[SourceBatch], None],
-    batch_bytes: int,
-    num_bytes: int | None,
-) -> Iterator[SourceBatch]:
-    """Yield all documents in random order, of a mix as many as it takes.
-
-    batches: the documents in the order of their sources.
-    folder: where there is room for the text.
-    seed: of the order and the choice.
-    mix: the texts that the sources belong to; None takes all.
-    note: called with every batch that is read.
-    batch_bytes: about how much text a batch holds.
-    num_bytes: about how much text there is, if that is known.
-    """
-    num_texts = 1 if mix is None else len(mix.weights)
-    with DocumentShuffle(folder, seed, num_bytes, num_texts) as shuffle:
-        source = 0
-        for batch in batches:
-            rows = [row for row, _ in batch.ends]
-            numbers = np.searchsorted(rows, np.arange(len(batch.hashes)), side="right") + source
-            shuffle.add(batch, numbers * 0 if mix is None else mix.texts_of(numbers))
-            source += len(rows)
-            note(batch)
-        fractions = None if mix is None else mix.resolve(shuffle.text_bytes)
-        yield from shuffle.batches(batch_bytes, fractions)
-
-
 class DocumentShuffle:
     """Takes all documents, then gives them back; files without names hold them in between."""
 
-    def __init__(self, folder: Path, seed: int, num_bytes: int | None, num_texts: int = 1) -> None:
+    def __init__(
+        self, folder: Path, seed: int, num_bytes: int | None, dtype: str, mix: Mix | None
+    ) -> None:
         """Begin to take documents.
 
-        folder: where there is room for the text.
-        seed: of the order.
+        folder: where there is room for the ids.
+        seed: of the order and the choice.
         num_bytes: about how much text there will be, if that is known.
-        num_texts: how many texts are mixed.
+        dtype: of the ids.
+        mix: the texts that the sources belong to; None takes all.
         """
         self._seed = check_seed(seed)
         wanted = _MOST_BUCKETS if num_bytes is None else -(-num_bytes // _BUCKET_BYTES)
         self._bits = max(1, (min(max(wanted, 1), _MOST_BUCKETS) - 1).bit_length())
         self._folder = folder
+        self._dtype = np.dtype(dtype)
+        self._mix = mix
         self._files = contextlib.ExitStack()
         self._buckets: dict[int, tuple[IO[bytes], IO[bytes]]] = {}
-        self._num_documents = 0
-        self.text_bytes = np.zeros(num_texts, np.int64)
-        """How much of each text has come."""
+        self._num_documents = self._num_sources = 0
+        self._begun: npt.NDArray[np.void] | None = None
+        self._text_bytes = np.zeros(1 if mix is None else len(mix.weights), np.int64)
 
-    def __enter__(self) -> "DocumentShuffle":
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Give the room on disk back."""
         self._files.close()
 
-    def add(self, batch: SourceBatch, texts: npt.NDArray[np.int64]) -> None:
-        """Take the documents of a batch.
-
-        batch: any documents.
-        texts: the number of the text that each is from.
-        """
-        count = len(batch.hashes)
-        records = np.zeros(count, _RECORD)
-        records["number"] = np.arange(self._num_documents, self._num_documents + count)
+    def add(self, item: Any) -> None:
+        """Take documents, as `EncodedDocuments` in the order of their sources."""
+        rows = np.arange(len(item.hashes))
+        sources = np.searchsorted([row for row, _ in item.ends], rows, side="right")
+        sources += self._num_sources
+        self._num_sources += len(item.ends)
+        records = np.zeros(len(rows), _RECORD)
+        records["number"] = rows + self._num_documents
         records["key"] = random_uint64(self._seed, _ORDER, records["number"].astype(np.uint64))
-        records["hash"], records["text"] = batch.hashes, texts
-        records["length"] = batch.bounds[:, 1] - batch.bounds[:, 0]
-        np.add.at(self.text_bytes, texts, records["length"])
-        self._num_documents += count
-        view = memoryview(batch.data)
-        buckets = (records["key"] >> np.uint64(64 - self._bits)).astype(np.int64)
+        records["hash"], records["length"] = item.hashes, item.lengths
+        records["num_ids"] = np.diff(item.offsets)
+        records["text"] = 0 if self._mix is None else self._mix.texts_of(sources)
+        np.add.at(self._text_bytes, records["text"], records["length"])
         try:
-            for bucket in np.unique(buckets).tolist():
-                file, index = self._open(bucket)
-                for row in np.flatnonzero(buckets == bucket).tolist():
-                    begin, end = batch.bounds[row].tolist()
-                    records["begin"][row] = file.tell()
-                    file.write(view[begin:end])
-                index.write(records[buckets == bucket].tobytes())
+            self._write(item, records)
         except OSError as error:
             raise DataError(
-                f"the text to be shuffled does not fit beside the shards in {self._folder} "
+                f"the documents to be shuffled do not fit beside the shards in {self._folder} "
                 f"({error.strerror}); name an --out on a larger disk"
             ) from error
+        self._num_documents += len(rows) if item.is_whole else 0
 
-    def batches(
-        self, batch_bytes: int, fractions: Sequence[float] | None = None
-    ) -> Iterator[SourceBatch]:
-        """Yield the documents in their new order.
-
-        batch_bytes: about how much text a batch holds.
-        fractions: of each text, how much of it to give; all if not given.
-        """
-        done = 0
+    def documents(self) -> Iterator[EncodedDocuments]:
+        """Yield all documents in random order, of a mix as many as it takes."""
+        fractions = None if self._mix is None else self._mix.resolve(self._text_bytes)
         for bucket in sorted(self._buckets):
             file, index = self._buckets.pop(bucket)
             file.flush()
@@ -167,13 +126,38 @@ class DocumentShuffle:
             records = records[np.argsort(records["key"], kind="stable")]
             if fractions is not None:
                 records = records[self._choose(records, fractions)]
-            if len(records):
-                text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                for batch in _cut(memoryview(text), records, batch_bytes):
-                    done += len(batch.data)
-                    yield SourceBatch(batch.data, batch.bounds, batch.hashes, done)
+            if records["num_ids"].any():
+                ids = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                yield from _cut(np.frombuffer(ids, self._dtype), records)
             file.close()
             index.close()
+
+    def _write(self, item: EncodedDocuments, records: npt.NDArray[np.void]) -> None:
+        buckets = (records["key"] >> np.uint64(64 - self._bits)).astype(np.int64)
+        if len(records) and not (item.is_whole and self._begun is None):
+            # A document in parts: each goes behind the one before.
+            file, index = self._open(int(buckets[0]))
+            if self._begun is None:
+                records["begin"] = file.tell() // self._dtype.itemsize
+                self._begun = records
+            else:
+                self._begun["num_ids"] += records["num_ids"]
+                self._begun["length"] += records["length"]
+            file.write(item.ids.data)
+            if item.is_whole:
+                index.write(self._begun.tobytes())
+                self._begun = None
+            return
+        offsets = item.offsets.tolist()
+        for bucket in np.unique(buckets).tolist():
+            file, index = self._open(bucket)
+            chosen = np.flatnonzero(buckets == bucket)
+            counts = records["num_ids"][chosen]
+            records["begin"][chosen] = file.tell() // self._dtype.itemsize
+            records["begin"][chosen] += np.cumsum(counts) - counts
+            for row in chosen.tolist():
+                file.write(item.ids[offsets[row] : offsets[row + 1]].data)
+            index.write(records[chosen].tobytes())
 
     def _choose(
         self, records: npt.NDArray[np.void], fractions: Sequence[float]
@@ -194,19 +178,20 @@ class DocumentShuffle:
         return self._buckets[bucket]
 
 
-def _cut(
-    text: memoryview, records: npt.NDArray[np.void], batch_bytes: int
-) -> Iterator[SourceBatch]:
+def _cut(ids: npt.NDArray[Any], records: npt.NDArray[np.void]) -> Iterator[EncodedDocuments]:
     """Documents in the order of the records; a long one stays where it is, others are copied."""
     begin = 0
     while begin < len(records):
-        ends = np.cumsum(records["length"][begin:])
-        end = begin + max(1, int(np.searchsorted(ends, batch_bytes, side="right")))
+        ends = np.cumsum(records["num_ids"][begin:])
+        end = begin + max(1, int(np.searchsorted(ends, _BATCH_IDS, side="right")))
         part = records[begin:end]
-        places = zip(part["begin"].tolist(), part["length"].tolist(), strict=True)
-        pieces = [text[at : at + length] for at, length in places]
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        stops = np.cumsum(part["length"])
-        bounds = np.stack([stops - part["length"], stops], axis=1)
-        yield SourceBatch(data, bounds, np.ascontiguousarray(part["hash"]), 0)
+        places = zip(part["begin"].tolist(), part["num_ids"].tolist(), strict=True)
+        pieces = [ids[at : at + count] for at, count in places]
+        offsets = np.concatenate([[0], np.cumsum(part["num_ids"])])
+        yield EncodedDocuments(
+            pieces[0] if len(pieces) == 1 else np.concatenate(pieces),
+            offsets,
+            np.ascontiguousarray(part["hash"]),
+            np.ascontiguousarray(part["length"]),
+        )
         begin = end

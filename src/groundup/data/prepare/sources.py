@@ -22,6 +22,7 @@ from groundup.text_files import (
     SkippedFiles,
     SmallFile,
     Source,
+    TextPart,
     UnreadableError,
     bounds_of,
     read_document_batches,
@@ -32,7 +33,9 @@ from groundup.text_files.remote import RemoteFile
 
 _MOST_SOURCES = 4096
 
-UNKNOWN = (None, None)
+Stamp = tuple[int | None, int | None]
+
+UNKNOWN: Stamp = (None, None)
 """The stamp of what is not a regular file."""
 
 
@@ -74,6 +77,7 @@ def read_sources(
     batch_bytes: int,
     position: Position,
     on_error: OnError,
+    part: TextPart | None = None,
 ) -> Iterator[SourceBatch | SkippedDocuments]:
     """Read from `position` on; the documents before it in its source come as skipped ones.
 
@@ -82,11 +86,12 @@ def read_sources(
     batch_bytes: about how much text a batch holds.
     position: where to begin.
     on_error: "skip" passes over files that cannot be read.
+    part: of which these are the sources, of a single one perhaps only a range.
     """
     small: list[SourceBatch] = []
     num_bytes = num_ends = 0
     try:
-        for item in _read(sources, settings, batch_bytes, position, on_error):
+        for item in _read(sources, settings, batch_bytes, position, on_error, part):
             is_small = isinstance(item, SourceBatch) and len(item.data) < batch_bytes // 4
             is_full = num_bytes >= batch_bytes // 2 or num_ends >= _MOST_SOURCES
             if small and (not is_small or is_full):
@@ -108,9 +113,12 @@ def read_sources(
 
 
 def read_source(
-    source: Source, settings: PrepareSettings, batch_bytes: int = 16 << 20
+    source: Source,
+    settings: PrepareSettings,
+    batch_bytes: int = 16 << 20,
+    part: TextPart | None = None,
 ) -> Iterator[DocumentBatch]:
-    """The documents of one source, as the settings say."""
+    """The documents of one source, as the settings say, or of a range of it."""
     return read_document_batches(
         [source],
         separators=settings.separators,
@@ -119,6 +127,7 @@ def read_source(
         errors=settings.errors,
         encoding=settings.encoding,
         batch_bytes=batch_bytes,
+        part=part,
     )
 
 
@@ -127,7 +136,13 @@ def path_text(source: Source) -> str:
     return os.fsencode(source).decode("utf-8", "backslashreplace")
 
 
-def stamp(source: Source, on_error: OnError = "stop") -> tuple[int | None, int | None]:
+def check_unchanged(end: SourceEnd, before: Stamp) -> None:
+    """Raise DataError for a source that is over and was another when it was begun."""
+    if (end.size, end.modified_ns) != before:
+        raise _changed(end.path)
+
+
+def stamp(source: Source, on_error: OnError = "stop") -> Stamp:
     """Size and time of a file, which tell that it is still the same; unknown for pipes and such."""
     if source == STDIN:
         return UNKNOWN
@@ -152,13 +167,15 @@ def _read(
     batch_bytes: int,
     position: Position,
     on_error: OnError,
+    part: TextPart | None,
 ) -> Iterator[SourceBatch | SkippedDocuments]:
+    is_range = part is not None and part.span is not None
     to_skip = position.num_documents
     read = sum(entry.size or 0 for entry in position.finished)
     number = len(position.finished)
     unreadable = SkippedFiles("cannot be read")
     while number < len(sources):
-        if not to_skip:
+        if not to_skip and not is_range:
             small = read_small_files(sources, number, batch_bytes // 2)
             if small:
                 read += sum(len(file.text) for file in small)
@@ -169,7 +186,7 @@ def _read(
         number += 1
         before, reason = stamp(source, on_error), None
         try:
-            for batch in read_source(source, settings, batch_bytes):
+            for batch in read_source(source, settings, batch_bytes, part):
                 hashes = hash_each(batch.data, batch.bounds)
                 skip = min(to_skip, len(hashes))
                 if skip:
@@ -185,10 +202,15 @@ def _read(
             reason = str(error)
             unreadable.add(reason)
         if stamp(source, on_error) != before:
-            raise DataError(f"{source} changed while it was being read; run the command again")
+            raise _changed(source)
         read += before[0] or 0
-        yield _only_end(SourceEnd(path_text(source), *before, reason), read)
+        if part is None or part.is_end:
+            yield _only_end(SourceEnd(path_text(source), *before, reason), read)
     unreadable.warn()
+
+
+def _changed(source: object) -> DataError:
+    return DataError(f"{source} changed while it was being read; run the command again")
 
 
 def _join_files(

@@ -149,8 +149,17 @@ def _planned_bytes(
     size = micro_batch if isinstance(micro_batch, int) else batch_size
     device = find_accelerator(str(environment.get("device", "")))
     device_bytes = None if device is None else device.memory_bytes
-    memory = training_memory(model, execution, optimizer, device_bytes)
-    return memory.process_bytes + memory.bytes_at(size, accumulates=size < batch_size)
+    reduction = settings.get("distributed.reduction", "auto")
+    is_exact = bool(settings.get("deterministic")) or execution.device == "cpu"
+    memory = training_memory(
+        model,
+        execution,
+        optimizer,
+        device_bytes,
+        recompute=settings.get("distributed.recompute") is True,
+        adds_in_tree=is_exact if reduction == "auto" else reduction == "exact",
+    )
+    return memory.process_bytes + memory.bytes_at(size, batch_size // size)
 
 
 def _execution_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Execution | None:

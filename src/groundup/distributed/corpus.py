@@ -1,0 +1,167 @@
+"""Work on a corpus by the machines of a Ray cluster: a function on many parts, results in order.
+
+Only a few more parts than there are cores are under way, so memory stays bounded whatever the
+corpus; a part whose worker or machine dies is done again. What a function does with a part is the
+caller's matter, and results never depend on who did what.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from groundup import __version__
+from groundup.distributed import ray_task
+from groundup.errors import ConfigError, DataError, GroundupError, MissingExtraError
+from groundup.runtime import count_of
+
+# A part is given up after so many machines died under it: by then it is the part that kills them.
+_RETRIES = 10
+# Enough that no core waits for the one that is furthest behind.
+_PARTS_PER_CORE = 2
+_CONNECT_SECONDS = 10.0
+_LONGEST_REASON = 300
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def connect(address: str | None = None) -> Iterator["RayEngine"]:
+    """Yield an engine that runs on a Ray cluster; disconnects at the end.
+
+    address: host:port of the cluster; without one RAY_ADDRESS, the cluster that this machine is
+        part of, or else a new one of this machine alone.
+    """
+    ray = _import_ray()
+    if ray.is_initialized():
+        yield RayEngine(ray)
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address:
+        _check_address(address)
+    where = f"at {address}" if address else "on this machine"
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise ConfigError(
+            f"cannot use the Ray cluster {where}: {reason.rstrip('.')}; start one with `ray start "
+            f"--head`, and run this command on a machine of it"
+        ) from error
+    try:
+        engine = RayEngine(ray)
+        machines = count_of(len(engine.machines), "machine")
+        _log.info("Ray cluster %s: %s, %s", where, machines, count_of(engine.num_cores, "core"))
+        yield engine
+    finally:
+        ray.shutdown()
+
+
+class RayEngine:
+    """Runs functions on a cluster that is connected; see `groundup.runtime.Engine`."""
+
+    def __init__(self, ray: Any, **options: Any) -> None:
+        """Take work.
+
+        ray: the module, which is connected.
+        options: of Ray's, for the tasks.
+        """
+        self.ray = ray
+        # By its code: by its name, a machine without groundup could not even begin.
+        ray.cloudpickle.register_pickle_by_value(ray_task)
+        options = {"num_cpus": 1, "max_retries": _RETRIES, "num_returns": "streaming", **options}
+        self._task = ray.remote(ray_task.run_task).options(**options)
+
+    @property
+    def machines(self) -> list[dict[str, float]]:
+        """What each machine has that is there now: CPU, GPU."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    @property
+    def num_cores(self) -> int:
+        """Of all machines that are there now."""
+        return max(1, sum(int(machine.get("CPU", 0)) for machine in self.machines))
+
+    def __call__(
+        self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
+    ) -> Iterator[Iterator[Any]]:
+        """For each task, in order, an iterator over what the function yields.
+
+        function: can be pickled, and gives the same for the same task.
+        tasks: its arguments.
+        """
+        reference = self.ray.put(self.ray.cloudpickle.dumps(function))
+        waiting: deque[Any] = deque()
+        for task in tasks:
+            if len(waiting) >= _PARTS_PER_CORE * self.num_cores:
+                yield self._results(waiting.popleft())
+            arguments = (__version__, os.getcwd(), [reference], pickle.dumps(task))
+            waiting.append(self._task.remote(*arguments))
+        while waiting:
+            yield self._results(waiting.popleft())
+
+    def _results(self, references: Iterator[Any]) -> Iterator[Any]:
+        with explained_errors(self.ray):
+            for reference in references:
+                kind, value = self.ray.get(reference)
+                if kind == "result":
+                    yield value
+                else:
+                    name, level, message = value
+                    logging.getLogger(name).log(level, "%s", message)
+
+
+@contextlib.contextmanager
+def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[None]:
+    """Raise what a task raised as if it had been done here, and what became of it in words.
+
+    ray: the module.
+    lost: an error of Ray's that is left as it is.
+    """
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ImportError | NotADirectoryError):
+            raise ConfigError(str(cause)) from None
+        raise cause from (None if isinstance(cause, GroundupError) else error)
+    except ray.exceptions.RayError as error:
+        if lost is not None and isinstance(error, lost):
+            raise
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise DataError(
+            f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "
+            f"look at the memory of the machines, and run the command again"
+        ) from None
+
+
+def _import_ray() -> Any:
+    # Read by the import: nothing is sent to anyone.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("--engine ray", "ray") from error
+    # A machine that dies is not worth twenty lines on stdout; the work is done again.
+    ray._private.worker._worker_logs_enabled = False
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Whether anything listens there; Ray itself would ask for a minute, in many lines."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "://" in address or not port.isdigit():
+        raise ConfigError(f"--ray-address must be host:port of a Ray cluster, got {address!r}")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address} ({error}); check --ray-address or RAY_ADDRESS, "
+            f"or start one there with `ray start --head`"
+        ) from None

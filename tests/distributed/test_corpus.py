@@ -1,0 +1,378 @@
+"""Corpora on a Ray cluster of several nodes: the same bytes as one machine's, whoever dies.
+
+The cluster is real, its nodes are processes of this machine.
+"""
+
+import contextlib
+import gzip
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from groundup import __version__
+from groundup.cli.main import main
+from groundup.data.clean import clean
+from groundup.data.prepare import prepare
+from groundup.distributed import corpus
+from groundup.distributed.corpus import RayEngine, connect
+from groundup.errors import ConfigError, DataError, MissingExtraError
+from groundup.experiments.spec import SweepConfig, resolve
+from groundup.experiments.sweep import run_sweep
+from groundup.text_files import END_OF_TEXT
+from groundup.tokenizer import Tokenizer
+from groundup.tokenizer.training import train_from_files
+
+pytestmark = [
+    pytest.mark.distributed,
+    # Ray leaves sockets and pipes to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+PACKAGE = Path(corpus.__file__).parent.parent
+METRICS_ONLY = Path(__file__).parent.parent / "experiments" / "metrics_only.py"
+WORDS = "the fox and a kite saw rain then ran home naïve 日本 — 😀 its there 1984\n\n".split(" ")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+PORT = free_port()
+STORAGE = {
+    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{PORT}",
+    "AWS_ACCESS_KEY_ID": "nobody",
+    "AWS_SECRET_ACCESS_KEY": "nothing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+class Cluster:
+    """A head that holds no work, and nodes of one core each, which may be killed."""
+
+    def __init__(self) -> None:
+        cluster_utils = pytest.importorskip("ray.cluster_utils")
+        # A node that is killed is missed after a second instead of half a minute.
+        system = {"health_check_period_ms": 300, "health_check_failure_threshold": 3}
+        system |= {"health_check_timeout_ms": 1000, "health_check_initial_delay_ms": 1000}
+        arguments = {"num_cpus": 0, "object_store_memory": 100 << 20, "_system_config": system}
+        self._cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=arguments)
+        self.nodes: list[Any] = []
+        for _ in range(2):
+            self.add()
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, **arguments: Any) -> Any:
+        store = 100 << 20
+        self.nodes.append(
+            self._cluster.add_node(num_cpus=1, object_store_memory=store, **arguments)
+        )
+        return self.nodes[-1]
+
+    def remove(self, node: Any) -> None:
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def kill(self) -> None:
+        """A node goes without a word, and another comes."""
+        self.remove(self.nodes[0])
+        self.add()
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    pytest.importorskip("ray")
+    # Workers find this package, and whatever the tests were started with, as the driver does.
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        for name, value in STORAGE.items():
+            patch.setenv(name, value)
+        found = Cluster()
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def engine(cluster: Cluster) -> Iterator[RayEngine]:
+    with connect(cluster.address) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Plain text with and without separators, lines, a packed file, and small ones."""
+    folder = tmp_path_factory.mktemp("texts")
+    random_ = random.Random(0)
+
+    def write() -> str:
+        return " ".join(random_.choices(WORDS, k=random_.randrange(1, 400)))
+
+    documents = [write() for _ in range(2_000)]
+    (folder / "a.txt").write_text(END_OF_TEXT.join(documents))
+    (folder / "b.txt").write_text(" ".join(write() for _ in range(40)))
+    lines = "".join(json.dumps({"text": write()}) + "\n" for _ in range(200))
+    (folder / "c.jsonl").write_text(lines + json.dumps({"text": documents[0]}) + "\n")
+    (folder / "d.txt.gz").write_bytes(gzip.compress((folder / "a.txt").read_bytes()[:90_000], 1))
+    for number in range(20):
+        (folder / f"e{number:02}.txt").write_text(f"small file {number}")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: list[Path]) -> Tokenizer:
+    return train_from_files(texts, 400, [END_OF_TEXT])[0]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_merges_shards_and_lines_are_those_of_one_machine_whoever_dies(
+    cluster: Cluster, engine: RayEngine, texts: list[Path], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    # Results so large that they stay on the node that made them, and are lost with it.
+    parts: dict[str, Any] = {"engine": engine, "part_bytes": 300_000}
+    learned, _ = train_from_files(texts, 400, [END_OF_TEXT], **parts)
+    assert learned.definition == tokenizer.definition
+
+    calls = 0
+
+    def kill(done: int, total: int | None) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            cluster.kill()
+
+    options: dict[str, Any] = {"shard_ids": 100_000, "validation_fraction": 0.1}
+    prepare(texts, tokenizer, tmp_path / "here", **options)
+    prepare(texts, tokenizer, tmp_path / "there", progress=kill, **parts, **options)
+    assert calls > 5
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+    clean(texts, tmp_path / "here.jsonl", validation=texts[:1])
+    clean(texts, tmp_path / "there.jsonl", validation=texts[:1], **parts)
+    for name in ("{}.jsonl", "{}.jsonl.report.json"):
+        here, there = (tmp_path / name.format(place) for place in ("here", "there"))
+        assert there.read_bytes() == here.read_bytes()
+
+
+class Dying:
+    """Kills its process at the second result, the first time or always."""
+
+    def __init__(self, marker: Path | None) -> None:
+        self.marker = marker
+
+    def __call__(self, task: int) -> Iterator[int]:
+        yield 10 * task
+        if task == 2 and (self.marker is None or not self.marker.exists()):
+            if self.marker is not None:
+                self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield 10 * task + 1
+
+
+@pytest.fixture
+def by_value(engine: RayEngine) -> Iterator[None]:
+    """Classes of this file are sent as they are: no worker can import it."""
+    engine.ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    engine.ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("by_value")
+def test_a_task_whose_worker_dies_is_done_again(engine: RayEngine, tmp_path: Path) -> None:
+    results = [list(items) for items in engine(Dying(tmp_path / "died"), range(5))]
+    assert results == [[10 * task, 10 * task + 1] for task in range(5)]
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.usefixtures("by_value")
+def test_a_task_that_always_kills_its_worker_is_given_up(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "_RETRIES", 1)
+    frail = RayEngine(engine.ray)
+    with pytest.raises(DataError, match=r"was lost 2 times \(.*run the command again"):
+        for items in frail(Dying(None), range(5)):
+            list(items)
+
+
+def test_mistakes_and_warnings_come_as_from_one_machine(
+    engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"good text" + END_OF_TEXT.encode() + b"bad \xff byte")
+    with pytest.raises(DataError, match=r"text\.txt, byte 26: not UTF-8; name its encoding"):
+        train_from_files(path, 300, [END_OF_TEXT], engine=engine)
+    with caplog.at_level(logging.WARNING):
+        train_from_files(path, 257, [END_OF_TEXT], errors="skip", engine=engine)
+    assert "text.txt: left out 1 document that is not UTF-8" in caplog.text
+
+
+def test_another_version_on_a_machine_is_one_sentence(
+    engine: RayEngine, texts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "__version__", "9.9.9")
+    found = f"has groundup {__version__}, and the command is from groundup 9.9.9; install"
+    with pytest.raises(ConfigError, match=found):
+        train_from_files(texts, 300, [END_OF_TEXT], engine=engine)
+
+
+def test_a_machine_without_groundup_or_its_core_is_one_sentence(
+    cluster: Cluster, engine: RayEngine, tmp_path: Path
+) -> None:
+    package = tmp_path / "groundup"
+    package.mkdir()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    odd = {"resources": {"odd": 1}, "env_vars": {"PYTHONPATH": path}}
+    node = cluster.add(**odd)
+    try:
+        elsewhere = RayEngine(engine.ray, resources={"odd": 0.1}, num_cpus=0)
+        for code, sentence in (
+            ("raise ImportError", "has no groundup; install groundup"),
+            (f"__version__ = {__version__!r}", "has no native core; run `make install`"),
+        ):
+            (package / "__init__.py").write_text(code)
+            with pytest.raises(ConfigError, match=sentence):
+                list(next(elsewhere(iter, [()])))
+    finally:
+        cluster.remove(node)
+
+
+def test_object_storage_is_read_by_those_who_work(
+    engine: RayEngine,
+    texts: list[Path],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s3fs = pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer("127.0.0.1", PORT, verbose=False)
+    server.start()
+    try:
+        for name, value in STORAGE.items():
+            monkeypatch.setenv(name, value)
+        storage = s3fs.S3FileSystem(skip_instance_cache=True)
+        storage.mkdir("texts")
+        for path in texts:
+            storage.put_file(str(path), f"texts/{path.name}")
+        parts: dict[str, Any] = {"engine": engine, "part_bytes": 300_000}
+        learned, _ = train_from_files("s3://texts", 400, [END_OF_TEXT], **parts)
+        assert learned.definition == tokenizer.definition
+        here = prepare(["s3://texts"], tokenizer, tmp_path / "here")
+        prepare(["s3://texts"], tokenizer, tmp_path / "there", **parts)
+        assert contents(tmp_path / "there") == contents(tmp_path / "here")
+        plain = prepare(texts, tokenizer, tmp_path / "plain")
+        assert here.index.splits == plain.index.splits
+        assert prepare(["s3://texts"], tokenizer, tmp_path / "there").outcome == "up to date"
+    finally:
+        server.stop()
+
+
+# A trial that waits, the first time it runs, until all of them have begun and a machine is gone.
+WAITING = """
+import os, pathlib, sys, time
+begun, gone = map(pathlib.Path, sys.argv[1:3])
+if not begun.exists():
+    begun.write_text(str(os.getpid()))
+    while not gone.exists():
+        time.sleep(0.01)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def test_a_sweep_goes_on_when_a_machine_dies_under_a_trial(
+    cluster: Cluster, engine: RayEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = {"vocab_size": 300, "context_length": 16, "d_model": 16, "num_heads": 2}
+    base = {"num_steps": 20, "batch_size": 2, "device": "cpu", "model": model}
+    grid = {"optimizer.learning_rate": [0.01, 0.1]}
+    spec = resolve(SweepConfig.model_validate({"name": "small", "base": base, "grid": grid}))
+    begun, gone = tmp_path / "begun", tmp_path / "gone"
+    begun.mkdir()
+
+    def waiting(config_file: Path, resume: bool) -> list[str]:
+        marks = [str(begun / config_file.stem), str(gone)]
+        return [sys.executable, "-c", WAITING, *marks, *formula(config_file, resume)]
+
+    def formula(config_file: Path, resume: bool) -> list[str]:
+        return [sys.executable, str(METRICS_ONLY), str(config_file)]
+
+    def kill() -> None:
+        while len(list(begun.iterdir())) < 2:
+            time.sleep(0.05)
+        cluster.remove(cluster.nodes[0])
+        while all(map(is_running, begun.iterdir())):
+            time.sleep(0.05)
+        gone.touch()
+
+    def is_running(file: Path) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+            status = psutil.Process(int(file.read_text())).status()
+            return bool(status != psutil.STATUS_ZOMBIE)
+        return False
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with caplog.at_level(logging.WARNING):
+        there = run_sweep(spec, tmp_path / "there", command=waiting, engine=engine)
+    thread.join()
+    assert caplog.text.count("died") == 1
+    here = run_sweep(spec, tmp_path / "here", command=formula)
+    assert there.records == here.records
+    threads = [path.read_text() for path in (tmp_path / "there").glob("runs/*/threads.txt")]
+    assert threads == ["1", "1"]
+
+
+def test_a_cluster_that_does_not_answer_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    (tmp_path / "text.txt").write_text("text")
+    words = ["tokenizer", "train", str(tmp_path / "text.txt"), "--engine", "ray"]
+    nobody = f"127.0.0.1:{free_port()}"
+    for address, sentence in (
+        (nobody, f"no Ray cluster answers at {nobody} ("),
+        ("ray://127.0.0.1:10001", "--ray-address must be host:port of a Ray cluster, got 'ray://"),
+        ("nonsense", "--ray-address must be host:port of a Ray cluster, got 'nonsense'"),
+    ):
+        assert main([*words, "--ray-address", address]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {sentence}")
+
+
+def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"), connect():
+        pass
+
+
+def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "clean", "x.txt", "--ray-address", "here:1"]) == 2
+    assert "--ray-address is for --engine ray" in capsys.readouterr().err

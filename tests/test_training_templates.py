@@ -1,0 +1,162 @@
+"""The templates for Slurm, Kubernetes and SkyPilot: their scripts run, with stand-ins for what only
+a cluster has, and what they call is read by torchrun's parser and by ours."""
+
+import importlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from groundup.cli.parsing import parse_arguments
+from groundup.cli.train import Arguments
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TEMPLATES = REPOSITORY / "docs" / "deployment"
+CLUSTER = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "SLURM_NNODES": "2",
+    "SLURM_GPUS_ON_NODE": "8",
+    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NUM_GPUS_PER_NODE": "8",
+}
+
+
+def slurm_script() -> list[str]:
+    return ["bash", str(TEMPLATES / "train.slurm")]
+
+
+def kubernetes_script() -> list[str]:
+    job = yaml.safe_load((TEMPLATES / "pytorchjob.yaml").read_text("utf-8"))
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    policy = job["spec"]["elasticPolicy"]
+    assert policy["minReplicas"] == policy["maxReplicas"] == worker["replicas"] == 2
+    assert policy["maxRestarts"] > 0 and worker["restartPolicy"] == "OnFailure"
+    pod = worker["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > 30
+    (container,) = pod["containers"]
+    assert container["name"] == "pytorch"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+    mounted = [mount["name"] for mount in container["volumeMounts"]]
+    assert mounted == [volume["name"] for volume in pod["volumes"]]
+    return [*container["command"], *container["args"]]
+
+
+def skypilot_script() -> list[str]:
+    task = yaml.safe_load((TEMPLATES / "skypilot.yaml").read_text("utf-8"))
+    assert (
+        task["num_nodes"] == 2 and task["resources"]["job_recovery"]["max_restarts_on_errors"] > 0
+    )
+    assert (REPOSITORY / "constraints.txt").exists() and "constraints.txt" in task["setup"]
+    subprocess.run(["bash", "-n", "-c", task["setup"]], check=True)
+    return ["bash", "-c", task["run"]]
+
+
+SCRIPTS: dict[str, Callable[[], list[str]]] = {
+    "slurm": slurm_script,
+    "kubernetes": kubernetes_script,
+    "skypilot": skypilot_script,
+}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A shared folder with settings, an environment, and programs that note how they are called."""
+    programs = tmp_path / "shared" / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").touch()
+    notes = tmp_path / "notes"
+    note = f'for word in "$@"; do echo "$word"; done > {notes}.$(basename "$0")\n'
+    for name, more in (
+        ("torchrun", "exit ${EXIT:-0}"),
+        ("srun", '"$@"'),
+        ("scontrol", 'if [ "$1" = show ]; then echo node1; echo node2; fi'),
+    ):
+        program = programs / name
+        program.write_text(f"#!/bin/sh\n{note}{more}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    shutil.copytree(REPOSITORY / "configs", tmp_path / "shared" / "configs")
+    return tmp_path / "shared"
+
+
+def call(script: list[str], shared: Path, **more: str) -> tuple[int, list[str]]:
+    """Run a script; its exit status, and the words that torchrun was called with."""
+    path = f"{shared / '.venv' / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, **CLUSTER, "SHARED": str(shared), "PATH": path, **more}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True)
+    assert not done.stderr, done.stderr
+    return done.returncode, noted(shared, "torchrun")
+
+
+def noted(shared: Path, program: str) -> list[str]:
+    return (shared.parent / f"notes.{program}").read_text().splitlines()
+
+
+def parsed(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, shared: Path
+) -> tuple[Any, Arguments]:
+    """The words as torchrun's parser and ours understand them."""
+    run = importlib.import_module("torch.distributed.run")
+    of_torchrun = run.get_args_parser().parse_args(words)
+    assert of_torchrun.module and of_torchrun.training_script == "groundup"
+    verb, *rest = of_torchrun.training_script_args
+    assert verb == "train"
+    monkeypatch.chdir(shared)
+    train = importlib.import_module("groundup.cli.train")
+    arguments = parse_arguments(
+        Arguments, prog="groundup train", argv=rest, default=train.defaults(rest)
+    )
+    assert isinstance(arguments, Arguments)
+    return of_torchrun, arguments
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_template_begins_the_run_and_continues_it_when_it_is_there(
+    name: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = SCRIPTS[name]()
+    status, words = call(script, shared)
+    assert status == 0
+    of_torchrun, arguments = parsed(words, monkeypatch, shared)
+    assert of_torchrun.nproc_per_node == "8" and of_torchrun.max_restarts > 0
+    if name != "kubernetes":
+        assert (of_torchrun.nnodes, of_torchrun.rdzv_backend) == ("2", "c10d")
+        expected = "node1:29500" if name == "slurm" else "10.0.0.1:29500"
+        assert of_torchrun.rdzv_endpoint == expected
+    assert not arguments.resume and arguments.settings.name == "tinystories"
+    (shared / "runs" / "tinystories").mkdir(parents=True)
+    (shared / "runs" / "tinystories" / "config.yaml").write_text("name: tinystories\n")
+    status, words = call(script, shared)
+    assert status == 0 and words[-1] == "--resume"
+    assert parsed(words, monkeypatch, shared)[1].resume
+
+
+@pytest.mark.parametrize(("state", "is_queued"), [("stopped", True), ("finished", False)])
+def test_slurm_queues_a_job_again_that_a_signal_stopped(
+    shared: Path, state: str, is_queued: bool
+) -> None:
+    from groundup.runs.outcome import Outcome
+
+    folder = shared / "runs" / "tinystories"
+    folder.mkdir(parents=True)
+    Outcome(state).write(folder / "outcome.json")  # type: ignore[arg-type]
+    assert json.loads((folder / "outcome.json").read_text())["state"] == state
+    status, _ = call(slurm_script(), shared, EXIT="3")
+    assert status == 3
+    assert (noted(shared, "scontrol") == ["requeue", "7"]) == is_queued
+
+
+def test_slurm_sends_its_signal_before_the_limit_and_keeps_the_log() -> None:
+    lines = (TEMPLATES / "train.slurm").read_text("utf-8").splitlines()
+    options = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append"} <= options
+    assert {"--ntasks-per-node=1", "--nodes=2"} <= options

@@ -1,0 +1,128 @@
+"""A corpus in parts holds every document once, in order, wherever the parts are cut."""
+
+import gzip
+import json
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from groundup.errors import ConfigError, DataError
+from groundup.text_files import (
+    END_OF_TEXT,
+    TextPart,
+    cut_into_parts,
+    expand_inputs,
+    ranges,
+    read_document_batches,
+    read_sources,
+)
+
+# Pieces of separators, and what looks like them, in every order.
+pieces = st.sampled_from(["a", "é", "\n", " ", "<|", "<|end|>", "|>", "日"])
+
+
+def read(found: list[TextPart], separators: list[str]) -> list[bytes]:
+    documents = []
+    for part in found:
+        part.check()
+        for batch in read_document_batches(
+            part.sources, separators=separators, batch_bytes=7, part=part
+        ):
+            view = memoryview(batch.data)
+            documents += [bytes(view[begin:end]) for begin, end in batch.bounds.tolist()]
+    return documents
+
+
+@hypothesis.given(
+    text=st.lists(pieces, min_size=1, max_size=60).map("".join),
+    part_bytes=st.integers(1, 40),
+    window=st.integers(1, 30),
+)
+def test_parts_of_plain_text_hold_its_documents(
+    tmp_path_factory: pytest.TempPathFactory, text: str, part_bytes: int, window: int
+) -> None:
+    path = tmp_path_factory.mktemp("parts") / "text.txt"
+    path.write_text(text)
+    separators = ["<|end|>"]
+    found = cut_into_parts([path], part_bytes, separators=separators)
+    assert sum(part.num_bytes for part in found) == path.stat().st_size
+    assert [part.is_end for part in found] == [False] * (len(found) - 1) + [True]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "_WINDOW_BYTES", window)
+        assert read(found, separators) == [d.encode() for d in text.split("<|end|>") if d]
+
+
+@hypothesis.given(
+    documents=st.lists(st.text(max_size=20), min_size=1, max_size=20),
+    part_bytes=st.integers(1, 200),
+)
+def test_parts_of_json_lines_hold_their_records(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], part_bytes: int
+) -> None:
+    path = tmp_path_factory.mktemp("parts") / "text.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in documents]
+    path.write_bytes("\n\n".join(lines).encode("utf-8", "replace"))
+    kept = [json.loads(line)["text"].encode() for line in path.read_bytes().split(b"\n") if line]
+    found = cut_into_parts([path], part_bytes, separators=[END_OF_TEXT])
+    assert read(found, [END_OF_TEXT]) == [document for document in kept if document]
+
+
+def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
+    text = "a page of text " * 50
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode(), 0))
+    (tmp_path / "c.csv").write_text(f"text\n{text}")
+    (tmp_path / "d.txt").write_text("small")
+    (tmp_path / "e.txt").write_text("small too")
+    sources = expand_inputs([tmp_path])
+
+    def cut(separators: list[str], **options: str) -> list[list[str]]:
+        found = cut_into_parts(sources, 300, separators=separators, **options)  # type: ignore[arg-type]
+        return [[Path(str(source)).name for source in part.sources] for part in found]
+
+    whole = [["b.txt.gz"], ["c.csv"], ["d.txt", "e.txt"]]
+    assert cut([END_OF_TEXT]) == [["a.txt"]] * 3 + whole
+    assert cut([]) == [["a.txt"]] * 3 + whole
+    # Whether aaa is one separator and an a, or an a and one, depends on where one looks from.
+    for separators in (["aa"], ["ab", "ba"], ["<end>", "end"]):
+        assert cut(separators) == [["a.txt"], *whole]
+    assert cut([END_OF_TEXT], encoding="latin-1") == [["a.txt"], *whole]
+    assert cut([END_OF_TEXT], on_error="skip") == [["a.txt"], *whole]
+
+
+def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "good"}\n' * 10 + '{"text": 3}\n')
+    *_, last = cut_into_parts([path], 100, separators=[END_OF_TEXT])
+    with pytest.raises(DataError, match=r"a\.jsonl after byte 102, line 5 holds a number in field"):
+        list(read_sources(last.sources, part=last))
+    text = tmp_path / "a.txt"
+    text.write_bytes(b"good" + END_OF_TEXT.encode() + b"bad \xff")
+    found = cut_into_parts([text], 10, separators=[END_OF_TEXT])
+    with pytest.raises(DataError, match=r"a\.txt, byte 21: not UTF-8"):
+        read(found, [END_OF_TEXT])
+
+
+def test_files_that_a_machine_does_not_see_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text " * 100)
+    part, *_ = cut_into_parts([path], 100, separators=[END_OF_TEXT])
+    path.write_text("other text")
+    with pytest.raises(DataError, match=r"has 10 bytes on machine .* and 500 where the command"):
+        part.check()
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.txt does not exist on machine .*; put it where every"):
+        part.check()
+    with pytest.raises(ConfigError, match="standard input cannot be read by --engine ray"):
+        cut_into_parts(["-"], 100, separators=[END_OF_TEXT])
+
+
+def test_a_file_that_shrinks_under_a_reader_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text " * 100)
+    part, *_ = cut_into_parts([path], 400, separators=[END_OF_TEXT])
+    path.write_text("short")
+    with pytest.raises(DataError, match="became shorter"):
+        list(read_sources(part.sources, part=part))
