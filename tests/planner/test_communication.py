@@ -42,14 +42,18 @@ def test_a_ring_sends_what_its_hops_send(num_local: int, num_machines: int) -> N
 
 
 @given(num_local=POWERS, num_machines=POWERS)
-def test_recursive_doubling_sends_everything_to_each_partner(
+def test_every_partner_of_the_exact_reduction_gets_half_of_what_the_last_one_got(
     num_local: int, num_machines: int
 ) -> None:
     num_gpus = num_local * num_machines
-    partners = [1 << level for level in range(num_gpus.bit_length() - 1)]
-    num_inside = sum(partner // num_local == 0 for partner in partners)
-    traffic = cluster(num_gpus, num_local).double(1_000, 1)
-    assert traffic[:2] == (1_000 * num_inside, 1_000 * (len(partners) - num_inside))
+    sent = {True: 0.0, False: 0.0}
+    amount = 1_000.0
+    for level in range(num_gpus.bit_length() - 1):
+        amount /= 2
+        # There, and what was summed back.
+        sent[1 << level < num_local] += 2 * amount
+    traffic = cluster(num_gpus, num_local).halve_and_double(1_000, 1)
+    assert traffic[:2] == pytest.approx((sent[True], sent[False]))
 
 
 def test_the_slowest_link_decides_and_hops_come_on_top() -> None:
@@ -60,8 +64,8 @@ def test_the_slowest_link_decides_and_hops_come_on_top() -> None:
     assert traffic.seconds == max(525 / 100, 175 / 10) + 3 * (6 * 0.5 + 1 * 2.0)
     traffic = two_machines.all_reduce((4, 2), 800, 3)
     assert traffic.seconds == 2 * max(525 / 100, 175 / 10) + 3 * 2 * (3 * 0.5 + 1 * 2.0)
-    traffic = two_machines.double(800, 3)
-    assert traffic.seconds == 2 * (8 + 3 * 0.5) + 80 + 3 * 2.0
+    traffic = two_machines.halve_and_double(800, 3)
+    assert traffic.seconds == 1_200 / 100 + 200 / 10 + 3 * 2 * (2 * 0.5 + 1 * 2.0)
 
 
 def test_a_shared_link_is_divided_among_the_gpus_of_a_machine() -> None:
@@ -74,7 +78,7 @@ def test_a_shared_link_is_divided_among_the_gpus_of_a_machine() -> None:
 def test_one_gpu_sends_nothing() -> None:
     alone = cluster(1)
     assert alone.gather((1, 1), 1e9, 9) == alone.all_reduce((1, 1), 1e9, 9) == (0, 0, 0)
-    assert alone.double(1e9, 9) == (0, 0, 0)
+    assert alone.halve_and_double(1e9, 9) == (0, 0, 0)
 
 
 @given(
@@ -95,8 +99,8 @@ def test_more_bandwidth_is_never_slower(
             SLOW._replace(bytes_per_second=across * faster_across),
         )
         group = (num_local, num_machines)
-        sent = [links.gather(group, 1e9, 1), links.all_reduce(group, 1e9, 1), links.double(1e9, 1)]
-        return [one.seconds for one in sent]
+        sent = [links.gather(group, 1e9, 1), links.all_reduce(group, 1e9, 1)]
+        return [one.seconds for one in (*sent, links.halve_and_double(1e9, 1))]
 
     slow = seconds(1, 1)
     for fast in (seconds(factor, 1), seconds(1, factor), seconds(factor, factor)):

@@ -55,7 +55,7 @@ def test_volumes_of_a_tiny_model_are_those_counted_by_hand() -> None:
     assert {one.micro_batch for one in found.values()} == {8}
     ring = 3 / 4 * size
     assert sent["ddp"] == (ring, ring)
-    assert sent[EXACT] == (size, size)
+    assert sent[EXACT] == (size, size / 2)
     assert sent["fsdp"] == (2 * 3 * ring / 2, 2 * 3 * ring / 2)
     # Three passes inside the machine, and an all-reduce of half of the sums between two.
     assert sent["hsdp"] == (2 * 3 * size / 2, 2 * size / 2)

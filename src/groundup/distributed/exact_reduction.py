@@ -2,9 +2,11 @@
 
 The leaves are the micro-batches of the whole batch in their order. A node over micro-batches
 [a, b) is the sum of the nodes over [a, m) and [m, b), m in the middle. Each rank has a contiguous
-part of the leaves. A sum of two is the same from both sides, so ranks exchange their sums and all
-add them: recursive doubling. Where the number of ranks is not a power of two their parts are not
-nodes; then the rank of a node's first leaf collects what it lacks, and rank 0 tells all.
+part of the leaves, and where their number is a power of two that part is a node. A sum of two is
+the same from both sides, so that either of two ranks may add: each takes half of the gradients,
+then a quarter with the next neighbour and so on, and what they have is gathered on the way back
+(recursive halving and doubling). With another number of ranks the rank of a node's first leaf
+collects what it lacks, and rank 0 tells all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,14 +72,28 @@ class _Tree:
             for piece in _pieces(sums):
                 flat = torch.cat([tensor.reshape(-1) for tensor in piece])
                 if is_power_of_two:
-                    for level in range(self._size.bit_length() - 1):
-                        flat += _exchange(flat, self._rank ^ (1 << level))
+                    flat = self._add_nodes(flat)
                 else:
                     distributed.broadcast(flat, src=0)
                 parts = torch.split(flat, [tensor.numel() for tensor in piece])
                 for tensor, part in zip(piece, parts, strict=True):
                     tensor.copy_(part.view_as(tensor))
         return sums
+
+    def _add_nodes(self, flat: Tensor) -> Tensor:
+        """The root of which each rank has a node; every rank adds one part of it."""
+        padded = torch.nn.functional.pad(flat, (0, -len(flat) % self._size))
+        own = padded
+        siblings: list[tuple[Tensor, Tensor, int]] = []
+        for level in range(self._size.bit_length() - 1):
+            other = self._rank ^ (1 << level)
+            halves = own.chunk(2)
+            own, theirs = halves if self._rank < other else halves[::-1]
+            own += _exchange(theirs, other)
+            siblings.append((own, theirs, other))
+        for summed, theirs, other in reversed(siblings):
+            theirs.copy_(_exchange(summed, other))
+        return padded[: len(flat)]
 
     def _node(self, first: int, end: int) -> list[Tensor] | None:
         """The sums of leaves `first` … `end` - 1, on the rank of the first leaf alone."""

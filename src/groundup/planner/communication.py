@@ -73,15 +73,16 @@ class Cluster:
         hops += math.log2(num_machines) * self.across.hop_seconds
         return self._send_around(group, 2 * num_bytes, 2 * num_calls * hops)
 
-    def double(self, num_bytes: float, num_calls: int) -> Traffic:
-        """Recursive doubling among all GPUs: everything to one other, log2 of their number times,
-        those of the same machine first."""
+    def halve_and_double(self, num_bytes: float, num_calls: int) -> Traffic:
+        """Recursive halving and doubling among all GPUs: half of the bytes to one other of the
+        machine, a quarter to the next and so on, and the same back."""
         num_inside = math.ceil(math.log2(self.num_local))
         num_across = math.ceil(math.log2(self.num_gpus)) - num_inside
-        inside = num_bytes / self.inside.bytes_per_second + num_calls * self.inside.hop_seconds
-        across = num_bytes / self.across_bytes_per_second + num_calls * self.across.hop_seconds
-        seconds = num_inside * inside + num_across * across
-        return Traffic(num_inside * num_bytes, num_across * num_bytes, seconds)
+        inside = 2 * num_bytes * (1 - 2.0**-num_inside)
+        across = 2 * num_bytes * 2.0**-num_inside * (1 - 2.0**-num_across)
+        seconds = inside / self.inside.bytes_per_second + across / self.across_bytes_per_second
+        hops = num_inside * self.inside.hop_seconds + num_across * self.across.hop_seconds
+        return Traffic(inside, across, seconds + 2 * num_calls * hops)
 
     def _send_around(self, group: Group, num_bytes: float, hop_seconds: float) -> Traffic:
         """All links work at once, so that the slowest decides."""
