@@ -188,7 +188,9 @@ class _Step:
         """The exchanges begin when the backward pass has ended."""
         memory = replace(self.plan.memory, adds_in_tree=True)
         micro_batch, _ = self._cut(memory)
-        traffic = self.cluster.halve_and_double(memory.gradients, -(-memory.gradients // _PIECE_BYTES))
+        traffic = self.cluster.halve_and_double(
+            memory.gradients, -(-memory.gradients // _PIECE_BYTES)
+        )
         on_their_way = 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
         return self._result(memory, micro_batch, traffic, traffic.seconds, on_their_way)
 
