@@ -28,6 +28,9 @@ from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
 
+# Before 2.8 gradients come as means over all ranks.
+_CAN_SUM = hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
+
 
 def recompute_blocks(model: TransformerLM) -> None:
     """Keep of each block only its input; backward computes the rest again. Before any compilation.
@@ -65,11 +68,19 @@ def shard(
     device: where it is to learn.
     reduce_dtype: what gradients are sent in; their own type by default.
     """
+    if device.type == "cpu" and not _CAN_SUM:
+        raise ConfigError(
+            f"distributed.strategy {strategy} needs torch 2.8 or later on CPUs, this is torch "
+            f"{torch.__version__}: use --distributed.strategy ddp, or update torch"
+        )
     mesh = _mesh(world, strategy, device.type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh, mp_policy=policy)
-    is_summed = _sum_instead_of_mean(model)
+        if _CAN_SUM:
+            assert isinstance(module, FSDPModule)
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)
     # Everything that training calls begins here; the output layer is still whole when it returns.
     register_fsdp_forward_method(model, "hidden")
     gathering = model.hidden
@@ -82,7 +93,7 @@ def shard(
         return gathering(*inputs, **options)
 
     model.hidden = hidden  # type: ignore[method-assign]
-    return ShardedReduction(model, world, mesh, 1 if is_summed else world.size)
+    return ShardedReduction(model, world, mesh, 1 if _CAN_SUM else world.size)
 
 
 def whole_weights(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
@@ -152,6 +163,8 @@ class LocalParameters(nn.Module):
     def take_gradients(self, factor: float = 1) -> None:
         """Move the gradients from the model's parameters to these, times a factor."""
         for _, whole, rows in self._pairs:
+            # torch 2.8 moves rows of uneven parts to other memory once, at the first forward pass.
+            rows.data = whole.to_local().detach()
             gradient = whole.grad
             if gradient is None:
                 continue
@@ -223,14 +236,3 @@ def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:
         )
     shape = world.size // world.local_size, world.local_size
     return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))
-
-
-def _sum_instead_of_mean(model: nn.Module) -> bool:
-    """Let the backend add gradients up. False where torch is too old, and means come instead."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            if not hasattr(module, "set_force_sum_reduction_for_comms"):
-                return False
-            module.set_force_sum_reduction_for_comms(True)
-            module.set_gradient_divide_factor(1.0)
-    return True

@@ -106,6 +106,11 @@ class TransformerLM(nn.Module):
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
     def output_weight(self) -> Tensor:
         return self.lm_head.weight
 

@@ -97,7 +97,7 @@ def _not_compiled() -> AbstractContextManager[Any]:
 
 
 def _batch_likelihoods(model: TransformerLM, rows: Sequence[Row]) -> npt.NDArray[np.float64]:
-    device = model.output_weight.device
+    device = model.device
     # What follows the end of a row is seen by nothing before it.
     padded = np.zeros((len(rows), len(rows[0].ids)), np.int64)
     is_predicted = np.zeros((len(rows), len(rows[0].ids) - 1), np.bool_)

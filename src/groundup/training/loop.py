@@ -19,7 +19,13 @@ import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
 from groundup.data.batches.windows import Ids
-from groundup.distributed.process_group import LostRankError, World, find_world, open_world
+from groundup.distributed.process_group import (
+    LostRankError,
+    World,
+    find_world,
+    lost_ranks_named,
+    open_world,
+)
 from groundup.errors import ConfigError, GroundupError
 from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
@@ -174,6 +180,9 @@ class _Training:
         self._stop = StopRequest()
         self._ending: State = "failed"
         state = run.state
+        if state.local is not None:
+            # What gathers the weights cannot be recorded.
+            config = config.model_copy(update={"cuda_graph": False})
         self._step = choose_step(config, state.model, state.optimizer, loss, state.reduction)
 
     def run(self, stop_after: int | None) -> TrainSummary:
@@ -312,20 +321,23 @@ class _Training:
             return
         with self._meter.pause(), self._state.averaged():
             self._state.wall_seconds = self._meter.wall_seconds
-            self._saver.save(self._state, metric)
+            with lost_ranks_named(self._world):
+                self._saver.save(self._state, metric)
+
+    def _save_at_last(self) -> None:
+        """Save, and end with an error if that cannot be."""
+        with self._world.together(), lost_ranks_named(self._world):
+            self._save()
+            self._saver.check()
 
     def _give_up(self, reason: str) -> None:
         """Too many steps in a row were skipped: save the state before them and say what to do."""
-        with self._world.together():
-            self._save()
-            self._saver.check()
+        self._save_at_last()
         self._ending = "diverged"
         raise GroundupError(describe_divergence(self._config, self._state, reason, self._starts()))
 
     def _end(self) -> TrainSummary:
-        with self._world.together():
-            self._save()
-            self._saver.check()
+        self._save_at_last()
         state = self._state
         self._ending = "finished" if state.step >= self._config.num_steps else "stopped"
         summary = TrainSummary(

@@ -164,8 +164,9 @@ def open_run(
     checkpoints = open_checkpoints(config, folder, world, strategy)
     checkpoint = None
     if world.from_first(resume and bool(checkpoints.steps())):
-        step = world.from_first(checkpoints.newest().step if world.is_first else None)
-        checkpoint = checkpoints.load(step)
+        # To hash all of it is one rank's work.
+        checkpoint = world.from_first(checkpoints.newest() if world.is_first else None)
+        assert checkpoint is not None
         check_shapes(_shapes_of(config, own), checkpoint.model_shapes())
         if not allow_changes:
             check_saved(folder.config_file, config, checkpoint)

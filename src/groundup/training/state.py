@@ -90,15 +90,16 @@ class TrainingState:
 
     def whole_model(self) -> TransformerLM:
         """The model, or where ranks share the weights a copy of all of them in the memory of the
-        first rank's host; all ranks ask for it."""
+        first rank's host; all ranks ask for it, and the others have no use for what they get."""
         if self.local is None:
             return self.model
         from groundup.distributed.sharding import whole_weights
 
         weights = whole_weights(adapted_state(self.model), self.reduction.world)
+        if not self.reduction.world.is_first:
+            return self.model
         copy = TransformerLM.from_config(self.model.config, device="cpu")
-        if self.reduction.world.is_first:
-            copy.load_state_dict(merge_adapters(weights))
+        copy.load_state_dict(merge_adapters(weights))
         return copy
 
     def optimizer_state(self) -> dict[str, Any]:
@@ -125,7 +126,7 @@ class TrainingState:
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
             **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
-            "random": capture_random_state(self.model.output_weight.device),
+            "random": capture_random_state(self.model.device),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -174,7 +174,7 @@ class ConversationEvaluator:
         model: TransformerLM,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Evaluation:
-        device = model.output_weight.device
+        device = model.device
         losses: list[torch.Tensor] = []
         num_tokens = num_bytes = 0
         with torch.no_grad(), autocast():
