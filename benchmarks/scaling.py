@@ -39,7 +39,7 @@ from measure import RESULTS
 Json = dict[str, Any]
 
 _QUESTION = "How much speed do several processes keep?"
-_MODEL = {"context_length": 128, "d_model": 192, "num_layers": 4, "num_heads": 6}
+_MODEL = {"context_length": 128, "d_model": 128, "num_layers": 4, "num_heads": 4}
 _QUICK_MODEL = {"context_length": 16, "d_model": 32, "num_layers": 1, "num_heads": 2}
 _BATCH_SIZE = 16
 _SIZES = (8, 64, 512)
@@ -119,7 +119,7 @@ def _train(
     """The median speed of a run after its first log line, and its last loss in all its bits."""
     size, reduction = way
     model = _QUICK_MODEL if arguments.quick else _MODEL
-    num_steps, every = (6, 2) if arguments.quick else (60, 10)
+    num_steps, every = (6, 2) if arguments.quick else (30, 5)
     settings = {
         "name": name,
         "runs-folder": folder,

@@ -215,7 +215,7 @@ def test_a_task_that_always_kills_its_worker_is_given_up(
     engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "_RETRIES", 1)
-    frail = RayEngine(engine.ray)
+    frail = RayEngine()
     with pytest.raises(DataError, match=r"was lost 2 times \(.*run the command again"):
         for items in frail(Dying(None), range(5)):
             list(items)
@@ -251,7 +251,7 @@ def test_a_machine_without_groundup_or_its_core_is_one_sentence(
     odd = {"resources": {"odd": 1}, "env_vars": {"PYTHONPATH": path}}
     node = cluster.add(**odd)
     try:
-        elsewhere = RayEngine(engine.ray, resources={"odd": 0.1}, num_cpus=0)
+        elsewhere = RayEngine(resources={"odd": 0.1}, num_cpus=0)
         for code, sentence in (
             ("raise ImportError", "has no groundup; install groundup"),
             (f"__version__ = {__version__!r}", "has no native core; run `make install`"),
@@ -369,8 +369,8 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
 
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"), connect():
-        pass
+    with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"), connect() as engine:
+        next(engine(iter, [()]))
 
 
 def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

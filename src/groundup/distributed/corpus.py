@@ -6,12 +6,13 @@ caller's matter, and results never depend on who did what.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import pickle
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from groundup import __version__
@@ -36,55 +37,60 @@ def connect(address: str | None = None) -> Iterator["RayEngine"]:
     address: host:port of the cluster; without one RAY_ADDRESS, the cluster that this machine is
         part of, or else a new one of this machine alone.
     """
-    ray = _import_ray()
-    if ray.is_initialized():
-        yield RayEngine(ray)
-        return
-    address = address or os.environ.get("RAY_ADDRESS") or None
-    if address:
-        _check_address(address)
-    where = f"at {address}" if address else "on this machine"
+    engine = RayEngine(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
-        raise ConfigError(
-            f"cannot use the Ray cluster {where}: {reason.rstrip('.')}; start one with `ray start "
-            f"--head`, and run this command on a machine of it"
-        ) from error
-    try:
-        engine = RayEngine(ray)
-        machines = count_of(len(engine.machines), "machine")
-        _log.info("Ray cluster %s: %s, %s", where, machines, count_of(engine.num_cores, "core"))
         yield engine
     finally:
-        ray.shutdown()
+        engine.close()
 
 
 class RayEngine:
-    """Runs functions on a cluster that is connected; see `groundup.runtime.Engine`."""
+    """Runs functions on a cluster, to which it connects for the first; see `runtime.Engine`."""
 
-    def __init__(self, ray: Any, **options: Any) -> None:
-        """Take work.
+    def __init__(self, address: str | None = None, **options: Any) -> None:
+        """Find the cluster when it is needed.
 
-        ray: the module, which is connected.
+        address: as for `connect`; a process that is connected stays where it is.
         options: of Ray's, for the tasks.
         """
-        self.ray = ray
+        self._address = address or os.environ.get("RAY_ADDRESS") or None
+        self._options = {"num_cpus": 1, "max_retries": _RETRIES, **options}
+        self._is_ours = False
+
+    @functools.cached_property
+    def ray(self) -> Any:
+        """The module, connected."""
+        ray = _import_ray()
         # By its code: by its name, a machine without groundup could not even begin.
         ray.cloudpickle.register_pickle_by_value(ray_task)
-        options = {"num_cpus": 1, "max_retries": _RETRIES, "num_returns": "streaming", **options}
-        self._task = ray.remote(ray_task.run_task).options(**options)
+        if ray.is_initialized():
+            return ray
+        if self._address:
+            _check_address(self._address)
+        where = f"at {self._address}" if self._address else "on this machine"
+        try:
+            ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+            raise ConfigError(
+                f"cannot use the Ray cluster {where}: {reason.rstrip('.')}; start one with `ray "
+                f"start --head`, and run this command on a machine of it"
+            ) from error
+        self._is_ours = True
+        machines = _machines(ray)
+        cores = count_of(_num_cores(machines), "core")
+        _log.info("Ray cluster %s: %s, %s", where, count_of(len(machines), "machine"), cores)
+        return ray
+
+    def close(self) -> None:
+        """Disconnect, if it has connected."""
+        if self._is_ours:
+            self.ray.shutdown()
 
     @property
     def machines(self) -> list[dict[str, float]]:
         """What each machine has that is there now: CPU, GPU."""
-        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-
-    @property
-    def num_cores(self) -> int:
-        """Of all machines that are there now."""
-        return max(1, sum(int(machine.get("CPU", 0)) for machine in self.machines))
+        return _machines(self.ray)
 
     def __call__(
         self, function: Callable[[Any], Iterator[Any]], tasks: Sequence[Any]
@@ -95,12 +101,13 @@ class RayEngine:
         tasks: its arguments.
         """
         reference = self.ray.put(self.ray.cloudpickle.dumps(function))
+        run = self.ray.remote(ray_task.run_task).options(num_returns="streaming", **self._options)
         waiting: deque[Any] = deque()
         for task in tasks:
-            if len(waiting) >= _PARTS_PER_CORE * self.num_cores:
+            if len(waiting) >= _PARTS_PER_CORE * _num_cores(self.machines):
                 yield self._results(waiting.popleft())
             arguments = (__version__, os.getcwd(), [reference], pickle.dumps(task))
-            waiting.append(self._task.remote(*arguments))
+            waiting.append(run.remote(*arguments))
         while waiting:
             yield self._results(waiting.popleft())
 
@@ -137,6 +144,14 @@ def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[
             f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "
             f"look at the memory of the machines, and run the command again"
         ) from None
+
+
+def _machines(ray: Any) -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _num_cores(machines: Sequence[Mapping[str, float]]) -> int:
+    return max(1, sum(int(machine.get("CPU", 0)) for machine in machines))
 
 
 def _import_ray() -> Any:
