@@ -1,6 +1,7 @@
 """The laws of resuming and skipping on a GPU, where steps are queued; without one they skip."""
 
 import json
+import socket
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -135,3 +136,25 @@ def test_too_little_memory_is_said_with_numbers(make_config: MakeConfig) -> None
     changes = {**SHAPE, "batch_size": 2**20, "model.num_layers": 1, "data.verify": False}
     with pytest.raises(GroundupError, match=r"out of memory on cuda .* GiB free"):
         train(make_config("run", {**changes, "model.vocab_size": 50_000, "compile": "off"}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_divided_weights_of_one_rank_learn_and_resume_as_whole_ones_do(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, records_of: Any, optimizer: str
+) -> None:
+    changes = {**SHAPE, "optimizer.name": optimizer, "distributed.recompute": True}
+    whole = make_config("whole", changes)
+    train(whole)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    names = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+    for name, value in {**names, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    divided = make_config("divided", {**changes, "distributed.strategy": "fsdp"})
+    train(divided, stop_after=7)
+    train(divided, resume=True)
+    saved = CheckpointFolder(divided.run_folder / "checkpoints").newest()
+    assert saved.is_sharded and saved.step == divided.num_steps
+    for found, expected in zip(records_of(divided), records_of(whole), strict=True):
+        assert found["step"] == expected["step"]
+        assert found.get("loss") == pytest.approx(expected.get("loss"), rel=1e-2)

@@ -150,7 +150,8 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
     device: what they train on; CUDA ranks speak NCCL, others gloo.
     timeout_minutes: how long a rank may keep the others waiting.
     """
-    if world == ALONE:
+    # One rank that torchrun started may still be told to divide its weights.
+    if world == ALONE and "RANK" not in os.environ:
         yield world
         return
     timeout = datetime.timedelta(minutes=timeout_minutes)
