@@ -148,8 +148,14 @@ def test_parts_make_the_whole_tensor(tmp_path: Path) -> None:
     stored = find_tensors([second, first])
     assert stored.shapes() == {"weight": (5, 7)}
     assert torch.equal(stored.read()["weight"], whole)
-    with pytest.raises(CheckpointError, match="weight is not whole"):
-        find_tensors([first])
+    overlapping = write_part(tmp_path / "2", whole[3:], [2, 0], [5, 7])
+    columns = write_part(tmp_path / "3", whole[3:, :6], [3, 0], [5, 7])
+    for paths in ([first], [second], [first, first], [first, overlapping], [first, columns]):
+        with pytest.raises(CheckpointError, match="weight is not whole"):
+            find_tensors(paths)
+    other = write_part(tmp_path / "4", whole[3:].double(), [3, 0], [5, 7])
+    with pytest.raises(CheckpointError, match="weight is another tensor than in other files"):
+        find_tensors([first, other])
 
 
 @pytest.mark.parametrize(

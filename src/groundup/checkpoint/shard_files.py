@@ -5,10 +5,10 @@ again, without a process group and without torch's own checkpoint files, which a
 """
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import safetensors
@@ -109,21 +109,23 @@ def find_tensors(paths: Iterable[Path]) -> StoredTensors:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
             metadata = dict(file.metadata() or {})
             names = file.keys()
-            dtypes = {name: DTYPES[file.get_slice(name).get_dtype()] for name in names}
+            dtype_names = {name: file.get_slice(name).get_dtype() for name in names}
         try:
             places = json.loads(metadata.pop(_CHUNKS_KEY, "{}"))
             for key in (SHARED_KEY, _TIED_KEY):
                 tied |= dict(json.loads(metadata.pop(key, "{}")))
-            for name, dtype in dtypes.items():
-                sizes = shapes[name]
+            for name, dtype_name in dtype_names.items():
+                dtype, sizes = DTYPES[dtype_name], shapes[name]
                 place = places.get(name, {"offsets": [0] * len(sizes), "shape": sizes})
-                one = found.setdefault(name, StoredTensor(dtype, tuple(place["shape"]), []))
-                one.chunks.append(Chunk(path, tuple(place["offsets"]), sizes))
-                _check_chunk(name, one, dtype)
+                offsets, shape = (tuple(map(index, place[key])) for key in ("offsets", "shape"))
+                one = found.setdefault(name, StoredTensor(dtype, shape, []))
+                one.chunks.append(Chunk(path, offsets, sizes))
+                if (one.dtype, one.shape) != (dtype, shape):
+                    raise ValueError(f"{name} is another tensor than in other files")
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged: its header is wrong ({error})") from None
     for name, one in found.items():
-        if sum(math.prod(chunk.sizes) for chunk in one.chunks) != math.prod(one.shape):
+        if not _is_whole(one):
             raise CheckpointError(f"{one.chunks[0].path.parent} is damaged: {name} is not whole")
     if unknown := [name for name in tied.values() if name not in found]:
         raise CheckpointError(f"the checkpoint is damaged: it lacks {unknown[0]}")
@@ -154,11 +156,19 @@ def read_part(chunk: Chunk, name: str, offsets: Shape, sizes: Shape) -> Tensor:
         raise CheckpointError(f"{chunk.path} cannot be read: {error}") from error
 
 
-def _check_chunk(name: str, one: StoredTensor, dtype: torch.dtype) -> None:
-    chunk = one.chunks[-1]
-    bounds = zip(chunk.offsets, chunk.sizes, one.shape, strict=True)
-    if one.dtype != dtype or any(begin < 0 or begin + n > end for begin, n, end in bounds):
-        raise ValueError(f"{name} does not fit")
+def _is_whole(one: StoredTensor) -> bool:
+    """Do the rows of one part begin where those of another end, from the first to the last?"""
+    if not one.shape:
+        return all(part.sizes == () for part in one.chunks)
+    end = 0
+    inner = (0,) * (len(one.shape) - 1)
+    for part in sorted(one.chunks, key=lambda part: (part.offsets, part.sizes)):
+        if 0 in part.sizes:
+            continue
+        if part.offsets != (end, *inner) or part.sizes[1:] != one.shape[1:]:
+            return False
+        end += part.sizes[0]
+    return 0 in one.shape or end == one.shape[0]
 
 
 def _slices(offsets: Shape, sizes: Shape) -> tuple[slice, ...]:
