@@ -72,14 +72,12 @@ BY_FORMULA: dict[str, Any] = {
 
 # The tensors that a second step makes, as torch's profiler sees them come and go, for each case.
 TENSORS = """
-import functools, json, sys
+import json, sys
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import checkpoint
-from groundup.distributed.process_group import ALONE
 from groundup.runs.config import RunConfig
 from groundup.training.budget import random_batch
 from groundup.training.execution import resolve, switches
-from groundup.training.setup import build_state, choose_reduction
+from groundup.training.setup import build_state
 from groundup.training.step import choose_step
 
 for line in sys.stdin:
@@ -87,10 +85,7 @@ for line in sys.stdin:
     config = resolve(RunConfig.model_validate(settings))
     with switches(config):
         state = build_state(config)
-        for block in state.model.blocks if config.distributed.recompute else ():
-            block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-        reduction = choose_reduction(config, ALONE)
-        step = choose_step(config, state.model, state.optimizer, None, reduction)
+        step = choose_step(config, state.model, state.optimizer, None, state.reduction)
         step(random_batch(config, 0)).read()
         batch = random_batch(config, 1)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:

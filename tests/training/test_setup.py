@@ -49,6 +49,27 @@ def test_time_and_price_are_those_of_the_rate_that_was_measured(
     assert line.startswith(f"about {flops / 5e5 / 4:.1f} s for 3 steps at 50%")
 
 
+def test_ranks_share_batches_time_and_weights(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "find_peak", lambda config: 1e6)
+    config = resolve(make_config())
+    *_, alone_memory, alone = plan_lines(config, 1_000)
+    *_, memory, line = plan_lines(config, 1_000, num_ranks=config.batch_size)
+    assert alone_memory.split(": ")[0].endswith(f"all {config.batch_size} sequences at once")
+    assert memory.split(": ")[0].endswith("with one sequence")
+    assert seconds_of(line) == pytest.approx(seconds_of(alone) / config.batch_size, abs=0.1)
+    assert f"of each of {config.batch_size} CPU of" in line and " of one CPU of" in alone
+    assert line.endswith(f"at ${0.0408 * config.batch_size:.2f} an hour")
+    *_, sharded, _ = plan_lines(config, 1_000, num_ranks=2, num_shards=2)
+    *_, copied, _ = plan_lines(config, 1_000, num_ranks=2)
+    assert sharded != copied
+
+
+def seconds_of(line: str) -> float:
+    return float(line.removeprefix("about ").split(" s ")[0])
+
+
 def test_nothing_is_guessed_where_the_rate_is_unknown_or_steps_were_timed(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,14 +165,19 @@ def expected_duration(
     )
 
 
-def time_line(duration: Duration) -> str:
-    """One line for the log of a run: the time of its steps, what that assumes, and the price."""
+def time_line(duration: Duration, num_devices: int = 1) -> str:
+    """One line for the log of a run: the time of its steps, what that assumes, and the price.
+
+    duration: of one device's part.
+    num_devices: how many share the run; what they wait for each other is not counted.
+    """
+    devices = "one" if num_devices == 1 else f"each of {num_devices:,}"
     line = (
         f"about {format_duration(duration.seconds)} for {duration.num_steps:,} steps at "
         f"{duration.mfu:.0%} of the {duration.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
-        f"{duration.precision} of one {duration.device} ({duration.source})"
+        f"{duration.precision} of {devices} {duration.device} ({duration.source})"
     )
     if duration.price is None or duration.dollars is None:
         return line
-    per_hour = duration.price.dollars_per_hour
-    return f"{line}: {show_dollars(duration.dollars)} at ${per_hour:,.2f} an hour"
+    per_hour = num_devices * duration.price.dollars_per_hour
+    return f"{line}: {show_dollars(num_devices * duration.dollars)} at ${per_hour:,.2f} an hour"

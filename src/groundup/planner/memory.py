@@ -285,7 +285,9 @@ def training_memory(
         gradients=weights,
         optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
         weight_copies=0 if recompute else num_layers * kept_weight_copies(config, execution),
-        update_temporaries=update_temporaries(config, execution.device, optimizer),
+        update_temporaries=update_temporaries(
+            config, execution.device, optimizer, is_exact=adds_in_tree
+        ),
         activations_per_sequence=activations,
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
         recompute=recompute,

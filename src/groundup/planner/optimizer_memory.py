@@ -24,15 +24,20 @@ def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw"
     return FLOAT32_BYTES * (2 * num_parameters + num_state_values[optimizer])
 
 
-def update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: OptimizerName) -> int:
+def update_temporaries(
+    config: ModelConfig, device: DeviceKind, optimizer: OptimizerName, *, is_exact: bool = False
+) -> int:
     """What an update holds besides its state, since a step can be undone on the device.
 
     AdamW has one kernel that works in place, but none on mps: there it holds, of the larger of its
     two groups, scaled gradients, weights and averages as they were, roots and moves. SGD holds
     scaled gradients, the weights as they were and the move of the largest matrix.
+
+    config, device, optimizer: of the run.
+    is_exact: whether Muon orthogonalizes one matrix after the other, as the exact reduction has it.
     """
     if optimizer == "muon":
-        return _muon_temporaries(config)
+        return _muon_temporaries(config, is_exact=is_exact)
     parts = count_parameters(config)
     staying = parts["token_embedding"] + parts["norms"]
     if optimizer == "adamw":
@@ -43,12 +48,14 @@ def update_temporaries(config: ModelConfig, device: DeviceKind, optimizer: Optim
     return FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
 
 
-def _muon_temporaries(config: ModelConfig) -> int:
+def _muon_temporaries(config: ModelConfig, *, is_exact: bool) -> int:
     """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
-    iterate and the next) and two squares."""
+    iterate and the next) and two squares; the last of one matrix alone where each has its turn, and
+    the results both apart and stacked."""
     shapes = block_matrices(config)
     stacks = []
     for shape in set(shapes):
         short, long = sorted(shape)
-        stacks.append(shapes.count(shape) * (5 * short * long + 2 * short**2))
+        squares = 0 if is_exact else 2 * short**2
+        stacks.append(shapes.count(shape) * (5 * short * long + squares))
     return FLOAT32_BYTES * config.num_layers * max(stacks)

@@ -51,8 +51,7 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     size = config.micro_batch
     strategy = choose_strategy(config, world)
     if config.micro_batch_size == "auto":
-        num_shards = {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
-        memory = sharded(planned_memory(config), num_shards)
+        memory = sharded(planned_memory(config), num_shards(strategy, world))
         size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
         size = None if size == config.batch_size else size
     is_exact = strategy == "ddp" and reduces_exactly(config)
@@ -70,6 +69,11 @@ def reduces_exactly(config: RunConfig) -> bool:
     if config.distributed.reduction == "auto":
         return config.deterministic or config.device == "cpu"
     return config.distributed.reduction == "exact"
+
+
+def num_shards(strategy: Strategy, world: World) -> int:
+    """How many ranks of the `world` hold the weights between them with a `strategy`."""
+    return {"ddp": 1, "fsdp": world.size, "hsdp": world.local_size}[strategy]
 
 
 def choose_strategy(config: RunConfig, world: World) -> Strategy:

@@ -46,7 +46,7 @@ from groundup.planner import (
     time_line,
     two_line_plan,
 )
-from groundup.planner.strategies import Strategy
+from groundup.planner.strategies import Strategy, sharded
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
@@ -66,6 +66,7 @@ from groundup.training.execution import (
     device_name,
     find_peak,
     matmul_precision,
+    num_shards,
     planned_memory,
     reduces_exactly,
 )
@@ -197,7 +198,7 @@ def open_run(
         _go_back(config, folder, checkpoint, state, changes)
     else:
         folder.begin(config, tokenizer, environment)
-    _log_plan(config, data, state, is_timed=is_timed)
+    _log_plan(config, data, state, strategy, is_timed=is_timed)
     if world.size > 1:
         is_exact = isinstance(state.reduction, ExactReduction)
         way = "exact" if is_exact else f"fast, in {config.distributed.reduce_dtype}"
@@ -423,11 +424,20 @@ def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> E
 
 
 def plan_lines(
-    config: RunConfig, tokens_in_corpus: int, *, steps_done: int = 0, is_timed: bool = False
+    config: RunConfig,
+    tokens_in_corpus: int,
+    *,
+    steps_done: int = 0,
+    is_timed: bool = False,
+    num_ranks: int = 1,
+    num_shards: int = 1,
 ) -> list[str]:
-    """Parameters, tokens and operations, memory, and time and price of the steps that are left.
+    """Parameters, tokens and operations, memory of a rank, and time and price of the steps that are
+    left.
 
-    A run that is timed has measured its steps and said so: of its time nothing is guessed.
+    config, tokens_in_corpus, steps_done: the run, resolved, its text, and how far it has come.
+    is_timed: whether it has measured its steps and said so: of its time nothing is guessed.
+    num_ranks, num_shards: that share the batches, and the weights.
     """
     lines = two_line_plan(
         config.model,
@@ -436,7 +446,9 @@ def plan_lines(
         tokens_in_corpus=tokens_in_corpus,
         optimizer=config.optimizer.name,
     )
-    lines.append(memory_line(planned_memory(config), config.sequences_in_memory, config.batch_size))
+    num_sequences = -(-config.batch_size // num_ranks)
+    size = min(config.sequences_in_memory, num_sequences)
+    lines.append(memory_line(sharded(planned_memory(config), num_shards), size, num_sequences))
     steps_left = config.num_steps - steps_done
     peak = None if is_timed or steps_left < 1 else find_peak(config)
     if peak is not None:
@@ -444,14 +456,14 @@ def plan_lines(
         is_cpu = kind == "cpu"
         duration = expected_duration(
             config.model,
-            batch_size=config.batch_size,
+            batch_size=num_sequences,
             num_steps=steps_left,
             peak_flops_per_second=peak,
             device=describe_cpu(torch.get_num_threads(), 0).name if is_cpu else device_name(config),
             kind=kind,
             precision=matmul_precision(config),
         )
-        lines.append(time_line(duration))
+        lines.append(time_line(duration, num_ranks))
     return lines
 
 
@@ -480,7 +492,9 @@ def _go_back(
         _log.info("resumed from %s", checkpoint.path)
 
 
-def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_timed: bool) -> None:
+def _log_plan(
+    config: RunConfig, data: RunData, state: TrainingState, strategy: Strategy, *, is_timed: bool
+) -> None:
     splits = [f"{count:,} ids for {name}" for name, count in data.ids.num_ids.items()]
     order = "" if config.tuning.chats else f", order {config.data.order}"
     folders = ", ".join(config.data.mix) or data.ids.folder
@@ -491,8 +505,15 @@ def _log_plan(config: RunConfig, data: RunData, state: TrainingState, *, is_time
             "the model has %s ids and the tokenizer %s tokens: %s ids can never occur",
             *(f"{number:,}" for number in (vocab_size, num_tokens, vocab_size - num_tokens)),
         )
-    tokens_in_corpus = data.train.num_ids
-    for line in plan_lines(config, tokens_in_corpus, steps_done=state.step, is_timed=is_timed):
+    world = state.reduction.world
+    for line in plan_lines(
+        config,
+        data.train.num_ids,
+        steps_done=state.step,
+        is_timed=is_timed,
+        num_ranks=world.size,
+        num_shards=num_shards(strategy, world),
+    ):
         _log.info(line)
     _log.info(describe_kernels(config))
     if state.step:
