@@ -161,7 +161,7 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
         process.terminate()
         process.wait()
     text = (tmp_path / "log.txt").read_text()
-    assert "error: rank 1 on " in text or "error: a rank is gone" in text
+    assert "error: rank 1 on " in text or "error: a rank is gone" in text, text
     outcome = RunFolder(config.run_folder).read_outcome()
     assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
     steps = [record["step"] for record in read_json_lines(metrics)]

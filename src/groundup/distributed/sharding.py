@@ -185,6 +185,7 @@ class ShardedReduction:
         self.world = world
         self.mesh = mesh
         self.parameters = LocalParameters(model)
+        self._model = model
         self._factor = factor
         self._shard_group = mesh.get_group(mesh.ndim - 1)
 
@@ -200,6 +201,9 @@ class ShardedReduction:
         total = torch.zeros((), device=next(self.parameters.parameters()).device)
         with lost_ranks_named(self.world):
             for index in range(num_micro_batches):
+                # Between machines the sums of all micro-batches go at once.
+                assert isinstance(self._model, FSDPModule)
+                self._model.set_requires_all_reduce(index == num_micro_batches - 1)
                 total += backward(index)
             distributed.all_reduce(total)
         self.parameters.take_gradients(self._factor)

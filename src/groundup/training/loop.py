@@ -118,7 +118,8 @@ def train(
         device, minutes = resolve_device(config).device, config.distributed.timeout_minutes
         world = stack.enter_context(open_world(find_world(), device, minutes))
         # With the clock, or a measurement of the machine, ranks may have come to other settings.
-        config = resolve(own.check(world.from_first(config)), world)
+        with world.together():
+            config = world.from_first(resolve(own.check(world.from_first(config)), world))
         folder = RunFolder(config.run_folder)
         if budget is not None:
             _check_budget(folder, own, world, resume=resume)
@@ -193,11 +194,14 @@ class _Training:
             last_step = min(last_step, stop_after)
         began = time.monotonic()
         num_steps = max(0, last_step - state.step)
-        with self._stop, loader.batches(state.step, num_steps) as batches:
+        with (
+            self._stop,
+            loader.batches(state.step, num_steps) as batches,
+            self._saved_if_ranks_are_lost(),
+        ):
             queued: QueuedStep | None = None
             for batch in batches:
-                with self._saved_if_ranks_are_lost():
-                    launched = self._step(batch)
+                launched = self._step(batch)
                 if queued is not None:
                     self._finish(queued)
                 queued = launched
@@ -225,7 +229,7 @@ class _Training:
 
     @contextlib.contextmanager
     def _saved_if_ranks_are_lost(self) -> Iterator[None]:
-        """The weights are those of the step before, and may be all that is left of the run.
+        """The weights are those of the latest step, and may be all that is left of the run.
 
         A device with a queue may be on its way to the next step already, and of shared weights a
         part is gone.
@@ -233,6 +237,7 @@ class _Training:
         try:
             yield
         except LostRankError:
+            self._stop.outlast_termination()
             if not _works_through_a_queue(self._config) and self._state.local is None:
                 self._save()
             raise
