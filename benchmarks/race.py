@@ -164,8 +164,8 @@ class _Peer(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * config.num_layers))
 
     @property
-    def output_weight(self) -> Tensor:
-        return self.lm.token_embedding.weight
+    def device(self) -> torch.device:
+        return self.lm.token_embedding.weight.device
 
     def loss(self, ids: Tensor, targets: Tensor, reduction: str) -> Tensor:
         assert reduction == "sum"
@@ -243,7 +243,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _evaluate(evaluator: Evaluate, model: _Peer) -> Any:
-    kind = model.output_weight.device.type
+    kind = model.device.type
     half = functools.partial(torch.autocast, kind, torch.bfloat16, enabled=kind == "cuda")
     return evaluator(model, half)  # type: ignore[arg-type]
 

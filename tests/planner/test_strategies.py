@@ -57,8 +57,8 @@ def test_volumes_of_a_tiny_model_are_those_counted_by_hand() -> None:
     assert sent["ddp"] == (ring, ring)
     assert sent[EXACT] == (size, size / 2)
     assert sent["fsdp"] == (2 * 3 * ring / 2, 2 * 3 * ring / 2)
-    # Three passes inside the machine, and an all-reduce of half of the sums between two.
-    assert sent["hsdp"] == (2 * 3 * size / 2, 2 * size / 2)
+    # Three passes inside the machine, and once an all-reduce of half of the sums between two.
+    assert sent["hsdp"] == (2 * 3 * size / 2, size / 2)
     halved = plan_strategies(plan, cluster(4, 2), micro_batch=8, reduce_bytes=2)
     assert halved["ddp"].traffic.inside_bytes == ring / 2
     assert halved[EXACT].traffic.inside_bytes == size

@@ -174,15 +174,21 @@ class _Step:
         num_times = 1 if num_shards == 1 else num_micro_batches
         weights = cluster.gather(shards, plan.memory.weights, num_units)
         sums = cluster.gather(shards, self.reduced_bytes, num_units)
-        sums = sums.plus(cluster.all_reduce(copies, self.reduced_bytes / num_shards, num_units))
+        # Copies are summed with the last micro-batch.
+        last = sums.plus(cluster.all_reduce(copies, self.reduced_bytes / num_shards, num_units))
         forward = self._compute_seconds / num_micro_batches / 3
-        backward_sends = weights.seconds + sums.seconds
-        waits = max(weights.seconds / num_units, weights.seconds - forward)
-        waits += max(sums.seconds / num_units, backward_sends - 2 * forward)
+
+        def waiting(sums: Traffic) -> float:
+            behind = weights.seconds + sums.seconds - 2 * forward
+            first = max(weights.seconds / num_units, weights.seconds - forward)
+            return first + max(sums.seconds / num_units, behind)
+
+        waits = (num_times - 1) * waiting(sums) + waiting(last)
         once = weights.plus(weights).plus(sums)
-        traffic = Traffic(*(num_times * amount for amount in once))
+        traffic = Traffic(*((num_times - 1) * amount for amount in once))
+        traffic = traffic.plus(weights).plus(weights).plus(last)
         on_their_way = self.reduced_bytes if num_shards == 1 < cluster.num_gpus else 0
-        return self._result(memory, micro_batch, traffic, num_times * waits, on_their_way)
+        return self._result(memory, micro_batch, traffic, waits, on_their_way)
 
     def with_exact_sums(self) -> StrategyPlan:
         """The exchanges begin when the backward pass has ended."""
