@@ -39,11 +39,13 @@ def orthogonalize(
     x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
     if x.is_cuda and x.dtype == torch.float32:
         x = x.bfloat16()
-    x = x.reshape(-1, *matrices.shape[-2:])
+    # One matrix costs less without the dimension of a stack.
+    multiply, add = (torch.mm, torch.addmm) if x.ndim == 2 else (torch.bmm, torch.baddbmm)
+    x = x if x.ndim == 2 else x.reshape(-1, *matrices.shape[-2:])
     for a, b, c in quintic_coefficients(num_steps):
-        gram = torch.bmm(x, x.mT)
-        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, polynomial, x, beta=a)
+        gram = multiply(x, x.mT)
+        polynomial = add(gram, gram, gram, beta=b, alpha=c)
+        x = add(x, polynomial, x, beta=a)
     return x.reshape(matrices.shape)
 
 
