@@ -135,7 +135,7 @@ def main(out: Path) -> None:
         "told": told,
         "failed": failed,
         "died": run_ranks(lambda world: wait_in_vain(world, kill), 2),
-        "hung": run_ranks(lambda world: wait_in_vain(world, lambda: time.sleep(3)), 2, 0.02),
+        "hung": run_ranks(lambda world: wait_in_vain(world, lambda: time.sleep(7)), 2, 0.07),
     }
     out.write_text(json.dumps(results))
 
