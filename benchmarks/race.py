@@ -39,7 +39,7 @@ from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Evaluate
 from groundup.training.execution import resolve_device
 from groundup.training.loop import train
-from groundup.training.setup import RunData, build_evaluator, open_data
+from groundup.training.run_data import RunData, build_evaluator, open_data
 from rows import OURS, Json
 from train_peers import GptLM, fused_adamw, gpt_form, take_step
 

@@ -13,7 +13,8 @@ from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import evaluate
 from groundup.training.loop import train
-from groundup.training.setup import build_state, open_data
+from groundup.training.run_data import open_data
+from groundup.training.setup import build_state
 from groundup.training.step import train_step
 
 MakeConfig = Callable[..., RunConfig]

@@ -12,7 +12,7 @@ from groundup.runs.config import DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training import train
-from groundup.training.setup import build_loader, open_data
+from groundup.training.run_data import build_loader, open_data
 from groundup.training.verify import compare_runs
 
 END = "<|endoftext|>"

@@ -20,7 +20,8 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.loop import train
-from groundup.training.setup import build_loader, build_state, open_data
+from groundup.training.run_data import build_loader, open_data
+from groundup.training.setup import build_state
 from groundup.training.step import count_targets, summed_loss
 from groundup.training.tuning import choose_epochs, with_template
 

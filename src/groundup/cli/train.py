@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
     from groundup.training import TrainSummary
     from groundup.training.budget import TimeBudget
-    from groundup.training.setup import RunData
+    from groundup.training.run_data import RunData
 
 # What the settings of a run without a file and without --minutes are chosen for.
 _USUAL_MINUTES = 10.0

@@ -9,13 +9,13 @@ then a quarter with the next neighbour and so on, and what they have is gathered
 collects what it lacks, and rank 0 tells all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, distributed
 
 from groundup.distributed.process_group import ALONE, World, lost_ranks_named
-from groundup.distributed.reduction import Backward
+from groundup.distributed.reduction import Backward, in_pieces
 from groundup.optim.clipping import gradient_norm
 
 # Gradients travel in pieces of about this size, which bounds the memory for what comes in.
@@ -69,7 +69,7 @@ class _Tree:
             sums = [torch.zeros((), device=self.learning[0].device)]
             sums += [torch.empty_like(one) for one in self.learning]
         with torch.no_grad(), lost_ranks_named(self._world):
-            for piece in _pieces(sums):
+            for piece in in_pieces(sums, _PIECE_BYTES):
                 flat = torch.cat([tensor.reshape(-1) for tensor in piece])
                 if is_power_of_two:
                     flat = self._add_nodes(flat)
@@ -148,16 +148,3 @@ def _on_wire(tensor: Tensor) -> Tensor:
     """gloo sends from the memory of the host alone."""
     tensor = tensor.contiguous()
     return tensor.cpu() if distributed.get_backend() == "gloo" else tensor
-
-
-def _pieces(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one type that travel together."""
-    piece: list[Tensor] = []
-    num_bytes = 0
-    for tensor in tensors:
-        if piece and (tensor.dtype != piece[0].dtype or num_bytes >= _PIECE_BYTES):
-            yield piece
-            piece, num_bytes = [], 0
-        piece.append(tensor)
-        num_bytes += tensor.nbytes
-    yield piece

@@ -3,14 +3,14 @@
 The order of the sums is the backend's, so that another number of ranks gives other last bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from groundup.distributed.process_group import World, lost_ranks_named
-from groundup.distributed.reduction import Backward
+from groundup.distributed.reduction import Backward, in_pieces
 from groundup.optim.clipping import gradient_norm
 
 # Large enough for the wire to be busy, small enough for the first to leave early.
@@ -55,7 +55,8 @@ class _Departure:
 
     def __init__(self, learning: Sequence[Tensor], reduce_dtype: torch.dtype | None) -> None:
         self._dtype = reduce_dtype
-        self._buckets = list(_buckets(learning))
+        # From the last parameter to the first, as backward comes by.
+        self._buckets = list(in_pieces(reversed(learning), _BUCKET_BYTES))
         bucket_of = {id(one): i for i, bucket in enumerate(self._buckets) for one in bucket}
         self._missing = [len(bucket) for bucket in self._buckets]
         self._sent: list[tuple[Tensor, Any]] = []
@@ -94,16 +95,3 @@ class _Departure:
         flat = torch.cat([one.grad.reshape(-1) for one in bucket if one.grad is not None])
         flat = flat.to(self._dtype or flat.dtype)
         self._sent.append((flat, distributed.all_reduce(flat, async_op=True)))
-
-
-def _buckets(learning: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """From the last parameter to the first, as backward comes by; of one type each."""
-    bucket: list[Tensor] = []
-    num_bytes = 0
-    for parameter in reversed(learning):
-        if bucket and (parameter.dtype != bucket[0].dtype or num_bytes >= _BUCKET_BYTES):
-            yield bucket
-            bucket, num_bytes = [], 0
-        bucket.append(parameter)
-        num_bytes += parameter.nbytes
-    yield bucket

@@ -4,7 +4,7 @@
 one process: micro-batch after micro-batch is added to `.grad`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -52,3 +52,20 @@ class Accumulated:
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         return gradient_norm(parameters)
+
+
+def in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tensor]]:
+    """Neighbours of one type that travel together.
+
+    tensors: in the order in which they leave.
+    num_bytes: a piece ends with the tensor that makes it this large.
+    """
+    piece: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if piece and (tensor.dtype != piece[0].dtype or size >= num_bytes):
+            yield piece
+            piece, size = [], 0
+        piece.append(tensor)
+        size += tensor.nbytes
+    yield piece

@@ -46,7 +46,8 @@ from groundup.training.execution import (
     resolve,
     switches,
 )
-from groundup.training.setup import RunData, build_evaluator, build_loader, build_state
+from groundup.training.run_data import RunData, build_evaluator, build_loader
+from groundup.training.setup import build_state
 from groundup.training.step import QueuedStep, choose_step
 from groundup.training.tasks import build_tasks
 from groundup.training.timetable import times_due

@@ -37,8 +37,9 @@ from groundup.training.execution import autocast, resolve, resolve_device, switc
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
 from groundup.training.own_parts import Loss, OwnParts
+from groundup.training.run_data import RunData
 from groundup.training.saving import Saver
-from groundup.training.setup import OpenRun, RunData, open_run
+from groundup.training.setup import OpenRun, open_run
 from groundup.training.signals import StopRequest
 from groundup.training.step import QueuedStep, choose_step
 from groundup.training.timetable import Timetable

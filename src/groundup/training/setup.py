@@ -1,10 +1,8 @@
 """Beginning a run, or finding it again where it stopped: data checked, parts built, plan logged."""
 
-import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,18 +11,6 @@ from torch import distributed
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
-from groundup.data.batches.mixing import MixedOrder, join_shards
-from groundup.data.batches.order import RandomWindows, SampleOrder, ShuffledEpochs
-from groundup.data.batches.windows import IdArray
-from groundup.data.chats.packing import PackedRows, ShuffledRows
-from groundup.data.shards import (
-    DataIds,
-    Shards,
-    check_shards,
-    check_vocabulary,
-    open_shards,
-    read_index,
-)
 from groundup.distributed.exact_reduction import ExactReduction
 from groundup.distributed.fast_reduction import FastReduction
 from groundup.distributed.muon import CopiedMatrices
@@ -58,7 +44,7 @@ from groundup.training.changes import (
     describe_environment,
     note_resume,
 )
-from groundup.training.evaluation import Evaluate, Evaluator
+from groundup.training.evaluation import Evaluate
 from groundup.training.execution import (
     choose_strategy,
     compile_model,
@@ -72,14 +58,13 @@ from groundup.training.execution import (
 )
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.own_parts import NO_PARTS, OwnParts
+from groundup.training.run_data import RunData, build_evaluator, build_loader, open_data
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
 from groundup.training.tasks import TaskEvaluator, build_tasks
 from groundup.training.trackers import Tracker, open_trackers
 from groundup.training.tuning import (
-    ConversationEvaluator,
     adapt,
-    open_conversations,
     with_template,
 )
 
@@ -87,21 +72,6 @@ if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunData:
-    """What a run reads: checked shards, or conversations in rows, and their tokenizer."""
-
-    tokenizer: Tokenizer
-    train: Shards | IdArray | PackedRows
-    validation: Shards | IdArray | PackedRows | None
-    ids: DataIds
-
-    @property
-    def end_id(self) -> int | None:
-        """The id behind every document of shards."""
-        return self.train.index.end.id if isinstance(self.train, Shards) else None
 
 
 @dataclass(frozen=True)
@@ -217,51 +187,6 @@ def open_run(
     )
 
 
-def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS) -> RunData:
-    """Open the shards, checked against their index, the tokenizer and the model's vocabulary.
-
-    config, tokenizer: of the run.
-    own: a dataset that takes the place of the shards, if it has one.
-    """
-    if own.dataset is not None:
-        return RunData(tokenizer, *own.data(config, tokenizer))
-    if config.tuning.chats:
-        return RunData(tokenizer, *open_conversations(config, tokenizer))
-    folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
-    index = read_index(folder)
-    check_vocabulary(index, config.model.vocab_size)
-    train = join_shards(
-        [
-            open_shards(path, "train", tokenizer, index if path == folder else None)
-            for path in folders
-        ]
-    )
-    validation = None
-    if "validation" in index.splits:
-        validation = open_shards(folder, "validation", tokenizer, index)
-    # To predict a token takes one before it.
-    if validation is None or validation.num_ids < 2:
-        _log.warning("%s has no validation split: there will be no validation loss", folder)
-        validation = None
-    splits = ("train",) if validation is None else ("train", "validation")
-    ids = check_shards(folder, tokenizer, splits, full=config.data.verify, index=index)
-    if config.data.mix:
-        others = [path for path in folders if path != folder]
-        full = config.data.verify
-        mixed = [check_shards(path, tokenizer, ["train"], full=full) for path in others]
-        ids = dataclasses.replace(
-            ids,
-            num_ids=ids.num_ids | {"train": train.num_ids},
-            mix={str(path): other.content for path, other in zip(others, mixed, strict=True)},
-        )
-    return RunData(tokenizer, train, validation, ids)
-
-
-def _weighted(config: RunConfig) -> list[tuple[Path, float]]:
-    """The folders that samples come from."""
-    return [(path, weight) for path, weight in config.data.folders.items() if weight]
-
-
 def build_state(
     config: RunConfig,
     tokenizer: Tokenizer | None = None,
@@ -359,68 +284,6 @@ def _shapes_of(config: RunConfig, own: OwnParts) -> dict[str, tuple[int, ...]]:
     if own.model is None:
         return weight_shapes(config.model)
     return {name: tuple(value.shape) for name, value in own.model.state_dict().items()}
-
-
-def build_loader(
-    config: RunConfig, rows: Shards | IdArray | PackedRows, world: World = ALONE
-) -> BatchLoader:
-    """A rank's part of the batch of every step, in the order that the settings ask for.
-
-    config: of the run.
-    rows: the text, or conversations.
-    world: whose ranks share the batches.
-    """
-    order: SampleOrder
-    if isinstance(rows, PackedRows):
-        order = ShuffledRows(rows, config.seed)
-    else:
-        order = _window_order(config, rows.num_ids)
-    return BatchLoader(
-        rows,
-        order,
-        config.batch_size,
-        config.micro_batch,
-        torch.device(config.device),
-        world.rank,
-        world.size,
-    )
-
-
-def _window_order(config: RunConfig, num_ids: int) -> SampleOrder:
-    """Of one folder of shards, or of several that are mixed."""
-    kind = RandomWindows if config.data.order == "random" else ShuffledEpochs
-    length, folders = config.model.context_length, _weighted(config)
-    if len(folders) < 2:
-        return kind(num_ids, length, config.seed)
-    sizes = [read_index(path).splits["train"].num_ids for path, _ in folders]
-    seeds = [(config.seed + number) % 2**64 for number in range(len(sizes))]
-    orders = [kind(size, length, seed) for size, seed in zip(sizes, seeds, strict=True)]
-    return MixedOrder(orders, [weight for _, weight in folders], config.seed)
-
-
-def build_evaluator(config: RunConfig, data: RunData, world: World = ALONE) -> Evaluate | None:
-    """The fixed windows of the validation split; None without such a split.
-
-    config, data: of the run.
-    world: whose ranks share the windows.
-    """
-    if data.validation is None:
-        return None
-    if isinstance(data.validation, PackedRows):
-        return ConversationEvaluator(
-            data.validation,
-            data.tokenizer,
-            config.evaluation.num_windows,
-            config.evaluation.batch_size or config.sequences_in_memory,
-        )
-    return Evaluator(
-        data.validation,
-        data.tokenizer,
-        config.model.context_length,
-        config.evaluation.num_windows,
-        config.evaluation.batch_size or config.sequences_in_memory,
-        world=world,
-    )
 
 
 def plan_lines(

@@ -30,7 +30,7 @@ from groundup.training.execution import resolve
 from groundup.training.step import count_targets, summed_loss
 
 if TYPE_CHECKING:
-    from groundup.training.setup import RunData
+    from groundup.training.run_data import RunData
 
 # A short run of many small steps learns more than one of a few large ones.
 _BATCH_SIZE = 8
