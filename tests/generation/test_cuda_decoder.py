@@ -25,12 +25,13 @@ from groundup.nn.kernels.cuda_decode.sampling import (
     NUM_FLOATS,
     NUM_WHOLE,
     TOP_K,
+    Board,
     sample,
 )
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "grouped heads": {"num_kv_heads": 2},
     "odd sizes": {"d_model": 72, "num_heads": 3, "d_ff": 100, "vocab_size": 301},
@@ -39,6 +40,14 @@ SHAPES = {
         "tie_embeddings": True,
         "logit_soft_cap": 5.0,
     },
+    "recipe": {
+        "feed_forward": "relu2",
+        "qk_norm": True,
+        "input_mix": True,
+        "tie_embeddings": True,
+    },
+    "gelu": {"feed_forward": "gelu"},
+    "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
 }
 
 
@@ -56,7 +65,7 @@ def _model(**changes: Any) -> TransformerLM:
     model = TransformerLM(**(settings | changes), device="cuda", dtype=torch.bfloat16).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
+            if "norm" in name or "input_mixes" in name:
                 parameter.uniform_(0.5, 1.5)
             elif name.startswith("lm_head"):
                 parameter.mul_(4.0)
@@ -84,8 +93,9 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
 
 
 @needs_cuda
-def test_a_row_is_the_same_alone_and_among_others() -> None:
-    model = _model()
+@pytest.mark.parametrize("shape", ["plain", "recipe", "wide"])
+def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
+    model = _model(**SHAPES[shape])
     generator = torch.Generator().manual_seed(2)
     prompts = [
         tuple(torch.randint(0, 500, (1 + 7 * n % 90,), generator=generator).tolist())
@@ -184,7 +194,8 @@ def test_unusual_chains_are_left_to_the_host() -> None:
 def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(), 2), CudaDecoder)
     assert isinstance(choose_decoder(_model().float(), 2), PackedDecoder)
-    assert isinstance(choose_decoder(_model(qk_norm=True), 2), PackedDecoder)
+    assert isinstance(choose_decoder(_model(**SHAPES["recipe"]), 2), CudaDecoder)
+    assert isinstance(choose_decoder(_model(norm="post"), 2), PackedDecoder)
     assert isinstance(choose_decoder(_model(num_layers=0), 2), PackedDecoder)
 
 
@@ -226,6 +237,7 @@ def _draw(
         floats[row] = torch.tensor(state.floats())
     whole, floats, logits = whole.cuda(), floats.cuda(), logits.cuda()
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    sample(logits, torch.empty_like(logits), whole, floats, chosen, 100, NO_ID)
+    board = Board.make(len(logits), logits.shape[1], logits.device)
+    sample(logits, board, whole, floats, chosen, 100, NO_ID)
     assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
     return chosen.cpu()

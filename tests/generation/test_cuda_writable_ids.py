@@ -205,7 +205,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(
     try:
         # The same operations without their recording, where a wait would be told.
         with torch.inference_mode():
-            decoder._step(4, samples=True)
+            decoder._step(4, decoder._rules)
         read = decoder.launch(4)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -17,7 +17,7 @@ from groundup.tokenizer import Tokenizer
 
 NewModel = Callable[..., TransformerLM]
 
-UNUSUAL = {"norm", "qk_norm", "feed_forward", "num_layers", "input_mix"}
+UNUSUAL = {"norm", "num_layers"}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"norm": "post"},

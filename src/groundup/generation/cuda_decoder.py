@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,10 +29,18 @@ from groundup.generation.sampling import (
     TopK,
     TopP,
 )
-from groundup.nn import KVCache, RMSNorm
+from groundup.nn import InputMix, KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
-from groundup.nn.kernels.cuda_decode.sampling import ID, NUM_FLOATS, NUM_WHOLE, POSITION, sample
+from groundup.nn.kernels.cuda_decode.sampling import (
+    ID,
+    NUM_FLOATS,
+    NUM_WHOLE,
+    POSITION,
+    Board,
+    Rules,
+    sample,
+)
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -96,7 +104,7 @@ class RowState(NamedTuple):
 
 
 class CudaDecoder:
-    """A `Decoder` for pre-norm SwiGLU models in half precision, which also samples.
+    """A `Decoder` for pre-norm models in half precision, which also samples.
 
     Its copies of the projections, made when it is built, do not follow the model's.
     """
@@ -126,9 +134,13 @@ class CudaDecoder:
             device=weight.device,
             dtype=weight.dtype,
         )
+        mixes: list[Tensor | None] = [None] * (config.num_layers + 1)
+        if config.input_mix:
+            mixes[:-1] = [cast(InputMix, mix).weight.detach() for mix in model.input_mixes]
+        self._first_mix = mixes[0]
         self._layers = [
-            DecodingBlock(block, self.cache.keys[number], self.cache.values[number])
-            for number, block in enumerate(model.blocks)
+            DecodingBlock(block, self.cache.keys[number], self.cache.values[number], mix_after)
+            for number, (block, mix_after) in enumerate(zip(model.blocks, mixes[1:], strict=True))
         ]
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
@@ -146,11 +158,12 @@ class CudaDecoder:
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
             self._chosen = torch.zeros(max_rows, dtype=torch.int64, device=weight.device)
             self._logits = torch.empty(max_rows, num_columns, device=weight.device)
-            self._weights = torch.empty_like(self._logits)
-            self._work = Buffers(max_rows, config.d_model, self._layers, weight)
+            self._board = Board.make(max_rows, num_columns, weight.device)
+            self._work = Buffers.make(max_rows, self._layers, weight)
         # Two, so that one can be read while the next step fills the other.
         self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, Rules | None], torch.cuda.CUDAGraph] = {}
+        self._rules = Rules()
 
     @torch.inference_mode()
     def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
@@ -170,7 +183,7 @@ class CudaDecoder:
         outs = []
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
-            work = Buffers(part.shape[1], self._table.shape[1], self._layers, self._output)
+            work = Buffers.make(part.shape[1], self._layers, self._output)
             outs.append(self._through_blocks(work, part[0], part[1], part[2]))
         return torch.cat(outs)
 
@@ -181,7 +194,7 @@ class CudaDecoder:
         n = len(ids)
         self._whole[:n, ID] = ids.to(self.device)
         self._whole[:n, POSITION] = positions.to(self.device)
-        self._replay(n, samples=False)
+        self._replay(n, None)
         return self._logits[:n, : self._end]
 
     def copy(self, source: int, target: int) -> None:
@@ -194,11 +207,16 @@ class CudaDecoder:
         floats = torch.tensor([row.floats() for row in rows])
         self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
         self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
+        settings = [row.settings for row in rows]
+        self._rules = Rules(
+            any(one.top_k for one in settings),
+            any(one.top_p < 1 or one.log_min_p > -math.inf for one in settings),
+        )
 
     @torch.inference_mode()
     def launch(self, n: int) -> Callable[[], list[int]]:
         """Begin a step of the rows 0 to n - 1; calling the answer waits for their ids."""
-        self._replay(n, samples=True)
+        self._replay(n, self._rules)
         self._read_back.reverse()
         ids = self._read_back[0][:n]
         ids.copy_(self._chosen[:n], non_blocking=True)
@@ -221,49 +239,51 @@ class CudaDecoder:
     def chosen(self) -> Int[Tensor, " rows"]:
         return self._chosen
 
-    def _replay(self, n: int, samples: bool) -> None:
+    def _replay(self, n: int, rules: Rules | None) -> None:
+        """A step of n rows, with sampling if there are rules for it."""
         size = min(self.max_rows, 1 << (n - 1).bit_length())
-        graph = self._graphs.get((size, samples))
+        graph = self._graphs.get((size, rules))
         if graph is None:
-            graph = self._graphs[size, samples] = self._record(size, samples)
+            graph = self._graphs[size, rules] = self._record(size, rules)
         graph.replay()
 
-    def _record(self, n: int, samples: bool) -> torch.cuda.CUDAGraph:
+    def _record(self, n: int, rules: Rules | None) -> torch.cuda.CUDAGraph:
         # Kernels are compiled when they first run, which a recording does not survive; and what
         # that run does to the rows' state must not count.
         saved = self._whole.clone()
-        self._step(n, samples)
+        self._step(n, rules)
         self._whole.copy_(saved)
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step(n, samples)
+            self._step(n, rules)
         return graph
 
-    def _step(self, n: int, samples: bool) -> None:
+    def _step(self, n: int, rules: Rules | None) -> None:
         work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
         self._through_blocks(work, ids, positions)
         # Nothing needs what attention mixed any more, so its buffer is free for the norm.
-        self._to_logits(work.x, work.mixed, self._logits[:n])
-        if samples:
+        self._to_logits(work.stream.x, work.mixed, self._logits[:n])
+        if rules is not None:
             sample(
                 self._logits[:n],
-                self._weights,
+                self._board,
                 self._whole,
                 self._floats,
                 self._chosen,
                 self.max_seq_len - 1,
                 NO_ID,
+                rules,
             )
 
     def _through_blocks(
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
     ) -> Tensor:
-        matmul.embed(ids, self._table, work.x)
+        matmul.embed(ids, self._table, work.stream, self._first_mix)
         for layer in self._layers:
             layer.advance(work, positions, sequences)
-        return work.x
+        return work.stream.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
         matmul.to_logits(

@@ -48,8 +48,10 @@ def choose_decoder(
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
     if device == "cuda" and HAS_TRITON and is_half and cuda_kernels_know(model.config):
         from groundup.generation.cuda_decoder import CudaDecoder
+        from groundup.nn.kernels.cuda_decode.launch import HAS_TUPLES
 
-        return CudaDecoder(model, max_rows, max_seq_len, writable)
+        if HAS_TUPLES:
+            return CudaDecoder(model, max_rows, max_seq_len, writable)
     return PackedDecoder(model, max_rows, max_seq_len, writable)
 
 
@@ -79,9 +81,7 @@ def describe_modules(model: TransformerLM) -> list[tuple[type, dict[str, object]
 
 def cuda_kernels_know(config: ModelConfig) -> bool:
     """Whether `CudaDecoder` can run such a model; it leaves unusual settings to `PackedDecoder`."""
-    is_usual = config.norm == "pre" and config.feed_forward == "swiglu"
-    has_more = config.qk_norm or config.input_mix
-    return is_usual and not has_more and config.num_layers > 0
+    return config.norm == "pre" and config.num_layers > 0
 
 
 class PackedDecoder(ModelDecoder):

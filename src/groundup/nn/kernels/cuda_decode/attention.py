@@ -6,9 +6,24 @@ what else is being generated.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+
+
+class HeadChanges(NamedTuple):
+    """What happens to each query and key before they meet."""
+
+    tables: tuple[Tensor, Tensor] | None
+    """The cosines and sines of `RotaryEmbedding`; None for no rotation."""
+    gains: tuple[Tensor, Tensor] | None
+    """Of the norms of queries and of keys; None for no norm."""
+    eps: float
+    """Under the norms' roots."""
 
 
 def attend(
@@ -17,60 +32,58 @@ def attend(
     values: Tensor,
     positions: Tensor,
     sequences: Tensor | None,
-    tables: tuple[Tensor, Tensor] | None,
+    changes: HeadChanges,
     mixed: Tensor,
 ) -> None:
-    """Rotate queries and keys, store keys and values, and attend, for each row and head.
+    """Change queries and keys, store keys and values, and attend, for each row and head.
 
     keys, values: one layer's cache (sequences, kv_heads, positions, d_head).
     sequences: the sequence that each row belongs to, many rows to one, so that all are stored
         before any is read; without it row i is the next token of sequence i.
-    tables: the cosines and sines of `RotaryEmbedding`; None for no rotation.
     mixed: where the result goes.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
     num_heads = mixed.shape[1] // d_head
-    cos, sin = (mixed, mixed) if tables is None else tables
+    cos, sin = changes.tables or (mixed, mixed)
+    query_gain, key_gain = changes.gains or (mixed, mixed)
+    pointers = (packed, keys, values, positions, sequences if sequences is not None else positions)
     sizes = {
         "HEADS": num_heads,
         "KV_HEADS": num_kv_heads,
         "D_HEAD": d_head,
         "LANES": triton.next_power_of_2(d_head),
-        "ROTATE": tables is not None,
+        "ROTATE": changes.tables is not None,
+        "NORM": changes.gains is not None,
     }
     if sequences is not None:
         _store[(num_rows, num_kv_heads)](
-            packed,
-            keys,
-            values,
-            positions,
-            sequences,
+            *pointers,
             cos,
             sin,
+            key_gain,
             positions.stride(0),
             longest,
+            changes.eps,
             **sizes,
-            num_warps=1,
+            **options(num_warps=1),
         )
     _attend[(num_rows, num_heads)](
-        packed,
-        keys,
-        values,
-        positions,
-        sequences if sequences is not None else positions,
+        *pointers,
         cos,
         sin,
+        query_gain,
+        key_gain,
         mixed,
         positions.stride(0),
         longest,
+        changes.eps,
         d_head**-0.5,
         **sizes,
         STORED=sequences is not None,
-        # Keys looked at together, part of the order of sums as well; measured for both sizes.
-        BLOCK=128 if d_head <= 32 else 256,
-        num_warps=2 if d_head <= 32 else 4,
-        num_stages=1,
+        # Keys looked at together, part of the order of sums as well.
+        BLOCK=128,
+        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1),
     )
 
 
@@ -82,18 +95,27 @@ def _head(
     position,
     cos,
     sin,
+    gain,
+    eps,
     WIDTH: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
     ROTATE: tl.constexpr,
+    NORM: tl.constexpr,
 ):
-    """One head of a row of `packed` in float32, rotated by its position."""
+    """One head of a row of `packed` in float32, normalized and rotated by its position."""
     lane = tl.arange(0, LANES)
     fits = lane < D_HEAD
     start = packed + row * WIDTH + head * D_HEAD
     value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
+    scale = 1.0
+    if NORM:
+        scale = tl.rsqrt(tl.sum(value * value, axis=0) / D_HEAD + eps)
+        value *= scale * tl.load(gain + lane, mask=fits, other=0.0).to(tl.float32)
     if ROTATE:
         other = tl.load(start + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
+        if NORM:
+            other *= scale * tl.load(gain + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
         offset = position * (D_HEAD // 2) + lane // 2
         cosine = tl.load(cos + offset, mask=fits, other=0.0)
         sine = tl.load(sin + offset, mask=fits, other=0.0)
@@ -110,27 +132,48 @@ def _store(
     sequences,
     cos,
     sin,
+    key_gain,
     stride,
     longest,
+    eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
     ROTATE: tl.constexpr,
+    NORM: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait(EARLY)
+    begin(EARLY)
     row = tl.program_id(0)
     head = tl.program_id(1)
     width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
     position = tl.load(positions + row * stride).to(tl.int32)
     sequence = tl.load(sequences + row).to(tl.int64)
-    key = _head(packed, HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE)
+    key = _head(
+        packed, HEADS + head, row, position, cos, sin, key_gain, eps,
+        width, D_HEAD, LANES, ROTATE, NORM,
+    )  # fmt: skip
     value = _head(
-        packed, HEADS + KV_HEADS + head, row, position, cos, sin, width, D_HEAD, LANES, False
-    )
+        packed, HEADS + KV_HEADS + head, row, position, cos, sin, key_gain, eps,
+        width, D_HEAD, LANES, False, False,
+    )  # fmt: skip
     lane = tl.arange(0, LANES)
     offset = ((sequence * KV_HEADS + head) * longest + position) * D_HEAD + lane
     tl.store(keys + offset, key.to(keys.dtype.element_ty), mask=lane < D_HEAD)
     tl.store(values + offset, value.to(values.dtype.element_ty), mask=lane < D_HEAD)
+
+
+@triton.jit
+def _cached(
+    cache, start, first, end, D_HEAD: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A block of a sequence's keys or values, from position `first` on and before `end`."""
+    index = first + tl.arange(0, BLOCK)
+    lane = tl.arange(0, LANES)
+    known = (index < end)[:, None] & (lane < D_HEAD)[None, :]
+    return tl.load(cache + start + index[:, None] * D_HEAD + lane[None, :], mask=known, other=0.0)
 
 
 @triton.jit
@@ -142,19 +185,27 @@ def _attend(
     sequences,
     cos,
     sin,
+    query_gain,
+    key_gain,
     mixed,
     stride,
     longest,
+    eps,
     scale,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
     LANES: tl.constexpr,
     ROTATE: tl.constexpr,
+    NORM: tl.constexpr,
     STORED: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """softmax(q Kᵀ · scale) V over the sequence so far, by running maximum and sum."""
+    if STORED:
+        wait(EARLY)
+        begin(EARLY)
     row = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
@@ -166,13 +217,27 @@ def _attend(
     lane = tl.arange(0, LANES)
     fits = lane < D_HEAD
     start = (sequence * KV_HEADS + kv_head) * longest * D_HEAD
+    # What earlier steps stored no launch of this one changes, nor the positions.
+    end = tl.minimum(position, longest)
+    key_tile = _cached(keys, start, 0, end, D_HEAD, LANES, BLOCK)
+    value_tile = _cached(values, start, 0, end, D_HEAD, LANES, BLOCK)
+    if not STORED:
+        wait(EARLY)
+        begin(EARLY)
 
-    query = _head(packed, head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE) * scale
+    query = _head(
+        packed, head, row, position, cos, sin, query_gain, eps,
+        width, D_HEAD, LANES, ROTATE, NORM,
+    ) * scale  # fmt: skip
     # The new token comes first, from what was just computed, the earlier ones from the cache.
-    key = _head(packed, HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, ROTATE)
+    key = _head(
+        packed, HEADS + kv_head, row, position, cos, sin, key_gain, eps,
+        width, D_HEAD, LANES, ROTATE, NORM,
+    )  # fmt: skip
     value = _head(
-        packed, HEADS + KV_HEADS + kv_head, row, position, cos, sin, width, D_HEAD, LANES, False
-    )
+        packed, HEADS + KV_HEADS + kv_head, row, position, cos, sin, key_gain, eps,
+        width, D_HEAD, LANES, False, False,
+    )  # fmt: skip
     key = key.to(keys.dtype.element_ty)
     if not STORED:
         # All heads of a group store the same.
@@ -183,20 +248,17 @@ def _attend(
     top = tl.sum(query * key.to(tl.float32), axis=0)
     total = 1.0
     sums = value
-    for first in range(0, tl.minimum(position, longest), BLOCK):
-        index = first + tl.arange(0, BLOCK)
-        is_before = index < position
-        offset = start + index[:, None] * D_HEAD + lane[None, :]
-        known = is_before[:, None] & fits[None, :]
-        tile = tl.load(keys + offset, mask=known, other=0.0).to(tl.float32)
-        scores = tl.sum(tile * query[None, :], axis=1)
-        scores = tl.where(is_before, scores, float("-inf"))
+    for first in range(0, end, BLOCK):
+        scores = tl.sum(key_tile.to(tl.float32) * query[None, :], axis=1)
+        scores = tl.where(first + tl.arange(0, BLOCK) < end, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         weights = tl.exp(scores - new_top)
         shrink = tl.exp(top - new_top)
-        tile = tl.load(values + offset, mask=known, other=0.0).to(tl.float32)
-        sums = sums * shrink + tl.sum(weights[:, None] * tile, axis=0)
+        sums = sums * shrink + tl.sum(weights[:, None] * value_tile.to(tl.float32), axis=0)
         total = total * shrink + tl.sum(weights, axis=0)
         top = new_top
+        # The next block, on its way while this one is added up.
+        key_tile = _cached(keys, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
+        value_tile = _cached(values, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
     out = mixed + row * HEADS * D_HEAD + head * D_HEAD + lane
     tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=fits)

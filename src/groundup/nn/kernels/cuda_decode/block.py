@@ -4,58 +4,83 @@ and the buffers that flow between them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from groundup.nn.block import TransformerBlock
 from groundup.nn.feed_forward import SwiGLU
-from groundup.nn.kernels.cuda_decode.attention import attend
-from groundup.nn.kernels.cuda_decode.matmul import add_matmul, gated_matmul, normed_matmul
+from groundup.nn.kernels.cuda_decode import matmul
+from groundup.nn.kernels.cuda_decode.attention import HeadChanges, attend
 
 
 class DecodingBlock:
     """One block, and the keys and values of its layer in the cache."""
 
-    def __init__(self, block: nn.Module, keys: Tensor, values: Tensor) -> None:
+    def __init__(
+        self, block: nn.Module, keys: Tensor, values: Tensor, mix_after: Tensor | None
+    ) -> None:
+        """`mix_after` are the factors of the next block's `InputMix`, if it has one."""
         assert isinstance(block, TransformerBlock)
         attention, feed_forward = block.attention, block.feed_forward
-        assert isinstance(feed_forward, SwiGLU)
         self._keys, self._values = keys, values
-        rope = attention.rope
-        self._tables = None if rope is None else (rope.cos, rope.sin)
+        self._mix_after = mix_after
+        rope, query_norm, key_norm = attention.rope, attention.query_norm, attention.key_norm
+        self._eps = block.attention_norm.eps
+        self._changes = HeadChanges(
+            None if rope is None else (rope.cos, rope.sin),
+            None
+            if query_norm is None or key_norm is None
+            else (query_norm.weight, key_norm.weight),
+            self._eps,
+        )
         with torch.no_grad():
             projections = (attention.query, attention.key, attention.value)
-            self.packed_weight = torch.cat([part.weight for part in projections])
-            self.gates = torch.cat([feed_forward.gate.weight, feed_forward.up.weight])
+            packed = torch.cat([part.weight for part in projections])
+            self.packed_weight = matmul.with_gain(packed, block.attention_norm.weight)
+            if isinstance(feed_forward, SwiGLU):
+                self._kind = "swiglu"
+                inner = torch.cat([feed_forward.gate.weight, feed_forward.up.weight])
+            else:
+                self._kind = feed_forward.activation
+                inner = feed_forward.up.weight
+            self._inner = matmul.with_gain(inner, block.feed_forward_norm.weight)
         self._output = attention.output.weight.detach()
         self._down = feed_forward.down.weight.detach()
-        self._attention_gain = block.attention_norm.weight.detach()
-        self._feed_forward_gain = block.feed_forward_norm.weight.detach()
-        self._eps = block.attention_norm.eps
+        self.d_ff = self._down.shape[1]
 
     def advance(self, b: Buffers, positions: Tensor, sequences: Tensor | None) -> None:
-        normed_matmul(b.x, self._attention_gain, self._eps, self.packed_weight, b.packed)
-        attend(b.packed, self._keys, self._values, positions, sequences, self._tables, b.mixed)
-        add_matmul(b.mixed, self._output, b.x)
-        gated_matmul(b.x, self._feed_forward_gain, self._eps, self.gates, b.gated)
-        add_matmul(b.gated, self._down, b.x)
+        matmul.normed_matmul(b.stream, self._eps, self.packed_weight, b.packed)
+        attend(b.packed, self._keys, self._values, positions, sequences, self._changes, b.mixed)
+        matmul.add_matmul(b.mixed, self._output, b.stream, None)
+        matmul.inner_matmul(b.stream, self._eps, self._inner, b.inner, self._kind)
+        matmul.add_matmul(b.inner, self._down, b.stream, self._mix_after)
 
 
-class Buffers:
+class Buffers(NamedTuple):
     """What flows between the kernels, a row for each token."""
 
-    def __init__(
-        self, num_rows: int, d_model: int, layers: Sequence[DecodingBlock], like: Tensor
-    ) -> None:
-        first = layers[0]
-        self.x = torch.empty(num_rows, d_model, device=like.device)
-        self.mixed = like.new_empty(num_rows, d_model)
-        self.packed = like.new_empty(num_rows, len(first.packed_weight))
-        self.gated = like.new_empty(num_rows, len(first.gates) // 2)
+    stream: matmul.Stream
+    packed: Tensor
+    mixed: Tensor
+    inner: Tensor
+
+    @classmethod
+    def make(cls, num_rows: int, layers: Sequence[DecodingBlock], like: Tensor) -> Buffers:
+        """`like` is a weight with d_model columns."""
+        d_model = like.shape[1]
+        x = torch.empty(num_rows, d_model, device=like.device)
+        half = like.new_empty(num_rows, d_model)
+        squares = x.new_empty(num_rows, -(-d_model // matmul.TILE.value))
+        return cls(
+            matmul.Stream(x, half, squares, torch.empty_like(x)),
+            like.new_empty(num_rows, len(layers[0].packed_weight)),
+            torch.empty_like(half),
+            like.new_empty(num_rows, layers[0].d_ff),
+        )
 
     def rows(self, n: int) -> Buffers:
-        part = object.__new__(Buffers)
-        part.x, part.mixed = self.x[:n], self.mixed[:n]
-        part.packed, part.gated = self.packed[:n], self.gated[:n]
-        return part
+        """Those of the first n tokens."""
+        stream = matmul.Stream(*(part[:n] for part in self.stream))
+        return Buffers(stream, self.packed[:n], self.mixed[:n], self.inner[:n])

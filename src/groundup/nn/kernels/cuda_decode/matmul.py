@@ -6,33 +6,70 @@ rows, so a text does not change with what else is being generated. Five launches
     packed = norm(x) [W_query; W_key; W_value]ᵀ      `normed_matmul`
     mixed  = attention over the row's cache          `attention.attend`
     x     += mixed W_outputᵀ                         `add_matmul`
-    gated  = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ   `gated_matmul`
-    x     += gated W_downᵀ                           `add_matmul`
+    inner  = f(norm(x) W_upᵀ), or gated by silu      `inner_matmul`
+    x     += inner W_downᵀ                           `add_matmul`
 
-x stays in float32; weights, cache and what flows between are in half precision.
+x stays in float32, with a copy in half precision for the matmuls; the norms' gains are part of the
+weights. With so few rows reading the weights is all the work, and waiting for the launch before is
+most of the time: so a launch begins early, reads its weights and only then waits (`launch`).
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+
 # How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
-# number of rows, or rows would feel each other in the last digit: all but the number of columns is
-# fixed. Sixteen rows are the fewest that tensor cores take.
-_ROWS = 16
-_DEPTH = 128
-_STAGES = 4
-# Multiprocessors of the GPUs this is for, less a few.
-_MAX_PROGRAMS = 128
+# number of rows, or rows would feel each other in the last digit: how the depth is cut into parts
+# and spans is fixed. Sixteen rows are the fewest that tensor cores take; each warp has a part.
+_FEWEST_ROWS = 16
+_PART = 64
+_MOST_ROWS = 32
+# About as many programs as the GPUs this is for have multiprocessors.
+_NUM_PROGRAMS = 144
+# Numbers in half precision that a program has room for.
+_MOST_HELD = 100_000
+# How the inner layer is activated; 0 is the gate of SwiGLU.
+ACTIVATIONS = {"swiglu": 0, "silu": 1, "gelu": 2, "relu2": 3, "none": 4}
+# Columns of the narrowest tiles.
+TILE = tl.constexpr(16)
 
 
-def embed(ids: Tensor, table: Tensor, x: Tensor) -> None:
-    """x = table[ids], one program a row."""
+class Stream(NamedTuple):
+    """The residual stream, a row for each token."""
+
+    x: Tensor
+    """In float32."""
+    half: Tensor
+    """The same as matmuls take it."""
+    squares: Tensor
+    """The sum of the squares of each 16 columns of x; the norms' part of the work."""
+    first: Tensor
+    """What the stream began with, if blocks mix it in."""
+
+
+def embed(ids: Tensor, table: Tensor, stream: Stream, mix: Tensor | None) -> None:
+    """Let the stream be table[ids].
+
+    mix: the factors of the stream and of what it began with that the first block sees; None for
+        the stream as it is.
+    """
     width = table.shape[1]
-    _embed[(len(x),)](
-        ids, table, x, ids.stride(0), WIDTH=width, BLOCK=triton.next_power_of_2(width)
+    _embed[(len(stream.x),)](
+        ids,
+        table,
+        *stream,
+        stream.x if mix is None else mix,
+        ids.stride(0),
+        WIDTH=width,
+        BLOCK=max(triton.next_power_of_2(width), TILE.value),
+        MIX=mix is not None,
+        **options(num_warps=4),
     )
 
 
@@ -52,7 +89,13 @@ def to_logits(
     """
     width = x.shape[1]
     _normalize[(len(x),)](
-        x, gain, normal, eps, WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=4
+        x,
+        gain,
+        normal,
+        eps,
+        WIDTH=width,
+        BLOCK=triton.next_power_of_2(width),
+        **options(num_warps=4),
     )
     _matmul[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
         normal,
@@ -65,113 +108,242 @@ def to_logits(
         ROWS=64,
         COLUMNS=128,
         BLOCK=64,
-        num_warps=4,
-        num_stages=4,
+        **options(num_warps=4, num_stages=4),
     )
 
 
-def normed_matmul(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
-    """out = norm(x) weightᵀ."""
-    tiles = _tiles(len(x), len(weight))
-    _normed_matmul[_grid(len(x), len(weight), tiles)](
-        x,
-        gain,
+def normed_matmul(stream: Stream, eps: float, weight: Tensor, out: Tensor) -> None:
+    """out = norm(stream) weightᵀ, the gain of the norm in the weight."""
+    inner_matmul(stream, eps, weight, out, "none")
+
+
+def inner_matmul(stream: Stream, eps: float, weight: Tensor, out: Tensor, kind: str) -> None:
+    """out = f(norm(stream) weightᵀ), the gain of the norm in the weight.
+
+    kind: of `ACTIVATIONS`; with "swiglu" out = silu(norm(stream) W_gateᵀ) · norm(stream) W_upᵀ,
+        the weights on top of each other.
+    """
+    num_rows, depth = stream.half.shape
+    grid, tiles = _tiles(
+        num_rows, out.shape[1], depth, 2 * TILE.value, 2 if kind == "swiglu" else 1
+    )
+    _inner_matmul[grid](
+        stream.half,
+        stream.squares,
         weight,
         out,
-        len(x),
-        len(weight),
+        num_rows,
+        out.shape[1],
         eps,
-        DEPTH=x.shape[1],
+        KIND=ACTIVATIONS[kind],
+        SQUARES=triton.next_power_of_2(stream.squares.shape[1]),
         **tiles,
-        num_warps=2,
     )
 
 
-def gated_matmul(x: Tensor, gain: Tensor, eps: float, weight: Tensor, out: Tensor) -> None:
-    """out = silu(norm(x) W_gateᵀ) · norm(x) W_upᵀ, the weights on top of each other."""
-    width = len(weight) // 2
-    tiles = _tiles(len(x), width)
-    _gated_matmul[_grid(len(x), width, tiles)](
-        x,
-        gain,
-        weight,
-        out,
-        len(x),
-        width,
-        eps,
-        DEPTH=x.shape[1],
-        **tiles,
-        num_warps=2,
-    )
+def add_matmul(inputs: Tensor, weight: Tensor, stream: Stream, mix: Tensor | None) -> None:
+    """Add inputs weightᵀ to the stream.
 
-
-def add_matmul(inputs: Tensor, weight: Tensor, x: Tensor) -> None:
-    """x += inputs weightᵀ."""
-    tiles = _tiles(len(x), len(weight))
-    _add_matmul[_grid(len(x), len(weight), tiles)](
+    mix: after that, x = mix[0] x + mix[1] first; None leaves it out.
+    """
+    num_rows, num_columns = stream.x.shape
+    # The squares of a tile are added up in an order that may depend on its width.
+    grid, tiles = _tiles(num_rows, num_columns, inputs.shape[1], most_columns=TILE.value)
+    _add_matmul[grid](
         inputs,
         weight,
-        x,
-        len(x),
-        len(weight),
-        DEPTH=inputs.shape[1],
+        *stream,
+        stream.x if mix is None else mix,
+        num_rows,
+        num_columns,
+        MIX=mix is not None,
         **tiles,
-        num_warps=4,
     )
 
 
-def _tiles(num_rows: int, num_columns: int) -> dict[str, int]:
-    """The narrowest tiles with which the programs of a matmul run all at once."""
-    row_tiles = triton.cdiv(num_rows, _ROWS)
-    columns = 16
-    while columns < 64 and triton.cdiv(num_columns, columns) * row_tiles > _MAX_PROGRAMS:
+def with_gain(weight: Tensor, gain: Tensor) -> Tensor:
+    """weight · gain, for inputs that are not multiplied by it."""
+    return (weight.float() * gain.float()).to(weight.dtype)
+
+
+def _tiles(
+    num_rows: int, num_columns: int, depth: int, most_columns: int, num_weights: int = 1
+) -> tuple[tuple[int, int], dict[str, Any]]:
+    """The grid of a matmul, and its tiles: the narrowest with which all programs run at once."""
+    rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
+    row_tiles = triton.cdiv(num_rows, rows)
+    columns = TILE.value
+    while columns < most_columns and triton.cdiv(num_columns, columns) * row_tiles > _NUM_PROGRAMS:
         columns *= 2
-    return {
-        "ROWS": _ROWS,
+    parts = 4 if depth <= 1024 else 8
+    # All inputs at once where they fit into the registers; all weights ahead where both fit into
+    # the shared memory.
+    together = rows * depth <= 32 * 1024
+    ahead = (columns * num_weights + rows * together) * depth <= _MOST_HELD
+    tiles = {
+        "DEPTH": depth,
+        "ROWS": rows,
         "COLUMNS": columns,
-        "BLOCK": _DEPTH,
-        "num_stages": _STAGES,
+        "PARTS": parts,
+        "PART": _PART,
+        "TOGETHER": together and ahead,
+        "AHEAD": ahead,
+        **options(num_warps=parts, num_stages=1 if ahead else 3),
     }
-
-
-def _grid(num_rows: int, num_columns: int, tiles: dict[str, int]) -> tuple[int, int]:
-    return triton.cdiv(num_columns, tiles["COLUMNS"]), triton.cdiv(num_rows, tiles["ROWS"])
+    return (triton.cdiv(num_columns, columns), row_tiles), tiles
 
 
 @triton.jit
-def _embed(ids, table, x, stride, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _embed(
+    ids,
+    table,
+    x,
+    half,
+    squares,
+    first,
+    mix,
+    stride,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MIX: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    wait(EARLY)
+    begin(EARLY)
     row = tl.program_id(0)
     id = tl.load(ids + row * stride).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    value = tl.load(table + id * WIDTH + column, mask=column < WIDTH)
-    tl.store(x + row * WIDTH + column, value.to(tl.float32), mask=column < WIDTH)
+    fits = column < WIDTH
+    value = tl.load(table + id * WIDTH + column, mask=fits, other=0.0).to(tl.float32)
+    offset = row * WIDTH + column
+    if MIX:
+        tl.store(first + offset, value, mask=fits)
+        value *= tl.load(mix).to(tl.float32) + tl.load(mix + 1).to(tl.float32)
+    tl.store(x + offset, value, mask=fits)
+    tl.store(half + offset, value.to(half.dtype.element_ty), mask=fits)
+    num_tiles: tl.constexpr = (WIDTH + TILE - 1) // TILE
+    tile = tl.arange(0, BLOCK // TILE)
+    sums = tl.sum(tl.reshape(value * value, (BLOCK // TILE, TILE)), axis=1)
+    tl.store(squares + row * num_tiles + tile, sums, mask=tile < num_tiles)
 
 
 @triton.jit
-def _normed_rows(x, gain, row, column, num_rows, DEPTH: tl.constexpr):
-    """A tile of x · gain, and the squares of x."""
-    fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
-    value = tl.load(x + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
-    scale = tl.load(gain + column, mask=column < DEPTH, other=0.0).to(tl.float32)
-    return value * scale[None, :], value * value
-
-
-@triton.jit
-def _weights(weight, out_column, column, num_columns, DEPTH: tl.constexpr):
-    """A tile of weightᵀ."""
-    fits = (column < DEPTH)[:, None] & (out_column < num_columns)[None, :]
-    offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
+def _weights(
+    weight,
+    out_column,
+    start,
+    num_columns,
+    DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+):
+    """A tile of the weight, (parts, columns, part)."""
+    part = start + tl.arange(0, PARTS) * PART
+    column = part[:, None, None] + tl.arange(0, PART)[None, None, :]
+    fits = (column < DEPTH) & (out_column < num_columns)[None, :, None]
+    offset = out_column.to(tl.int64)[None, :, None] * DEPTH + column
     return tl.load(weight + offset, mask=fits, other=0.0)
 
 
 @triton.jit
-def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _inputs(
+    inputs, row, start, num_rows, DEPTH: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr
+):
+    """A tile of inputsᵀ, (parts, part, rows)."""
+    part = start + tl.arange(0, PARTS) * PART
+    column = part[:, None, None] + tl.arange(0, PART)[None, :, None]
+    fits = (column < DEPTH) & (row < num_rows)[None, None, :]
+    return tl.load(inputs + row[None, None, :] * DEPTH + column, mask=fits, other=0.0)
+
+
+@triton.jit
+def _all_weights(
+    weight,
+    out_column,
+    num_columns,
+    DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """All tiles along the depth, if they are read ahead."""
+    tiles = ()
+    if AHEAD:
+        for start in tl.static_range(0, DEPTH, PARTS * PART):
+            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
+            tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    return tiles
+
+
+@triton.jit
+def _all_inputs(
+    inputs,
+    row,
+    num_rows,
+    DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):
+    """All tiles along the depth, if they are read together."""
+    tiles = ()
+    if TOGETHER:
+        for start in tl.static_range(0, DEPTH, PARTS * PART):
+            tile = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+            tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    return tiles
+
+
+@triton.jit
+def _dot(
+    weight,
+    weights,
+    inputs,
+    values,
+    out_column,
+    num_columns,
+    row,
+    num_rows,
+    DEPTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """weight inputsᵀ, (columns, rows): each part of the depth by itself, then their sum.
+
+    weights, values: the tiles that have been read.
+    """
+    total = tl.zeros((PARTS, COLUMNS, ROWS), dtype=tl.float32)
+    if AHEAD:
+        for index in tl.static_range((DEPTH + PARTS * PART - 1) // (PARTS * PART)):
+            if TOGETHER:
+                value = values[index]
+            else:
+                start = index * PARTS * PART
+                value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+            total = tl.dot(weights[index], value, total)
+    else:
+        for start in range(0, DEPTH, PARTS * PART):
+            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
+            value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+            total = tl.dot(tile, value, total)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     fits = column < WIDTH
+    factor = tl.load(gain + column, mask=fits, other=0.0).to(tl.float32)
+    wait(EARLY)
+    begin(EARLY)
     value = tl.load(x + row * WIDTH + column, mask=fits, other=0.0)
     scale = tl.rsqrt(tl.sum(value * value, axis=0) / WIDTH + eps)
-    value = value * scale * tl.load(gain + column, mask=fits, other=0.0).to(tl.float32)
+    value = value * scale * factor
     tl.store(normal + row * WIDTH + column, value.to(normal.dtype.element_ty), mask=fits)
 
 
@@ -187,7 +359,10 @@ def _matmul(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
+    wait(EARLY)
+    begin(EARLY)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
@@ -195,7 +370,9 @@ def _matmul(
         column = start + tl.arange(0, BLOCK)
         fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
         value = tl.load(inputs + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
-        tile = _weights(weight, out_column, column, num_columns, DEPTH)
+        fits = (column < DEPTH)[:, None] & (out_column < num_columns)[None, :]
+        offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
+        tile = tl.load(weight + offset, mask=fits, other=0.0)
         total = tl.dot(value, tile, total)
     if soft_cap > 0:
         # tanh(y) = 1 - 2 / (e^(2y) + 1).
@@ -206,70 +383,63 @@ def _matmul(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _normed_matmul(
-    x,
-    gain,
-    weight,
-    out,
-    num_rows,
-    num_columns,
-    eps,
-    DEPTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    squares = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    # The norm divides a whole row by one number, so that it can wait until after the matmul.
-    for start in range(0, DEPTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        value, added = _normed_rows(x, gain, row, column, num_rows, DEPTH)
-        squares += added
-        tile = _weights(weight, out_column, column, num_columns, DEPTH)
-        total = tl.dot(value.to(tile.dtype), tile, total)
-    total *= tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
-    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    offset = row[:, None] * num_columns + out_column[None, :]
-    tl.store(out + offset, total.to(out.dtype.element_ty), mask=fits)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _gated_matmul(
-    x,
-    gain,
+def _inner_matmul(
+    half,
+    squares,
     weight,
     out,
     num_rows,
     width,
     eps,
+    KIND: tl.constexpr,
+    SQUARES: tl.constexpr,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    squares = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    gate = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    up = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for start in range(0, DEPTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        value, added = _normed_rows(x, gain, row, column, num_rows, DEPTH)
-        squares += added
-        gates = _weights(weight, out_column, column, width, DEPTH)
-        ups = _weights(weight + width * DEPTH, out_column, column, width, DEPTH)
-        value = value.to(gates.dtype)
-        gate = tl.dot(value, gates, gate)
-        up = tl.dot(value, ups, up)
-    scale = tl.rsqrt(tl.sum(squares, axis=1) / DEPTH + eps)[:, None]
-    gate *= scale
-    gated = gate / (1.0 + tl.exp(-gate)) * up * scale
-    fits = (row < num_rows)[:, None] & (out_column < width)[None, :]
-    offset = row[:, None] * width + out_column[None, :]
-    tl.store(out + offset, gated.to(out.dtype.element_ty), mask=fits)
+    # With a gate, its weights come first.
+    ups = weight + width * DEPTH if KIND == 0 else weight
+    up_tiles = _all_weights(ups, out_column, width, DEPTH, PARTS, PART, AHEAD)
+    if KIND == 0:
+        gate_tiles = _all_weights(weight, out_column, width, DEPTH, PARTS, PART, AHEAD)
+    wait(EARLY)
+    begin(EARLY)
+    values = _all_inputs(half, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
+    # In float64, where so few numbers have the same sum in any order.
+    num_tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    index = tl.arange(0, SQUARES)[:, None]
+    fits = (index < num_tiles) & (row < num_rows)[None, :]
+    sums = tl.load(squares + row[None, :] * num_tiles + index, mask=fits, other=0.0)
+    mean = (tl.sum(sums.to(tl.float64), axis=0) / DEPTH).to(tl.float32)
+    # The norm divides a whole row by one number, so that it can wait until after the matmul.
+    scale = tl.rsqrt(mean + eps)[None, :]
+    result = scale * _dot(
+        ups, up_tiles, half, values, out_column, width, row, num_rows,
+        DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
+    )  # fmt: skip
+    if KIND == 0:
+        gate = scale * _dot(
+            weight, gate_tiles, half, values, out_column, width, row, num_rows,
+            DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
+        )  # fmt: skip
+        result *= gate / (1.0 + tl.exp(-gate))
+    elif KIND == 1:
+        result = result / (1.0 + tl.exp(-result))
+    elif KIND == 2:
+        result = 0.5 * result * (1.0 + tl.erf(result * 0.7071067811865476))
+    elif KIND == 3:
+        result = tl.maximum(result, 0.0)
+        result *= result
+    fits = (row < num_rows)[None, :] & (out_column < width)[:, None]
+    offset = row[None, :] * width + out_column[:, None]
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=fits)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -277,22 +447,40 @@ def _add_matmul(
     inputs,
     weight,
     x,
+    half,
+    squares,
+    first,
+    mix,
     num_rows,
     num_columns,
+    MIX: tl.constexpr,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
+    PART: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for start in range(0, DEPTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
-        value = tl.load(inputs + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
-        tile = _weights(weight, out_column, column, num_columns, DEPTH)
-        total = tl.dot(value, tile, total)
-    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    offset = x + row[:, None] * num_columns + out_column[None, :]
-    tl.store(offset, tl.load(offset, mask=fits, other=0.0) + total, mask=fits)
+    fits = (row < num_rows)[None, :] & (out_column < num_columns)[:, None]
+    offset = row[None, :] * num_columns + out_column[:, None]
+    tiles = _all_weights(weight, out_column, num_columns, DEPTH, PARTS, PART, AHEAD)
+    wait(EARLY)
+    begin(EARLY)
+    values = _all_inputs(inputs, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
+    result = tl.load(x + offset, mask=fits, other=0.0)
+    result += _dot(
+        weight, tiles, inputs, values, out_column, num_columns, row, num_rows,
+        DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
+    )  # fmt: skip
+    if MIX:
+        result *= tl.load(mix).to(tl.float32)
+        embedding = tl.load(first + offset, mask=fits, other=0.0)
+        result += tl.load(mix + 1).to(tl.float32) * embedding
+    tl.store(x + offset, result, mask=fits)
+    tl.store(half + offset, result.to(half.dtype.element_ty), mask=fits)
+    sums = tl.sum(result * result, axis=0)
+    tl.store(squares + row * tl.num_programs(0) + tl.program_id(0), sums, mask=row < num_rows)

@@ -1,0 +1,45 @@
+"""Launches that begin before the one before them has ended (programmatic dependent launch).
+
+A kernel that is launched early calls `begin`, which lets the next one begin as well, reads what no
+launch of the same step writes, and calls `wait`, which returns when all launches before it have
+ended. Everything else it reads or writes comes after that. GPUs since Hopper can do so.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+# Triton 3.2, which torch 2.6 comes with, has no tuples of tiles, and so cannot compile the matmuls.
+HAS_TUPLES = hasattr(tl.core, "tuple")
+
+
+def options(**chosen: Any) -> dict[str, Any]:
+    """Arguments of a launch: whether it is early, and what was chosen."""
+    early = can_be_early()
+    return {**chosen, "EARLY": early, **({"launch_pdl": True} if early else {})}
+
+
+@functools.cache
+def can_be_early() -> bool:
+    """Whether the GPU and Triton know early launches."""
+    knows = hasattr(getattr(tl.extra, "cuda", None), "gdc_wait")
+    return knows and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+
+
+@triton.jit
+def begin(EARLY: tl.constexpr):
+    """Let the next launch begin once all programs of this one have called it."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait(EARLY: tl.constexpr):
+    """Wait until the launches before this one have ended."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
