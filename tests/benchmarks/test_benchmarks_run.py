@@ -35,7 +35,7 @@ def benchmark_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokenizer_training", ["tokenizers"], ["stories"]),
         ("data_prepare", [], []),
         ("train_step_cpu", ["torch"], ["cpu-small"]),
-        ("generation_cpu", ["torch, no cache"], ["S1"]),
+        ("generation_cpu", ["torch, compiled static cache"], ["S1"]),
     ],
 )
 def test_a_benchmark_gives_a_well_formed_result(
