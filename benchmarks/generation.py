@@ -27,8 +27,9 @@ import train_peers
 from corpora import Corpora
 from groundup.generation import Engine, GenerationRequest, Greedy, Sampler
 from groundup.model import ModelConfig, TransformerLM
+from groundup.planner import count_parameters
 from groundup.runtime import keep_freed_memory, num_cores, set_seed
-from machine import PeakMemory, Timing, timed
+from machine import PeakMemory, Timing, peak_bytes_per_second, timed
 from measure import Benchmark, main
 from rows import OURS, Json, Measure, Task, Verdict
 
@@ -161,7 +162,27 @@ def work(job: Json) -> Json:
         "cpu_seconds": {} if is_cuda else cpu_seconds,
         "num_tokens": 1,
         "peak_bytes": peak_bytes,
+        "extra": {
+            "bytes_per_token": {
+                f"batch_{name}": bytes_per_step(config, int(name), number, dtype) / int(name)
+                for name, number in job["num_new_ids"].items()
+            },
+            "peak_bytes_per_second": peak_bytes_per_second(device),
+        },
     }
+
+
+def bytes_per_step(
+    config: ModelConfig, batch_size: int, num_new_ids: int, dtype: torch.dtype
+) -> float:
+    """What a step cannot but read: every weight but the embeddings of other ids, and the keys and
+    values of all sequences at their mean length."""
+    parameters = count_parameters(config)
+    skipped = 0 if config.tie_embeddings else parameters["token_embedding"]
+    num_weights = sum(parameters.values()) - skipped
+    mean_length = _NUM_PROMPT_IDS + (num_new_ids - 1) / 2
+    cached = 2 * config.num_layers * config.key_value_heads * config.d_head * mean_length
+    return dtype.itemsize * (num_weights + batch_size * (config.d_model + cached))
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
