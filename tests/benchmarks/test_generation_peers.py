@@ -74,6 +74,7 @@ def test_a_step_is_one_graph_of_tensors_that_stay_where_they_are(
         is_static.extend(get_static_address_type(one) is not None for one in inputs)
         return graph
 
+    addresses = {name: one.data_ptr() for name, one in static.named_buffers()}
     prompts = torch.tensor([[3, 1, 4], [1, 5, 9]])
     step = torch.compile(static.step, fullgraph=True, backend=look)
     with torch.no_grad():
@@ -82,6 +83,7 @@ def test_a_step_is_one_graph_of_tensors_that_stay_where_they_are(
             step()
     # Weights, ids, position, mask, tables and two caches a block: without them a step copies.
     assert is_static == [True] * (len(list(plain.parameters())) + 5 + 2 * CONFIG.num_layers)
+    assert {name: one.data_ptr() for name, one in static.named_buffers()} == addresses
     assert torch.equal(static.ids[:, 3:10], likeliest_ids(ours, prompts, 7))
 
 
