@@ -1,8 +1,8 @@
 """How fast does a model write: new tokens a second, sampled with top-p, one text and 64 at once?
 
-Ours is the engine of `groundup generate`. The peers have our architecture and our weights: Hugging
-Face's `generate` with either of its caches, and the loop without a cache that small trainers have.
-Greedy ids of a small model in float32 must be equal first.
+Ours is the engine of `groundup generate`. The peers, which have our architecture and our weights,
+are in `generation_peers`. Greedy ids of a small model in float32 must be equal first. Beside
+tokens/s stands the fraction of the memory's bandwidth that they use, where that is known.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import train_peers as peers
+import generation_peers as peers
+import train_peers
 from corpora import Corpora
 from groundup.generation import Engine, GenerationRequest, Greedy, Sampler
 from groundup.model import ModelConfig, TransformerLM
+from groundup.planner import count_parameters
 from groundup.runtime import keep_freed_memory, num_cores, set_seed
-from machine import PeakMemory, Timing, timed
+from machine import PeakMemory, Timing, peak_bytes_per_second, timed
 from measure import Benchmark, main
-from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
+from rows import OURS, Json, Measure, Task, Verdict
 
-_DYNAMIC, _STATIC = "huggingface, dynamic cache", "huggingface, static cache"
-_NO_CACHE = "torch, no cache"
-_RIVALS = (_DYNAMIC, _STATIC, _NO_CACHE)
+_RIVALS = (peers.DYNAMIC, peers.STATIC, peers.NO_CACHE, peers.COMPILED)
 _TOP_P = 0.9
 _NUM_PROMPT_IDS = 16
 # How far apart the logits of a trained model are, as a deviation; fresh weights hardly prefer any
@@ -73,20 +73,17 @@ _RUNS = {
         _Run("S2", _S2, {1: 48, 64: 8}, {}, {1: 6, 64: 1}),
     ),
     "cuda": (
-        _Run("S1", _S1, _WHOLE, {1: 4_400, 64: 300e3}, _WHOLE),
-        _Run("S2", _S2, _WHOLE, {1: 1_800, 64: 100e3}, _WHOLE),
+        _Run("S1", _S1, _WHOLE, {1: 10_000, 64: 350e3}, _WHOLE),
+        _Run("S2", _S2, _WHOLE, {1: 4_000, 64: 120e3}, _WHOLE),
     ),
 }
-# The ratios to the best rival that are aimed at.
+# The ratios to Hugging Face's static cache that are aimed at.
 _RATIOS = {"S1": 10.0, "S2": 6.0}
 _TINY = _shape(64, 64, 64, 2, 2, 128)
 _QUICK = {1: 6, 64: 3}
 # Each figure is the median of at most so many runs, and no more begin after so many seconds.
 _MOST_RUNS = {"cpu": 1, "cuda": 5}
 _MOST_SECONDS = 4.0
-
-# Takes prompts (texts, ids) and how many ids to write; gives the new ids.
-Write = Callable[[Tensor, int], Tensor]
 
 
 def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
@@ -102,16 +99,25 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
                 f"batch_{batch_size}",
                 f"batch {batch_size}",
                 "tokens/s",
-                targets={BEST_RIVAL: _RATIOS[run.name]} if device == "cuda" else {},
+                targets={peers.STATIC: _RATIOS[run.name]} if device == "cuda" else {},
                 least=run.tokens_per_second.get(batch_size),
             )
             for batch_size in num_new_ids
         )
         # Keys as JSON will have them.
-        job = {"model": model, "device": device, "num_new_ids": _by_text(num_new_ids)}
-        few = {"num_new_ids": _by_text(run.num_without_cache)}
-        words = ", ".join(f"{number} ids at batch {b}" for b, number in few["num_new_ids"].items())
-        is_lighter = not corpora.quick and run.num_without_cache != run.num_new_ids
+        job = {
+            "model": model,
+            "device": device,
+            "num_new_ids": _by_text(num_new_ids),
+            "is_compiled": True,
+        }
+        lighter: dict[str, tuple[Json, str]] = {}
+        if corpora.quick and device == "cpu":
+            lighter[peers.COMPILED] = {"is_compiled": False}, "not compiled"
+        if not corpora.quick and run.num_without_cache != run.num_new_ids:
+            few = _by_text(run.num_without_cache)
+            words = ", ".join(f"{number} ids at batch {b}" for b, number in few.items())
+            lighter[peers.NO_CACHE] = {"num_new_ids": few}, f"only {words}"
         yield Task(
             run.name,
             title,
@@ -120,7 +126,7 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
             measures,
             cores=num_cores() if device == "cuda" else 2,
             is_steady=device == "cuda",
-            lighter={_NO_CACHE: (few, f"only {words}")} if is_lighter else {},
+            lighter=lighter,
         )
 
 
@@ -129,14 +135,15 @@ def work(job: Json) -> Json:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(cache / "triton")
     tool, device, config = job["tool"], job["device"], ModelConfig(**job["model"])
+    is_compiled = job["is_compiled"]
     torch.set_num_threads(job["cores"])
     if device == "cpu":
         keep_freed_memory()
     if job["output"]:
-        Path(job["output"]).write_text(json.dumps(_greedy_ids(tool, device)))
+        Path(job["output"]).write_text(json.dumps(_greedy_ids(tool, device, is_compiled)))
     memory = PeakMemory()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    write = _writer(tool, config, device, dtype)
+    write = _writer(tool, config, device, dtype, is_compiled=is_compiled)
     seconds, cpu_seconds = {}, {}
     for name, num_new_ids in job["num_new_ids"].items():
         batch_size = int(name)
@@ -155,7 +162,27 @@ def work(job: Json) -> Json:
         "cpu_seconds": {} if is_cuda else cpu_seconds,
         "num_tokens": 1,
         "peak_bytes": peak_bytes,
+        "extra": {
+            "bytes_per_token": {
+                f"batch_{name}": bytes_per_step(config, int(name), number, dtype) / int(name)
+                for name, number in job["num_new_ids"].items()
+            },
+            "peak_bytes_per_second": peak_bytes_per_second(device),
+        },
     }
+
+
+def bytes_per_step(
+    config: ModelConfig, batch_size: int, num_new_ids: int, dtype: torch.dtype
+) -> float:
+    """What a step cannot but read: every weight but the embeddings of other ids, and the keys and
+    values of all sequences at their mean length."""
+    parameters = count_parameters(config)
+    skipped = 0 if config.tie_embeddings else parameters["token_embedding"]
+    num_weights = sum(parameters.values()) - skipped
+    mean_length = _NUM_PROMPT_IDS + (num_new_ids - 1) / 2
+    cached = 2 * config.num_layers * config.key_value_heads * config.d_head * mean_length
+    return dtype.itemsize * (num_weights + batch_size * (config.d_model + cached))
 
 
 def compare(ours: Path, theirs: Path) -> Verdict:
@@ -202,27 +229,34 @@ def _weights(config: ModelConfig) -> dict[str, Tensor]:
     return weights | {"lm_head.weight": weights["lm_head.weight"] * _LOGIT_DEVIATION / deviation}
 
 
-def _greedy_ids(tool: str, device: str) -> list[list[int]]:
+def _greedy_ids(tool: str, device: str, is_compiled: bool) -> list[list[int]]:
     torch.set_float32_matmul_precision("highest")
     config = ModelConfig(**_TINY)
-    write = _writer(tool, config, device, torch.float32, is_greedy=True)
+    write = _writer(tool, config, device, torch.float32, is_greedy=True, is_compiled=is_compiled)
     ids: list[list[int]] = write(_prompts(config, 3).to(device), 20).tolist()
     return ids
 
 
 def _writer(
-    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool = False
-) -> Write:
-    make = {OURS: _our_writer, _NO_CACHE: _plain_writer}.get(tool, _huggingface_writer)
-    return make(tool, config, device, dtype, is_greedy)
+    tool: str,
+    config: ModelConfig,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    is_greedy: bool = False,
+    is_compiled: bool,
+) -> peers.Write:
+    weights = _weights(config)
+    if tool != OURS:
+        model = train_peers.open_peer(tool, config, weights).to(device, dtype).eval()
+        top_p = None if is_greedy else _TOP_P
+        return peers.open_writer(tool, model, config, top_p, is_compiled=is_compiled)
+    ours = TransformerLM.from_config(config)
+    ours.load_state_dict(weights)
+    return _our_writer(ours.to(device, dtype).eval(), is_greedy)
 
 
-def _our_writer(
-    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
-) -> Write:
-    model = TransformerLM.from_config(config)
-    model.load_state_dict(_weights(config))
-    model = model.to(device, dtype).eval()
+def _our_writer(model: TransformerLM, is_greedy: bool) -> peers.Write:
     sampler = Sampler((Greedy(),)) if is_greedy else Sampler.of(top_p=_TOP_P)
     engines: dict[int, Engine] = {}
 
@@ -241,76 +275,13 @@ def _our_writer(
     return write
 
 
-def _huggingface_writer(
-    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
-) -> Write:
-    model: Any = peers.huggingface_model(config)
-    model.load_state_dict(peers.huggingface_weights(_weights(config), config))
-    model = model.to(device, dtype).eval()
-    model.config.use_cache = True
-    # No id ends a text here, so that all tools write equally many.
-    model.generation_config.eos_token_id = None
-    settings: Json = {"do_sample": not is_greedy, "use_cache": True, "pad_token_id": 0}
-    if not is_greedy:
-        settings |= {"top_p": _TOP_P, "top_k": 0, "temperature": 1.0}
-    if tool == _STATIC:
-        settings["cache_implementation"] = "static"
-
-    @torch.inference_mode()
-    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
-        mask = torch.ones_like(prompts)
-        whole: Tensor = model.generate(
-            prompts, attention_mask=mask, max_new_tokens=num_new_ids, **settings
-        )
-        return whole[:, prompts.shape[1] :]
-
-    return write
-
-
-def _plain_writer(
-    tool: str, config: ModelConfig, device: str, dtype: torch.dtype, is_greedy: bool
-) -> Write:
-    model = peers.PlainLM(config)
-    model.load_state_dict(peers.plain_weights(_weights(config), config))
-    model = model.to(device, dtype).eval()
-
-    @torch.inference_mode()
-    def write(prompts: Tensor, num_new_ids: int) -> Tensor:
-        ids = prompts
-        for _ in range(num_new_ids):
-            logits = _last_logits(model, ids[:, -config.context_length :]).float()
-            next_ids = logits.argmax(-1, keepdim=True) if is_greedy else _sampled(logits)
-            ids = torch.cat((ids, next_ids), dim=1)
-        return ids[:, prompts.shape[1] :]
-
-    return write
-
-
-def _last_logits(model: peers.PlainLM, ids: Tensor) -> Tensor:
-    tables = model.cos[: ids.shape[1]], model.sin[: ids.shape[1]]
-    x = model.token_embedding(ids)
-    for block in model.blocks:
-        x = block(x, tables)
-    head: nn.Module = model.lm_head
-    logits: Tensor = head(model.final_norm(x[:, -1]))
-    return logits
-
-
-def _sampled(logits: Tensor) -> Tensor:
-    """Top-p as it is usually written: sort, sum, cut, draw."""
-    ordered, order = logits.sort(dim=-1, descending=True)
-    probabilities = ordered.softmax(dim=-1)
-    reached_before = probabilities.cumsum(dim=-1) - probabilities
-    probabilities = probabilities.masked_fill(reached_before >= _TOP_P, 0.0)
-    return order.gather(-1, torch.multinomial(probabilities, 1))
-
-
 def on_device(device: str) -> Benchmark:
     precision = "float32" if device == "cpu" else "bfloat16"
     conditions = (
         f"{_NUM_PROMPT_IDS} random ids a prompt, top-p {_TOP_P}, {precision} weights; "
         "200 new ids a text on CUDA and fewer on a CPU; huggingface is LlamaForCausalLM.generate, "
-        "torch our architecture in plain torch without a cache"
+        "torch our architecture in plain torch: without a cache, or in the manner of gpt-fast with "
+        "a static cache and one compiled step, sampling included"
     )
     return Benchmark(
         f"generation_{device}",

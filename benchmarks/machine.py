@@ -20,6 +20,16 @@ from typing import Any, NamedTuple
 # Tools whose package has another name than they, and packages whose module has.
 _PACKAGES = {"gpt": "torch", "huggingface": "transformers"}
 _MODULES = {"splintr-rs": "splintr"}
+# What the memory of a device reads at best, in bytes a second: data sheets, by the planner's names.
+_BANDWIDTHS = {
+    "A100": 1.555e12,
+    "H100": 3.35e12,
+    "H100 PCIE": 2.0e12,
+    "H200": 4.8e12,
+    "H200 NVL": 4.8e12,
+    "L4": 0.3e12,
+    "RTX 4090": 1.008e12,
+}
 
 
 class Timing(NamedTuple):
@@ -189,6 +199,18 @@ def describe_hardware(device: str = "cpu") -> dict[str, Any]:
         "load_before": round(os.getloadavg()[0], 2),
         **(_describe_cuda() if device == "cuda" else {}),
     }
+
+
+def peak_bytes_per_second(device: str) -> float | None:
+    """What the device's memory reads at best; None where that is not known."""
+    if device != "cuda":
+        return None
+    import torch
+
+    from groundup.planner import find_accelerator
+
+    found = find_accelerator(torch.cuda.get_device_name())
+    return None if found is None else _BANDWIDTHS.get(found.name)
 
 
 def _describe_cuda() -> dict[str, Any]:

@@ -51,10 +51,11 @@ def _ratios(cell: Json) -> str:
 def _spread(cell: Json) -> str:
     if "median" not in cell:
         return "-"
-    share = f", {cell['mfu']:.1%} MFU" if "mfu" in cell else ""
+    used = f", {cell['mfu']:.1%} MFU" if "mfu" in cell else ""
+    used += f", {cell['bandwidth']:.1%} of bandwidth" if "bandwidth" in cell else ""
     if len(cell["values"]) == 1:
-        return short(cell["median"]) + share
-    return f"{short(cell['median'])} ({short(cell['low'])}-{short(cell['high'])}){share}"
+        return short(cell["median"]) + used
+    return f"{short(cell['median'])} ({short(cell['low'])}-{short(cell['high'])}){used}"
 
 
 def _print_columns(lines: list[list[str]]) -> None:

@@ -87,8 +87,8 @@ def make_row(
                 "peak_bytes": _median(one.get("peak_bytes") for one in outcomes),
                 "extra": outcomes[0].get("extra", {}),
             }
-        if measure.unit == "tokens/s" and (mfu := _mfu(cell)) is not None:
-            cell["mfu"] = mfu
+        if measure.unit == "tokens/s":
+            cell |= _fractions(cell, measure.name)
         if tool in verdicts:
             cell |= {"agrees": verdicts[tool].agrees, "agreement": verdicts[tool].words}
         neighbours = pairs.get(tool, [])
@@ -149,11 +149,16 @@ def _cpu_ratio(ours: Json, theirs: Json, measure: Measure) -> float | None:
     return (b / theirs[amount]) / (a / ours[amount]) if a and b else None
 
 
-def _mfu(cell: Json) -> float | None:
-    """Model flops utilization: the share of the device's best rate, where that is known."""
+def _fractions(cell: Json, name: str) -> Json:
+    """The fractions of the device's best that were used, where that is known: of its operations
+    (model flops utilization), and of the bytes that its memory reads."""
     extra = cell.get("extra", {})
-    best = extra.get("peak_flops_per_second")
-    return cell["median"] * extra["flops_per_token"] / best if best else None
+    found = {}
+    if best := extra.get("peak_flops_per_second"):
+        found["mfu"] = cell["median"] * extra["flops_per_token"] / best
+    if best := extra.get("peak_bytes_per_second"):
+        found["bandwidth"] = cell["median"] * extra["bytes_per_token"][name] / best
+    return found
 
 
 def _median(values: Iterable[float | None]) -> float | None:

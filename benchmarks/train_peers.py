@@ -18,6 +18,12 @@ from groundup.model.config import ModelConfig
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
+# Takes queries, keys and values (batch, heads, seq, d_head); gives the values mixed.
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class PlainLM(nn.Module):
@@ -88,11 +94,16 @@ class _Block(nn.Module):
         self.feed_forward_norm = norm()
         self.feed_forward = feed_forward
 
-    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        tables: tuple[Tensor, Tensor] | None = None,
+        attend: Attend = attend_causally,
+    ) -> Tensor:
         query, key, value = _heads(self.query_key_value(self.attention_norm(x)), self.num_heads)
         if tables is not None:
             query, key = _rotated(query, *tables), _rotated(key, *tables)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed = attend(query, key, value)
         x = x + self.output(mixed.transpose(1, 2).flatten(2))
         added: Tensor = self.feed_forward(self.feed_forward_norm(x))
         return x + added

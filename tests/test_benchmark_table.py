@@ -122,6 +122,18 @@ def test_a_training_line_shows_tokens_and_mfu(tool: types.ModuleType) -> None:
     assert "; random ids; one round; rival 1.0." in page
 
 
+def test_a_line_of_generation_shows_the_fraction_of_bandwidth(tool: types.ModuleType) -> None:
+    tools = {
+        "groundup": {"median": 9_000.0, "bandwidth": 0.0712},
+        "rival": {"median": 3_000.0, "bandwidth": 0.0237, "agrees": True},
+    }
+    line = line_of(tool.render_page([result(unit="tokens/s", tools=tools)]))
+    assert line == (
+        "| encode, cold | **9,000 tokens/s, 7.1% of bandwidth** | rival 3,000 tokens/s, 2.4% of "
+        "bandwidth (3.00x) |"
+    )
+
+
 def test_the_readme_holds_ours_against_the_best_rival_with_the_right_output(
     tool: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

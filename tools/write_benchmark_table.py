@@ -67,7 +67,9 @@ def render_page(results: Iterable[Json]) -> str:
         "# Benchmarks\n\nWritten by `make bench` from "
         "[the results](../benchmarks/results): ours and every rival that is installed, on the same "
         "input\nin one run, ids or losses checked equal first. A ratio is the quotient of the two "
-        "medians shown: above 1, ours\nis faster or smaller.\n"
+        "medians shown: above 1, ours\nis faster or smaller. MFU and bandwidth are fractions of "
+        "what a device can do at best: of its operations, and of\nthe bytes that its memory reads, "
+        "where a step of generation reads weights, keys and values once.\n"
     )
     return head + "".join(f"\n## {_render(result)}" for result in results)
 
@@ -191,8 +193,9 @@ def _ratio(row: Json, rival: str) -> float:
 def _value(cell: Json, unit: str) -> str:
     if "median" not in cell:
         return "failed"
-    mfu = f", {cell['mfu']:.1%} MFU" if "mfu" in cell else ""
-    return f"{_quantity(cell['median'], unit)}{mfu}"
+    used = f", {cell['mfu']:.1%} MFU" if "mfu" in cell else ""
+    used += f", {cell['bandwidth']:.1%} of bandwidth" if "bandwidth" in cell else ""
+    return f"{_quantity(cell['median'], unit)}{used}"
 
 
 def _conditions(result: Json) -> str:

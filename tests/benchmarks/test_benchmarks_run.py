@@ -35,7 +35,7 @@ def benchmark_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tokenizer_training", ["tokenizers"], ["stories"]),
         ("data_prepare", [], []),
         ("train_step_cpu", ["torch"], ["cpu-small"]),
-        ("generation_cpu", ["torch, no cache"], ["S1"]),
+        ("generation_cpu", ["torch, compiled static cache"], ["S1"]),
     ],
 )
 def test_a_benchmark_gives_a_well_formed_result(
@@ -128,6 +128,48 @@ def test_tokens_a_second_and_the_fraction_of_the_devices_best() -> None:
     assert row["tools"][OURS]["mfu"] == 0.5
     assert row["tools"]["rival"]["ratio"] == 2
     assert "mfu" not in row["tools"]["rival"]
+    assert "bandwidth" not in row["tools"][OURS]
+
+
+@pytest.mark.usefixtures("benchmark_modules")
+def test_the_fraction_of_bandwidth_is_that_of_each_batch_size_and_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from report import print_task
+    from rows import OURS, Measure, Task, make_row
+
+    extra = {"bytes_per_token": {"a": 4e9, "b": 1e9}, "peak_bytes_per_second": 4e12}
+    seconds = {"a": 0.01, "b": 0.001}
+    outcome = {"seconds": seconds, "cpu_seconds": {}, "num_tokens": 1, "extra": extra}
+    measures = tuple(Measure(name, name, "tokens/s") for name in seconds)
+    task = Task("task", "a task", {}, (), measures)
+    rows = [make_row(task, measure, {OURS: [outcome]}, {}, {}, {}) for measure in measures]
+    assert [row["tools"][OURS]["bandwidth"] for row in rows] == [0.1, 0.25]
+    print_task(task, rows)
+    shown = capsys.readouterr().out
+    assert "100, 10.0% of bandwidth" in shown and "1000, 25.0% of bandwidth" in shown
+
+
+@pytest.mark.usefixtures("benchmark_modules")
+def test_a_step_of_generation_reads_all_weights_and_the_keys_and_values_of_its_sequences() -> None:
+    import torch
+
+    from generation import _NUM_PROMPT_IDS, bytes_per_step
+    from groundup.model import ModelConfig, TransformerLM
+
+    shape = ModelConfig(
+        vocab_size=61, context_length=24, d_model=48, num_layers=3, num_heads=4, num_kv_heads=2
+    )
+    for is_tied in (False, True):
+        config = shape.model_copy(update={"tie_embeddings": is_tied})
+        model = TransformerLM.from_config(config)
+        num_read = sum(one.numel() for one in model.parameters())
+        num_read -= 0 if is_tied else model.token_embedding.weight.numel()
+        # The lengths at which 5 new ids are chosen, the prompt's own among them.
+        lengths = [_NUM_PROMPT_IDS + number for number in range(5)]
+        num_cached = 3 * 2 * (2 * 12) * sum(lengths) / 5
+        expected = 2 * (num_read + 7 * (48 + num_cached))
+        assert bytes_per_step(config, 7, 5, torch.bfloat16) == expected
 
 
 @pytest.mark.usefixtures("benchmark_modules")

@@ -1,0 +1,98 @@
+"""What generation is measured against gives our ids, and samples what top-p allows."""
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundup.generation.sampling import TopP
+from groundup.model import ModelConfig, TransformerLM
+
+BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+CONFIG = ModelConfig(
+    vocab_size=61, context_length=24, d_model=48, num_layers=3, num_heads=4, d_ff=80
+)
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import generation_peers
+
+    return generation_peers
+
+
+@pytest.fixture
+def ours() -> TransformerLM:
+    torch.manual_seed(0)
+    return TransformerLM.from_config(CONFIG)
+
+
+@pytest.fixture
+def plain(peers: types.ModuleType, ours: TransformerLM) -> Any:
+    import train_peers
+
+    return train_peers.open_peer("torch", CONFIG, ours.state_dict())
+
+
+@torch.no_grad()
+def likeliest_ids(model: TransformerLM, prompts: Tensor, num_new_ids: int) -> Tensor:
+    """Without a cache."""
+    ids = prompts
+    for _ in range(num_new_ids):
+        ids = torch.cat((ids, model(ids)[:, -1].argmax(-1, keepdim=True)), dim=1)
+    return ids[:, prompts.shape[1] :]
+
+
+@pytest.mark.parametrize("tool", ["NO_CACHE", "COMPILED"])
+def test_greedy_ids_are_those_of_our_model_however_often_it_is_asked(
+    tool: str, peers: types.ModuleType, ours: TransformerLM, plain: Any
+) -> None:
+    write = peers.open_writer(getattr(peers, tool), plain, CONFIG, None, is_compiled=False)
+    generator = torch.Generator().manual_seed(1)
+    # The second batch finds what the first, longer one left in the cache.
+    for shape in ((3, 9), (3, 5), (1, 2)):
+        prompts = torch.randint(CONFIG.vocab_size, shape, generator=generator)
+        num_new_ids = 14 - shape[1]
+        expected = likeliest_ids(ours, prompts, num_new_ids)
+        assert torch.equal(write(prompts, num_new_ids), expected)
+
+
+def test_a_step_is_one_graph_of_tensors_that_stay_where_they_are(
+    peers: types.ModuleType, ours: TransformerLM, plain: Any
+) -> None:
+    from torch._dynamo.utils import get_static_address_type
+
+    static = peers.StaticLM(plain, CONFIG, (2, 16), None)
+    is_static: list[bool] = []
+
+    def look(graph: Any, inputs: list[Tensor]) -> Callable[..., Any]:
+        is_static.extend(get_static_address_type(one) is not None for one in inputs)
+        return graph
+
+    addresses = {name: one.data_ptr() for name, one in static.named_buffers()}
+    prompts = torch.tensor([[3, 1, 4], [1, 5, 9]])
+    step = torch.compile(static.step, fullgraph=True, backend=look)
+    with torch.no_grad():
+        static.prefill(prompts)
+        for _ in range(6):
+            step()
+    # Weights, ids, position, mask, tables and two caches a block: without them a step copies.
+    assert is_static == [True] * (len(list(plain.parameters())) + 5 + 2 * CONFIG.num_layers)
+    assert {name: one.data_ptr() for name, one in static.named_buffers()} == addresses
+    assert torch.equal(static.ids[:, 3:10], likeliest_ids(ours, prompts, 7))
+
+
+def test_ids_are_sampled_as_often_as_top_p_leaves_them_likely(peers: types.ModuleType) -> None:
+    torch.manual_seed(0)
+    logits = torch.tensor([[0.1, 2.0, -1.0, 1.5, 0.9], [3.0, 0.0, 0.0, 0.1, 5.0]])
+    expected = TopP(0.9).apply(logits).softmax(-1)
+    num_samples = 20_000
+    ids = peers._next_ids(logits.repeat_interleave(num_samples, dim=0), 0.9)
+    found = torch.stack([one.flatten().bincount(minlength=5) for one in ids.chunk(2)])
+    torch.testing.assert_close(found / num_samples, expected, atol=0.012, rtol=0.0)
+    assert torch.equal(found > 0, expected > 0)
