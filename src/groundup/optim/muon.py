@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, get_args
 
 import torch
@@ -96,16 +98,15 @@ class Muon(AdamW):
                     f'put it into a group of kind "adamw"'
                 )
 
-    def _update(
+    def _updates(
         self,
         parameters: list[Tensor],
         group: dict[str, Any],
         gradient_scale: Tensor | None,
         skip: Tensor | None,
-    ) -> None:
+    ) -> list[Callable[[], None]]:
         if group["kind"] == "adamw":
-            super()._update(parameters, group, gradient_scale, skip)
-            return
+            return super()._updates(parameters, group, gradient_scale, skip)
         for parameter in parameters:
             state = self.state[parameter]
             if "momentum" not in state:
@@ -114,8 +115,10 @@ class Muon(AdamW):
         for parameter in parameters:
             key = (self.matrices.shape(parameter), parameter.dtype)
             stacks.setdefault(key, []).append(parameter)
-        for (shape, _), alike in stacks.items():
-            self._move(alike, shape, group, gradient_scale, skip)
+        return [
+            partial(self._move, alike, shape, group, gradient_scale, skip)
+            for (shape, _), alike in stacks.items()
+        ]
 
     def _move(
         self,
