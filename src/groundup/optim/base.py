@@ -156,7 +156,7 @@ def _check_number(name: str, value: Any, below: float = math.inf) -> None:
         raise ConfigError(f"{name} must be at least 0 and {bound}, got {value}")
 
 
-def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None) -> list[Tensor]:
+def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None = None) -> list[Tensor]:
     """The gradients, times the scale if there is one (in new tensors then)."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradient_scale is None:

@@ -23,7 +23,7 @@ def run_side_by_side(device: torch.device, pieces: Sequence[Callable[[], None]])
         return
     current = torch.cuda.current_stream(device)
     streams = [_side_stream(device, index) for index in range(len(pieces) - 1)]
-    for stream, piece in zip([*streams, current], pieces, strict=True):
+    for stream, piece in zip([*streams, current], pieces, strict=False):
         if stream is not current:
             stream.wait_stream(current)
         with torch.cuda.stream(stream):
