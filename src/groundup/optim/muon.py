@@ -54,6 +54,7 @@ class Muon(AdamW):
     `kernels`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
+    kernels: "fused" for our kernels on CUDA, float32 matrices alone, or "reference" for torch's.
     """
 
     matrices: Matrices = WholeMatrices()
