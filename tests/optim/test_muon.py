@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groundup.errors import ConfigError
+from groundup.nn.kernels import HAS_TRITON
 from groundup.optim import AdamW, Muon
-from groundup.optim.orthogonalization import orthogonalize, quintic_coefficients
+from groundup.optim.orthogonalization import (
+    orthogonalize,
+    orthogonalize_each,
+    quintic_coefficients,
+)
+
+needs_kernels = pytest.mark.skipif(
+    not (torch.cuda.is_available() and HAS_TRITON), reason="needs CUDA and Triton"
+)
 
 
 def apply(steps: tuple[tuple[float, float, float], ...], x: Tensor) -> Tensor:
@@ -150,3 +159,38 @@ def test_groups_that_make_no_sense_are_named() -> None:
         Muon([{"params": [matrix], "kind": "sgd"}])
     with pytest.raises(ConfigError, match="eps"):
         Muon([{"params": [gain], "kind": "adamw", "eps": 0.0}])
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(8, 8), (72, 40), (130, 200), (1, 9), (257, 129)])
+def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(shape, device="cuda") for _ in range(5)]
+    ours = [one.clone().requires_grad_() for one in start]
+    theirs = [one.double().requires_grad_() for one in start]
+    optimizer = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3)
+    exact = Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, kernels="reference")
+    scale = torch.tensor(0.5, device="cuda")
+    for _ in range(3):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one) * 1e-3
+            other.grad = one.grad.double()
+        optimizer.step(gradient_scale=scale)
+        exact.step(gradient_scale=scale)
+    for one, other, first in zip(ours, theirs, start, strict=True):
+        move = (other - first).norm()
+        assert (one - other).norm() / move < 0.05
+        momentum, expected = optimizer.state[one]["momentum"], exact.state[other]["momentum"]
+        torch.testing.assert_close(momentum, expected.float())
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(40, 72), (72, 40), (200, 200)])
+def test_the_kernels_give_a_matrix_the_same_bits_in_every_stack(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    stack = torch.randn(7, *shape, device="cuda", dtype=torch.bfloat16)
+    stack[3] = 0
+    together = orthogonalize(stack)
+    assert torch.equal(together, torch.stack([orthogonalize(one) for one in stack]))
+    assert torch.equal(together, orthogonalize_each(stack))
+    assert not together[3].any() and orthogonalize(stack[:0]).shape == (0, *shape)

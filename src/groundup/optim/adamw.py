@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, get_args
 
 import torch
@@ -49,13 +51,13 @@ class AdamW(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
-    def _update(
+    def _updates(
         self,
         parameters: list[Tensor],
         group: dict[str, Any],
         gradient_scale: Tensor | None,
         skip: Tensor | None,
-    ) -> None:
+    ) -> list[Callable[[], None]]:
         batches: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
         for parameter in parameters:
             state = self.state[parameter]
@@ -65,9 +67,17 @@ class AdamW(Optimizer):
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             fused = self.kernels == "fused" and _can_be_fused(parameter)
             batches.setdefault((parameter.dtype, fused), []).append(parameter)
-        for (_, fused), batch in batches.items():
-            update = _fused_update_ if fused else _formula_update_
-            update(batch, [self.state[one] for one in batch], group, gradient_scale, skip)
+        return [
+            partial(
+                _fused_update_ if fused else _formula_update_,
+                batch,
+                [self.state[one] for one in batch],
+                group,
+                gradient_scale,
+                skip,
+            )
+            for (_, fused), batch in batches.items()
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "kernels": self.kernels}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError
+from groundup.optim.side_by_side import run_side_by_side
 
 # Tensors, (name, tensor) pairs or groups, as torch takes them.
 Parameters: TypeAlias = Iterable[Any]
@@ -61,18 +62,25 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        parts: dict[torch.device, list[tuple[dict[str, Any], list[Tensor]]]] = {}
         for group in self.param_groups:
             learning = [one for one in group["params"] if one.grad is not None]
             for device in dict.fromkeys(one.device for one in learning):
                 here = [one for one in learning if one.device == device]
-                scale = None if gradient_scale is None else gradient_scale.to(device, torch.float32)
-                skips = None if skip is None else skip.to(device, torch.float32)
-                if self.average_decay is not None:
-                    for one in here:
-                        if "average" not in self.state[one]:
-                            self.state[one]["average"] = one.clone()
-                self._update(here, group, scale, skips)
-                if self.average_decay is not None:
+                parts.setdefault(device, []).append((group, here))
+        for device, groups in parts.items():
+            scale = None if gradient_scale is None else gradient_scale.to(device, torch.float32)
+            skips = None if skip is None else skip.to(device, torch.float32)
+            if self.average_decay is not None:
+                for one in (one for _, here in groups for one in here):
+                    if "average" not in self.state[one]:
+                        self.state[one]["average"] = one.clone()
+            pieces: list[Callable[[], None]] = []
+            for group, here in groups:
+                pieces += self._updates(here, group, scale, skips)
+            run_side_by_side(device, pieces)
+            if self.average_decay is not None:
+                for _, here in groups:
                     self._average(here, self.average_decay, skips)
         return result
 
@@ -106,14 +114,15 @@ class Optimizer(torch.optim.Optimizer):
         check_settings(group)
 
     @abstractmethod
-    def _update(
+    def _updates(
         self,
         parameters: list[Tensor],
         group: dict[str, Any],
         gradient_scale: Tensor | None,
         skip: Tensor | None,
-    ) -> None:
-        """One step of parameters that all have a gradient and lie on one device."""
+    ) -> list[Callable[[], None]]:
+        """One step of parameters that all have a gradient and lie on one device, in pieces that may
+        run side by side."""
 
 
 def check_settings(group: Mapping[str, Any]) -> None:
@@ -147,7 +156,7 @@ def _check_number(name: str, value: Any, below: float = math.inf) -> None:
         raise ConfigError(f"{name} must be at least 0 and {bound}, got {value}")
 
 
-def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None) -> list[Tensor]:
+def gradients_of(parameters: list[Tensor], gradient_scale: Tensor | None = None) -> list[Tensor]:
     """The gradients, times the scale if there is one (in new tensors then)."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if gradient_scale is None:

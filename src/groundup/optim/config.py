@@ -51,7 +51,7 @@ class OptimizerConfig(Settings):
     evaluate, sample and save it instead of the latest weights; none if not given."""
 
     kernels: Kernels = "fused"
-    """adamw in one pass over memory, or by its formula."""
+    """adamw, and muon on CUDA, in few passes over memory, or by their formulas."""
 
 
 class ScheduleConfig(Settings):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from groundup.errors import ConfigError, check_choice
+from groundup.nn.kernels import HAS_TRITON
 from groundup.nn.limits import Kernels
 from groundup.optim.adamw import AdamW
-from groundup.optim.base import Optimizer, Parameters
+from groundup.optim.base import Optimizer, Parameters, gradients_of
 from groundup.optim.orthogonalization import orthogonalize
 
 # AdamW moves a weight by about this much of lr (root mean square); an orthogonal matrix of (rows,
@@ -51,6 +54,7 @@ class Muon(AdamW):
     `kernels`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
+    kernels: "fused" for our kernels on CUDA, float32 matrices alone, or "reference" for torch's.
     """
 
     matrices: Matrices = WholeMatrices()
@@ -96,16 +100,15 @@ class Muon(AdamW):
                     f'put it into a group of kind "adamw"'
                 )
 
-    def _update(
+    def _updates(
         self,
         parameters: list[Tensor],
         group: dict[str, Any],
         gradient_scale: Tensor | None,
         skip: Tensor | None,
-    ) -> None:
+    ) -> list[Callable[[], None]]:
         if group["kind"] == "adamw":
-            super()._update(parameters, group, gradient_scale, skip)
-            return
+            return super()._updates(parameters, group, gradient_scale, skip)
         for parameter in parameters:
             state = self.state[parameter]
             if "momentum" not in state:
@@ -114,8 +117,26 @@ class Muon(AdamW):
         for parameter in parameters:
             key = (self.matrices.shape(parameter), parameter.dtype)
             stacks.setdefault(key, []).append(parameter)
-        for (shape, _), alike in stacks.items():
-            self._move(alike, shape, group, gradient_scale, skip)
+        return [
+            partial(
+                self._move_fused if self._has_kernels(alike) else self._move,
+                alike,
+                shape,
+                group,
+                gradient_scale,
+                skip,
+            )
+            for (shape, _), alike in stacks.items()
+        ]
+
+    def _has_kernels(self, parameters: list[Tensor]) -> bool:
+        """Whether our kernels take the parameters; they walk memory, so strides must be plain."""
+        if not HAS_TRITON or self.kernels != "fused" or not parameters[0].is_cuda:
+            return False
+        tensors = [self.state[one]["momentum"] for one in parameters] + gradients_of(parameters)
+        return all(
+            one.dtype == torch.float32 and one.is_contiguous() for one in (*parameters, *tensors)
+        )
 
     def _move(
         self,
@@ -147,6 +168,33 @@ class Muon(AdamW):
         torch._foreach_mul_(parameters, 1 - decay)
         torch._foreach_sub_(parameters, directions.unbind())
 
+    def _move_fused(
+        self,
+        parameters: list[Tensor],
+        shape: tuple[int, ...],
+        group: dict[str, Any],
+        gradient_scale: Tensor | None,
+        skip: Tensor | None,
+    ) -> None:
+        """The same in one pass over memory before the orthogonalization and one behind it."""
+        from groundup.nn.kernels.cuda_train import muon as kernels
+
+        like, lr, weight_decay = parameters[0], group["lr"], group["weight_decay"]
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        scale = _as_scalar(1.0 if gradient_scale is None else gradient_scale, like)
+        skips = _as_scalar(0.0 if skip is None else skip, like)
+        ahead = kernels.look_ahead(
+            gradients_of(parameters), momenta, group["momentum"], scale, skips
+        )
+        directions = self.matrices.orthogonalize(ahead, shape, self.num_orthogonalization_steps)
+        factor = _MOVE_OF_ADAMW * math.sqrt(max(shape))
+        kernels.move(parameters, directions, _as_scalar(lr, like), factor, weight_decay, skips)
+
     def __getstate__(self) -> dict[str, Any]:
         own = {"num_orthogonalization_steps": self.num_orthogonalization_steps}
         return {**super().__getstate__(), **own}
+
+
+def _as_scalar(value: float | Tensor, like: Tensor) -> Tensor:
+    """In a tensor beside `like`, of its type."""
+    return value.to(like) if isinstance(value, Tensor) else like.new_full((), value)

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from groundup.nn.kernels import HAS_TRITON
+
 # Singular values from here on, as fractions of the Frobenius norm, arrive at 1; smaller ones rise
 # by the same factor and stay below it.
 _LOWEST = 1e-3
@@ -25,15 +27,20 @@ def orthogonalize(
         X <- G / ‖G‖;    num_steps times:  X <- a X + b (X Xᵀ) X + c (X Xᵀ)² X
 
     A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; the
-    coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA, else in float32 (float64
-    for such matrices), and returned so. With more rows than columns it is Gᵀ that goes through it,
-    for X Xᵀ to be the small matmul.
+    coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA (by our kernels if the
+    matrices are so), else in float32 (float64 for such matrices), and returned so. With more rows
+    than columns it is Gᵀ that goes through it, for X Xᵀ to be the small matmul.
 
     matrices: one, or a stack of one shape.
     num_steps: more come closer to orthogonal.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalize(matrices.mT, num_steps).mT
+    if _has_kernels(matrices):
+        from groundup.nn.kernels.cuda_train import muon as kernels
+
+        stack = matrices.reshape(-1, *matrices.shape[-2:])
+        return kernels.orthogonalize(stack, quintic_coefficients(num_steps)).view_as(matrices)
     x = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     norms = x.square().sum(dim=(-2, -1), keepdim=True).sqrt()
     x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
@@ -54,13 +61,18 @@ def orthogonalize_each(
 ) -> Float[Tensor, "stack rows columns"]:
     """`orthogonalize` of one matrix after the other: the bits of each depend on it alone.
 
-    In a stack they do not: how torch adds up many numbers depends on how many there are.
+    In a stack they do not, but by our kernels: how torch adds up many numbers depends on how many
+    there are.
 
     matrices, num_steps: as there.
     """
-    if not len(matrices):
+    if not len(matrices) or _has_kernels(matrices):
         return orthogonalize(matrices, num_steps)
     return torch.stack([orthogonalize(matrix, num_steps) for matrix in matrices])
+
+
+def _has_kernels(matrices: Tensor) -> bool:
+    return HAS_TRITON and matrices.is_cuda and matrices.dtype == torch.bfloat16
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +17,15 @@ class SGD(Optimizer):
 
     def __init__(self, params: Parameters, lr: float | Tensor = 1e-3) -> None:
         super().__init__(params, {"lr": lr})
+
+    def _updates(
+        self,
+        parameters: list[Tensor],
+        group: dict[str, Any],
+        gradient_scale: Tensor | None,
+        skip: Tensor | None,
+    ) -> list[Callable[[], None]]:
+        return [partial(self._update, parameters, group, gradient_scale, skip)]
 
     def _update(
         self,

@@ -3,7 +3,12 @@
 from groundup.model.config import ModelConfig
 from groundup.planner.activations import DeviceKind
 from groundup.planner.flops import OptimizerName
-from groundup.planner.parameters import FLOAT32_BYTES, block_matrices, count_parameters
+from groundup.planner.parameters import (
+    BFLOAT16_BYTES,
+    FLOAT32_BYTES,
+    block_matrices,
+    count_parameters,
+)
 
 
 def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
@@ -37,7 +42,7 @@ def update_temporaries(
     is_exact: whether Muon orthogonalizes one matrix after the other, as the exact reduction has it.
     """
     if optimizer == "muon":
-        return _muon_temporaries(config, is_exact=is_exact)
+        return _muon_temporaries(config, device, is_exact=is_exact)
     parts = count_parameters(config)
     staying = parts["token_embedding"] + parts["norms"]
     if optimizer == "adamw":
@@ -48,11 +53,16 @@ def update_temporaries(
     return FLOAT32_BYTES * (2 * sum(parts.values()) + max(matrices))
 
 
-def _muon_temporaries(config: ModelConfig, *, is_exact: bool) -> int:
+def _muon_temporaries(config: ModelConfig, device: DeviceKind, *, is_exact: bool) -> int:
     """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
     iterate and the next) and two squares; the last of one matrix alone where each has its turn, and
-    the results both apart and stacked."""
+    the results both apart and stacked. On CUDA all stacks at once, each the look ahead, an iterate,
+    the next and the squares, in bfloat16."""
     shapes = block_matrices(config)
+    if device == "cuda":
+        sides = [sorted(shape) for shape in shapes]
+        values = sum(3 * short * long + 2 * short**2 for short, long in sides)
+        return BFLOAT16_BYTES * config.num_layers * values
     stacks = []
     for shape in set(shapes):
         short, long = sorted(shape)

@@ -5,6 +5,7 @@ from groundup.model.config import ModelConfig
 from groundup.planner.quantities import show_bytes
 
 FLOAT32_BYTES = 4
+BFLOAT16_BYTES = 2
 
 
 def count_parameters(config: ModelConfig) -> dict[str, int]:

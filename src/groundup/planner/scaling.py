@@ -8,7 +8,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError
 from groundup.planner.communication import Cluster
 from groundup.planner.interconnects import choose_interconnects
-from groundup.planner.parameters import FLOAT32_BYTES
+from groundup.planner.parameters import BFLOAT16_BYTES, FLOAT32_BYTES
 from groundup.planner.plan import Plan
 from groundup.planner.strategies import (
     Strategy,
@@ -18,7 +18,6 @@ from groundup.planner.strategies import (
 )
 
 _SIZES = (1, 8, 64, 512)
-_BFLOAT16_BYTES = 2
 _SECONDS_AN_HOUR = 3_600
 
 Efficiencies = dict[int, dict[str, float | None]]
@@ -101,7 +100,7 @@ def plan_scaling(
         raise ConfigError(f"torch connects no GPUs of the kind of {device}: plan without --gpus")
     inside, across = choose_interconnects(device, memory.execution.device, interconnects)
     cluster = Cluster(num_gpus, gpus_per_machine, inside, across)
-    reduce_bytes = FLOAT32_BYTES if reduce_dtype == "float32" else _BFLOAT16_BYTES
+    reduce_bytes = FLOAT32_BYTES if reduce_dtype == "float32" else BFLOAT16_BYTES
 
     def step(size: int, batch_size: int) -> dict[str, StrategyPlan]:
         return plan_strategies(
