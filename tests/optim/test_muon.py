@@ -177,9 +177,12 @@ def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int]) -> No
             other.grad = one.grad.double()
         optimizer.step(gradient_scale=scale)
         exact.step(gradient_scale=scale)
+    # The one singular value of a row lies at the end of the interval of `quintic_coefficients`,
+    # where rounding moves the result within the error of the polynomials: an eighth.
+    allowed = 0.05 if min(shape) > 1 else 0.125
     for one, other, first in zip(ours, theirs, start, strict=True):
         move = (other - first).norm()
-        assert (one - other).norm() / move < 0.05
+        assert (one - other).norm() / move < allowed
         momentum, expected = optimizer.state[one]["momentum"], exact.state[other]["momentum"]
         torch.testing.assert_close(momentum, expected.float())
 
