@@ -19,15 +19,8 @@ from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSetti
 from groundup.generation.decoder import ModelDecoder
 from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
 from groundup.generation.sampling import uniforms
-from groundup.nn.kernels.cuda_decode.sampling import (
-    COUNT,
-    KEY,
-    NUM_FLOATS,
-    NUM_WHOLE,
-    TOP_K,
-    Board,
-    sample,
-)
+from groundup.nn.kernels.cuda_decode.edge_search import COUNT, KEY, NUM_FLOATS, NUM_WHOLE, TOP_K
+from groundup.nn.kernels.cuda_decode.sampling import Board, sample
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 

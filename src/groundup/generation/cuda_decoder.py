@@ -32,15 +32,9 @@ from groundup.generation.sampling import (
 from groundup.nn import InputMix, KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
-from groundup.nn.kernels.cuda_decode.sampling import (
-    ID,
-    NUM_FLOATS,
-    NUM_WHOLE,
-    POSITION,
-    Board,
-    Rules,
-    sample,
-)
+from groundup.nn.kernels.cuda_decode.edge_search import ID, NUM_FLOATS, NUM_WHOLE, POSITION
+from groundup.nn.kernels.cuda_decode.output_layer import to_logits
+from groundup.nn.kernels.cuda_decode.sampling import Board, Rules, sample
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -286,8 +280,6 @@ class CudaDecoder:
         return work.stream.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
-        matmul.to_logits(
-            x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap
-        )
+        to_logits(x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap)
         if self._gaps is not None:
             logits.index_fill_(1, self._gaps, -torch.inf)

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 
 # How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
 # number of rows, or rows would feel each other in the last digit: how the depth is cut into parts
@@ -70,45 +71,6 @@ def embed(ids: Tensor, table: Tensor, stream: Stream, mix: Tensor | None) -> Non
         BLOCK=max(triton.next_power_of_2(width), TILE.value),
         MIX=mix is not None,
         **options(num_warps=4),
-    )
-
-
-def to_logits(
-    x: Tensor,
-    gain: Tensor,
-    eps: float,
-    weight: Tensor,
-    normal: Tensor,
-    logits: Tensor,
-    soft_cap: float | None = None,
-) -> None:
-    """logits = norm(x) weightᵀ, soft-capped if a cap is given; `normal` is for the norm.
-
-    The vocabulary is so large that reading its weights is all that counts, so many rows go
-    together, and the norm is taken once and not in every tile.
-    """
-    width = x.shape[1]
-    _normalize[(len(x),)](
-        x,
-        gain,
-        normal,
-        eps,
-        WIDTH=width,
-        BLOCK=triton.next_power_of_2(width),
-        **options(num_warps=4),
-    )
-    _matmul[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
-        normal,
-        weight,
-        logits,
-        len(x),
-        len(weight),
-        soft_cap or 0.0,
-        DEPTH=width,
-        ROWS=64,
-        COLUMNS=128,
-        BLOCK=64,
-        **options(num_warps=4, num_stages=4),
     )
 
 
@@ -227,161 +189,6 @@ def _embed(
     tl.store(squares + row * num_tiles + tile, sums, mask=tile < num_tiles)
 
 
-@triton.jit
-def _weights(
-    weight,
-    out_column,
-    start,
-    num_columns,
-    DEPTH: tl.constexpr,
-    PARTS: tl.constexpr,
-    PART: tl.constexpr,
-):
-    """A tile of the weight, (parts, columns, part)."""
-    part = start + tl.arange(0, PARTS) * PART
-    column = part[:, None, None] + tl.arange(0, PART)[None, None, :]
-    fits = (column < DEPTH) & (out_column < num_columns)[None, :, None]
-    offset = out_column.to(tl.int64)[None, :, None] * DEPTH + column
-    return tl.load(weight + offset, mask=fits, other=0.0)
-
-
-@triton.jit
-def _inputs(
-    inputs, row, start, num_rows, DEPTH: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr
-):
-    """A tile of inputsᵀ, (parts, part, rows)."""
-    part = start + tl.arange(0, PARTS) * PART
-    column = part[:, None, None] + tl.arange(0, PART)[None, :, None]
-    fits = (column < DEPTH) & (row < num_rows)[None, None, :]
-    return tl.load(inputs + row[None, None, :] * DEPTH + column, mask=fits, other=0.0)
-
-
-@triton.jit
-def _all_weights(
-    weight,
-    out_column,
-    num_columns,
-    DEPTH: tl.constexpr,
-    PARTS: tl.constexpr,
-    PART: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """All tiles along the depth, if they are read ahead."""
-    tiles = ()
-    if AHEAD:
-        for start in tl.static_range(0, DEPTH, PARTS * PART):
-            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
-            tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
-    return tiles
-
-
-@triton.jit
-def _all_inputs(
-    inputs,
-    row,
-    num_rows,
-    DEPTH: tl.constexpr,
-    PARTS: tl.constexpr,
-    PART: tl.constexpr,
-    TOGETHER: tl.constexpr,
-):
-    """All tiles along the depth, if they are read together."""
-    tiles = ()
-    if TOGETHER:
-        for start in tl.static_range(0, DEPTH, PARTS * PART):
-            tile = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
-            tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
-    return tiles
-
-
-@triton.jit
-def _dot(
-    weight,
-    weights,
-    inputs,
-    values,
-    out_column,
-    num_columns,
-    row,
-    num_rows,
-    DEPTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr,
-    PART: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    AHEAD: tl.constexpr,
-):
-    """weight inputsᵀ, (columns, rows): each part of the depth by itself, then their sum.
-
-    weights, values: the tiles that have been read.
-    """
-    total = tl.zeros((PARTS, COLUMNS, ROWS), dtype=tl.float32)
-    if AHEAD:
-        for index in tl.static_range((DEPTH + PARTS * PART - 1) // (PARTS * PART)):
-            if TOGETHER:
-                value = values[index]
-            else:
-                start = index * PARTS * PART
-                value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
-            total = tl.dot(weights[index], value, total)
-    else:
-        for start in range(0, DEPTH, PARTS * PART):
-            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
-            value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
-            total = tl.dot(tile, value, total)
-    return tl.sum(total, axis=0)
-
-
-@triton.jit
-def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    fits = column < WIDTH
-    factor = tl.load(gain + column, mask=fits, other=0.0).to(tl.float32)
-    wait(EARLY)
-    begin(EARLY)
-    value = tl.load(x + row * WIDTH + column, mask=fits, other=0.0)
-    scale = tl.rsqrt(tl.sum(value * value, axis=0) / WIDTH + eps)
-    value = value * scale * factor
-    tl.store(normal + row * WIDTH + column, value.to(normal.dtype.element_ty), mask=fits)
-
-
-@triton.jit(do_not_specialize=["num_rows"])
-def _matmul(
-    inputs,
-    weight,
-    out,
-    num_rows,
-    num_columns,
-    soft_cap,
-    DEPTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    wait(EARLY)
-    begin(EARLY)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for start in range(0, DEPTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        fits = (row < num_rows)[:, None] & (column < DEPTH)[None, :]
-        value = tl.load(inputs + row[:, None] * DEPTH + column[None, :], mask=fits, other=0.0)
-        fits = (column < DEPTH)[:, None] & (out_column < num_columns)[None, :]
-        offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
-        tile = tl.load(weight + offset, mask=fits, other=0.0)
-        total = tl.dot(value, tile, total)
-    if soft_cap > 0:
-        # tanh(y) = 1 - 2 / (e^(2y) + 1).
-        total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
-    fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
-    offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
-    tl.store(out + offset, total, mask=fits)
-
-
 @triton.jit(do_not_specialize=["num_rows"])
 def _inner_matmul(
     half,
@@ -406,12 +213,12 @@ def _inner_matmul(
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     # With a gate, its weights come first.
     ups = weight + width * DEPTH if KIND == 0 else weight
-    up_tiles = _all_weights(ups, out_column, width, DEPTH, PARTS, PART, AHEAD)
+    up_tiles = all_weights(ups, out_column, width, DEPTH, PARTS, PART, AHEAD)
     if KIND == 0:
-        gate_tiles = _all_weights(weight, out_column, width, DEPTH, PARTS, PART, AHEAD)
+        gate_tiles = all_weights(weight, out_column, width, DEPTH, PARTS, PART, AHEAD)
     wait(EARLY)
     begin(EARLY)
-    values = _all_inputs(half, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
+    values = all_inputs(half, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
     # In float64, where so few numbers have the same sum in any order.
     num_tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
     index = tl.arange(0, SQUARES)[:, None]
@@ -420,12 +227,12 @@ def _inner_matmul(
     mean = (tl.sum(sums.to(tl.float64), axis=0) / DEPTH).to(tl.float32)
     # The norm divides a whole row by one number, so that it can wait until after the matmul.
     scale = tl.rsqrt(mean + eps)[None, :]
-    result = scale * _dot(
+    result = scale * dot(
         ups, up_tiles, half, values, out_column, width, row, num_rows,
         DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
     )  # fmt: skip
     if KIND == 0:
-        gate = scale * _dot(
+        gate = scale * dot(
             weight, gate_tiles, half, values, out_column, width, row, num_rows,
             DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
         )  # fmt: skip
@@ -467,12 +274,12 @@ def _add_matmul(
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     fits = (row < num_rows)[None, :] & (out_column < num_columns)[:, None]
     offset = row[None, :] * num_columns + out_column[:, None]
-    tiles = _all_weights(weight, out_column, num_columns, DEPTH, PARTS, PART, AHEAD)
+    tiles = all_weights(weight, out_column, num_columns, DEPTH, PARTS, PART, AHEAD)
     wait(EARLY)
     begin(EARLY)
-    values = _all_inputs(inputs, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
+    values = all_inputs(inputs, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
     result = tl.load(x + offset, mask=fits, other=0.0)
-    result += _dot(
+    result += dot(
         weight, tiles, inputs, values, out_column, num_columns, row, num_rows,
         DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
     )  # fmt: skip
