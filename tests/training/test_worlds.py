@@ -124,7 +124,7 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
     one, fast, killed, *resumed, bad = run_jobs(tmp_path, jobs)
     assert [one, fast, *resumed] == [[None], [None] * 2, [None] * 2, [None], [None] * 2]
     assert killed[1] == "killed"
-    assert "a rank is gone" in str(killed[0]) or "rank 1 on" in str(killed[0])
+    assert "rank 1 on" in str(killed[0])
     assert bad[0] == bad[1] and "use --distributed.reduction fast" in str(bad[0])
     curves = {
         name: {record["step"]: record for record in read_json_lines(run.metrics_file)}
@@ -164,7 +164,7 @@ def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_p
             process.terminate()
             process.wait()
     text = (tmp_path / "log.txt").read_text()
-    assert "error: rank 1 on " in text or "error: a rank is gone" in text, text
+    assert "error: rank 1 on " in text, text
     outcome = RunFolder(config.run_folder).read_outcome()
     assert outcome is not None and (outcome.state, outcome.reason) == ("stopped", "SIGTERM")
     steps = [record["step"] for record in read_json_lines(metrics)]

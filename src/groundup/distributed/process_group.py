@@ -12,6 +12,8 @@ import datetime
 import os
 import re
 import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from groundup.errors import ConfigError, GroundupError
 
+# A rank says so often that it is there; one that was silent for so long is not.
+_BEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 2.5
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -182,7 +187,8 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
         messages = None
         if backend == "nccl":
             messages = distributed.new_group(backend="gloo", timeout=timeout)
-        yield dataclasses.replace(world, is_open=True, _messages=messages)
+        with _heartbeat(world):
+            yield dataclasses.replace(world, is_open=True, _messages=messages)
     finally:
         # A rank that failed does not wait for the others to come here.
         with contextlib.suppress(Exception):
@@ -213,15 +219,33 @@ def note_arrival(world: World, step: int) -> None:
     """
     if world.size > 1:
         with contextlib.suppress(distributed.DistError):
-            _store().set(_key(world.rank), f"{step} {socket.gethostname()}")
+            _store().set(f"groundup/arrival/{world.rank}", f"{step} {socket.gethostname()}")
+
+
+@contextlib.contextmanager
+def _heartbeat(world: World) -> Iterator[None]:
+    """Let the others know that this process lives, whatever its main thread waits for."""
+    if world.size == 1:
+        yield
+        return
+    store, is_over = _store(), threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while count == 0 or not is_over.wait(_BEAT_SECONDS):
+            count += 1
+            with contextlib.suppress(Exception):
+                store.set(f"groundup/beat/{world.rank}", f"{count} {socket.gethostname()}")
+
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def _store() -> Any:
     return distributed_c10d._get_default_store()
-
-
-def _key(rank: int) -> str:
-    return f"groundup/arrival/{rank}"
 
 
 def _is_about_ranks(error: Exception) -> bool:
@@ -231,20 +255,35 @@ def _is_about_ranks(error: Exception) -> bool:
 
 
 def _describe_loss(world: World, error: Exception) -> str:
-    """Which ranks are behind the others, by what all have noted."""
-    arrivals: dict[int, tuple[int, str]] = {}
+    """Which ranks are behind the others or silent, by what all have noted."""
+    arrivals = _noted(world, "arrival")
+    latest = max((step for step, _ in arrivals.values()), default=0)
+    who = [f"rank {rank} on {host}" for rank, (step, host) in arrivals.items() if step < latest]
+    what = f"did not come to step {latest}"
+    if not who:
+        before = _noted(world, "beat")
+        time.sleep(_SILENCE_SECONDS)
+        after = _noted(world, "beat")
+        who = [f"rank {rank} on {host}" for rank, (_, host) in before.items()
+               if after.get(rank) == before[rank] and rank != world.rank]  # fmt: skip
+        what = "died or hangs"
+    said = f"{' and '.join(who)} {what}" if who else "a rank is gone"
+    return (
+        f"{said} ({_first_line(error)}). Look at its log beside log.txt; a run that has "
+        f"checkpoints continues with --resume, and torchrun --max-restarts does so by itself"
+    )
+
+
+def _noted(world: World, kind: str) -> dict[int, tuple[int, str]]:
+    """The number that each rank has noted last, and its machine."""
+    noted = {}
     for rank in range(world.size):
         with contextlib.suppress(Exception):
-            if _store().check([_key(rank)]):
-                step, _, host = _store().get(_key(rank)).decode().partition(" ")
-                arrivals[rank] = int(step), host
-    latest = max((step for step, _ in arrivals.values()), default=0)
-    behind = [f"rank {rank} on {host}" for rank, (step, host) in arrivals.items() if step < latest]
-    who = f"{' and '.join(behind)} did not come to step {latest}" if behind else "a rank is gone"
-    return (
-        f"{who} ({_first_line(error)}). Look at its log beside log.txt; a run that has checkpoints "
-        f"continues with --resume, and torchrun --max-restarts does so by itself"
-    )
+            if _store().check([f"groundup/{kind}/{rank}"]):
+                text = _store().get(f"groundup/{kind}/{rank}").decode()
+                number, _, host = text.partition(" ")
+                noted[rank] = int(number), host
+    return noted
 
 
 def _first_line(error: Exception) -> str:
