@@ -253,6 +253,14 @@ def test_the_axis_the_scale_the_smoothing_and_the_theme_can_be_switched(
     browser.wait(lambda: loss_layout(browser, "font.color") != before)
 
 
+def test_the_served_run_is_chosen_first(browser: Any, page: Any, make_run: MakeRun) -> None:
+    os.utime(make_run("tiny", year=2020).metrics_file, (1, 1))
+    make_run("newer")
+    look(browser, page)
+    browser.wait(lambda: curve(browser, "tiny"))
+    assert chosen(browser) == ["tiny"]
+
+
 def test_a_table_of_runs_fits_and_marks_a_best_of_one_corpus_only(
     browser: Any, page: Any, make_run: MakeRun
 ) -> None:

@@ -38,8 +38,12 @@ _POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
 _INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
 
 
-def router_for_runs(runs_folder: Path) -> APIRouter:
-    """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder."""
+def router_for_runs(runs_folder: Path, served: str | None = None) -> APIRouter:
+    """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder.
+
+    runs_folder: where the run folders are.
+    served: the name of the run that the server answers with, which the page shows first.
+    """
     runs_folder = Path(runs_folder).absolute()
     router = APIRouter(prefix="/api/runs", tags=["runs"])
 
@@ -53,7 +57,8 @@ def router_for_runs(runs_folder: Path) -> APIRouter:
     def list_runs() -> Response:
         runs = [summarize(folder) for folder in find_runs(runs_folder)]
         runs.sort(key=lambda run: run["started"] or run["updated"] or 0.0, reverse=True)
-        return _answer({"runs": runs, "folder": runs_folder.name, "now": time.time()})
+        folder, now = runs_folder.name, time.time()
+        return _answer({"runs": runs, "served": served, "folder": folder, "now": now})
 
     @router.get("/{name}", summary="Settings, environment, samples and health of a run")
     def show_run(name: str) -> Response:

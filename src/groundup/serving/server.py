@@ -78,7 +78,7 @@ def create_app(language_model: LanguageModel, settings: ServerSettings) -> FastA
     _add_monitor_routes(app, settings, scheduler, metrics)
     _add_pages(app)
     app.include_router(router_for_tokenizer(language_model.tokenizer))
-    app.include_router(router_for_runs(settings.runs_folder))
+    app.include_router(router_for_runs(settings.runs_folder, settings.model_name))
     _describe_own_errors(app)
     return app
 

@@ -10,6 +10,7 @@ const COLOURS_KEY = "groundup-run-colours";
 export class RunStore {
   constructor() {
     this.runs = [];
+    this.served = null;
     this.folder = "runs";
     this.clockOffset = null;
     this.curves = new Map();
@@ -34,6 +35,7 @@ export class RunStore {
   async refreshList() {
     const answer = await (await request("/api/runs")).json();
     this.runs = answer.runs;
+    this.served = answer.served;
     this.folder = answer.folder;
     this.clockOffset = answer.now - Date.now() / 1000;
     const present = new Set(this.runs.map((run) => run.name));

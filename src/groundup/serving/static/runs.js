@@ -77,12 +77,13 @@ function dropVanished() {
   writeAddress();
 }
 
-/** Someone who comes for the first time sees what trains now, or else what was trained last. */
+/** Someone who comes for the first time sees the run that is served, else what trains now or did last. */
 function chooseFirst() {
   if (view.chosen.length === 0 && store.runs.length > 0 && isFirstLook) {
     const running = store.runs.filter((run) => run.status === "running");
     const candidates = running.length > 0 ? running : store.runs;
-    view.chosen = [candidates.reduce((one, other) => (other.updated > one.updated ? other : one)).name];
+    const last = candidates.reduce((one, other) => (other.updated > one.updated ? other : one));
+    view.chosen = [(store.run(store.served) ?? last).name];
   }
   isFirstLook = isFirstLook && store.runs.length === 0;
 }
