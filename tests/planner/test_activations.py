@@ -10,6 +10,7 @@ from groundup.model import TransformerLM
 from groundup.model.config import ModelConfig
 from groundup.planner.activations import (
     FLOAT32_ON_CPU,
+    Execution,
     kept_weight_copies,
     layer_activations,
     output_activations,
@@ -77,3 +78,27 @@ def test_the_output_keeps_vectors_and_never_logits() -> None:
     config = ModelConfig(**{**SHAPE, "num_layers": 0, "vocab_size": 5_000})
     grown = (kept_bytes(config, 5) - kept_bytes(config, 2)) / (3 * 32)
     assert grown <= output_activations(config, FLOAT32_ON_CPU) < 4 * 5_000
+
+
+@pytest.mark.parametrize(
+    ("d_head", "context_length", "num_vectors"),
+    [
+        # Short attention keeps the packed projections, the normalized ones and the mixed values.
+        (32, 256, 3 + 3 + 1),
+        # Torch's keeps rotated queries and keys besides.
+        (64, 1_024, 3 + 3 + 2 + 1),
+        # Heads that the kernel does not take: projections, normalized and rotated queries and keys,
+        # and the mixed values twice.
+        (48, 256, 3 + 2 + 2 + 2),
+    ],
+)
+def test_query_key_norm_on_cuda_is_planned_packed_where_the_kernel_takes_it(
+    d_head: int, context_length: int, num_vectors: int
+) -> None:
+    settings = {"d_model": 8 * d_head, "num_heads": 8, "context_length": context_length}
+    config = ModelConfig(**{**SHAPE, **settings, "qk_norm": True})
+    kept = layer_activations(config, Execution("cuda", "bfloat16"))
+    of_attention = [kept[name] for name in ("query_key_value", "rotated", "attention_mixing")]
+    # Beside the vectors each head keeps its logsumexp, and unpacked the scales of its norms.
+    num_numbers = 8 if d_head != 48 else 3 * 8
+    assert sum(of_attention) == 2 * num_vectors * config.d_model + 4 * num_numbers

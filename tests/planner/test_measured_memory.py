@@ -41,7 +41,19 @@ CASES: dict[str, dict[str, Any]] = {
     "a wide vocabulary": {"model": WIDE, "batch_size": 4},
     "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
     "sgd": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "sgd"}},
+    "tuned": {"model": NARROW, "batch_size": 4, "tuning": {"chats": ["a"]}},
 }
+ADAPTED: dict[str, dict[str, Any]] = {
+    "adapters": {"model": NARROW, "batch_size": 4},
+    "adapters, a wide vocabulary": {"model": WIDE, "batch_size": 1},
+    "adapters, micro-batches": {"model": NARROW, "batch_size": 4, "micro_batch_size": 1},
+    "adapters, sgd": {"model": WIDE, "batch_size": 1, "optimizer": {"name": "sgd"}},
+    "adapters, muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
+}
+for case, settings in ADAPTED.items():
+    # A rank high enough for what the adapters themselves take to show.
+    tuning = {"chats": ["a"], "lora_rank": 32}
+    CASES[case] = {**settings, "tuning": tuning, "start_from": "a"}
 VARIANTS: list[dict[str, Any]] = [
     {"num_kv_heads": 2},
     {"qk_norm": True},
@@ -72,7 +84,8 @@ BY_FORMULA: dict[str, Any] = {
 
 # The tensors that a second step makes, as torch's profiler sees them come and go, for each case.
 TENSORS = """
-import json, sys
+import dataclasses, json, sys
+import torch
 from torch.profiler import ProfilerActivity, profile
 from groundup.runs.config import RunConfig
 from groundup.training.budget import random_batch
@@ -80,14 +93,21 @@ from groundup.training.execution import resolve, switches
 from groundup.training.setup import build_state
 from groundup.training.step import choose_step
 
+def make_batch(config, number):
+    batch = random_batch(config, number)
+    if not config.tuning.chats:
+        return batch
+    positions = torch.arange(config.model.context_length).expand(config.batch_size, -1) % 30
+    return dataclasses.replace(batch, positions=positions.contiguous())
+
 for line in sys.stdin:
     settings = {"device": "cpu", "num_threads": 1, **json.loads(line)}
     config = resolve(RunConfig.model_validate(settings))
     with switches(config):
         state = build_state(config)
         step = choose_step(config, state.model, state.optimizer, None, state.reduction)
-        step(random_batch(config, 0)).read()
-        batch = random_batch(config, 1)
+        step(make_batch(config, 0)).read()
+        batch = make_batch(config, 1)
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             step(batch).read()
     now = most = 0
@@ -166,6 +186,8 @@ def test_the_tensors_of_a_step_take_what_is_planned(
         optimizer,
         recompute=distributed.get("recompute", False),
         adds_in_tree=distributed.get("reduction") != "fast",
+        lora_rank=settings.get("tuning", {}).get("lora_rank"),
+        is_masked="tuning" in settings,
     )
     planned = max(memory.moments(micro_batch, batch_size // micro_batch).values())
     real = memory.state_bytes + measure(settings)

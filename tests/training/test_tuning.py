@@ -19,6 +19,7 @@ from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
+from groundup.training.execution import planned_memory, resolve
 from groundup.training.loop import train
 from groundup.training.run_data import build_loader, open_data
 from groundup.training.setup import build_state
@@ -146,6 +147,20 @@ def test_evaluation_reads_held_out_conversations_alone(make_tuning: MakeConfig) 
     assert (data.train.num_conversations, data.validation.num_conversations) == (36, 4)
     members = [set(np.concatenate(one._members).tolist()) for one in (data.train, data.validation)]
     assert not members[0] & members[1] and members[0] | members[1] == set(range(40))
+
+
+def test_the_plan_of_adapters_counts_what_learns_and_no_frozen_weight(
+    make_tuning: MakeConfig,
+) -> None:
+    config = resolve(make_tuning("lora", {"tuning.lora_rank": 2}))
+    state, memory = build_state(config), planned_memory(config)
+    learned = sum(4 * one.numel() for one in state.model.parameters() if one.requires_grad)
+    everything = sum(4 * one.numel() for one in state.model.parameters())
+    assert 0 < learned < everything / 4
+    planned = (memory.weights, memory.gradients, memory.optimizer_state)
+    assert planned == (everything, learned, 2 * learned)
+    whole = planned_memory(resolve(make_tuning("whole")))
+    assert whole.gradients == whole.weights and whole.bytes_at(1) > memory.bytes_at(1)
 
 
 def test_adapters_alone_learn_and_everything_sees_them_merged(make_tuning: MakeConfig) -> None:

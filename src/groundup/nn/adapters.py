@@ -53,7 +53,7 @@ class LearnedRows(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "rows columns"], ids: Sequence[int]) -> None:
         super().__init__()
-        self.register_buffer("ids", torch.tensor(ids, device=weight.device))
+        self.register_buffer("ids", torch.tensor(ids, dtype=torch.long, device=weight.device))
         self.rows = nn.Parameter(weight.detach()[self.ids].clone())
 
     def forward(self, weight: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from groundup.model.config import ModelConfig
-from groundup.nn.limits import is_short_attention
+from groundup.nn.limits import is_packed_attention, is_packed_norm, is_short_attention
 from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -50,16 +50,25 @@ class Execution(NamedTuple):
 FLOAT32_ON_CPU = Execution("cpu", "float32")
 
 
-def layer_activations(config: ModelConfig, execution: Execution) -> dict[str, int]:
-    """Bytes that one block keeps of each token, by component."""
+def layer_activations(
+    config: ModelConfig, execution: Execution, *, is_masked: bool = False
+) -> dict[str, int]:
+    """Bytes that one block keeps of each token, by component.
+
+    config, execution: of the run.
+    is_masked: whether rows hold several sequences, which attention keeps apart.
+    """
     value = execution.value_bytes
     is_fused = config.kernels == "fused"
-    attention = _fused_attention if is_fused else _reference_attention
     feed_forward = _feed_forward_values(config, execution) * config.feed_forward_dim
     return {
         "residual": 2 * config.d_model * value,
         "norms": _norm_bytes(config, execution),
-        **attention(config, execution),
+        **(
+            _fused_attention(config, execution, is_masked=is_masked)
+            if is_fused
+            else _reference_attention(config, execution)
+        ),
         "feed_forward": feed_forward * value,
     }
 
@@ -73,9 +82,11 @@ def output_activations(config: ModelConfig, execution: Execution) -> int:
     return num_vectors * config.d_model * execution.value_bytes + 3 * _ID_BYTES
 
 
-def kept_weight_copies(config: ModelConfig, execution: Execution) -> int:
-    """Bytes of one block's weights that a step holds a second time: packed beside each other, or
-    rounded to bfloat16."""
+def kept_weight_copies(
+    config: ModelConfig, execution: Execution, *, is_adapted: bool = False
+) -> int:
+    """Bytes of one block's weights that a step holds a second time: packed beside each other,
+    rounded to bfloat16, or added to adapters."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     packed = d_model * (d_model + 2 * d_key_value)
     single = d_model**2
@@ -86,6 +97,8 @@ def kept_weight_copies(config: ModelConfig, execution: Execution) -> int:
         single += 2 * inner
     if execution.precision == "bfloat16":
         return (packed + single) * execution.value_bytes
+    if is_adapted:
+        return (packed + single) * FLOAT32_BYTES
     return packed * FLOAT32_BYTES if config.kernels == "fused" else 0
 
 
@@ -120,29 +133,39 @@ def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
     return num_vectors * config.d_model * execution.value_bytes + 2 * FLOAT32_BYTES
 
 
-def _fused_attention(config: ModelConfig, execution: Execution) -> dict[str, int]:
+def _fused_attention(
+    config: ModelConfig, execution: Execution, *, is_masked: bool
+) -> dict[str, int]:
     """Packed projections, which the values are a view of; rotated queries and keys; the mixed
     values and each head's logsumexp."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
+    is_packed = not is_masked and _stays_packed(config, execution)
+    has_rope = config.positions == "rope"
     projections = d_model + 2 * d_key_value
-    rotated = d_model + d_key_value if config.positions == "rope" else 0
+    rotated = d_model + d_key_value if has_rope else 0
+    if is_packed and _rotates_again(config, execution):
+        rotated = 0
     logsumexps = config.num_heads * FLOAT32_BYTES
     if config.key_value_heads != config.num_heads:
         # Keys and values are written out once for each query head, and the packed ones let go.
         projections, rotated = 0, 3 * d_model
-    if config.qk_norm:
+    if config.qk_norm and is_packed:
+        # The kernel writes all three anew, and takes the scales from its input again.
+        projections *= 2
+    elif config.qk_norm:
         widened = 2 * FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
         rotated += widened * (d_model + d_key_value)
         logsumexps += (config.num_heads + config.key_value_heads) * FLOAT32_BYTES
-    if _rotates_again(config, execution):
-        rotated = 0
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
-    is_apart = _mixes_precisions(execution) and config.positions == "rope"
-    mixed = d_model if _stays_packed(config) and not is_apart else 2 * d_model
+    is_apart = _mixes_precisions(execution) and has_rope
+    mixed = d_model if is_packed and not is_apart else 2 * d_model
+    # The mask as numbers, and of each token the cosines and sines for its query and its key.
+    mask = config.context_length * execution.value_bytes if is_masked else 0
+    angles = 2 * config.d_head * FLOAT32_BYTES if is_masked and has_rope else 0
     return {
         "query_key_value": projections * execution.value_bytes,
-        "rotated": rotated * execution.value_bytes,
-        "attention_mixing": mixed * execution.value_bytes + logsumexps,
+        "rotated": rotated * execution.value_bytes + angles,
+        "attention_mixing": mixed * execution.value_bytes + logsumexps + mask,
     }
 
 
@@ -158,8 +181,13 @@ def _reference_attention(config: ModelConfig, execution: Execution) -> dict[str,
     }
 
 
-def _stays_packed(config: ModelConfig) -> bool:
-    return not config.qk_norm and config.key_value_heads == config.num_heads
+def _stays_packed(config: ModelConfig, execution: Execution) -> bool:
+    """Whether attention works on packed projections, as in `nn.attention`."""
+    if config.qk_norm and (execution != ("cuda", "bfloat16") or not is_packed_norm(config.d_head)):
+        return False
+    if execution.device == "cuda" and not is_packed_attention(config.context_length, config.d_head):
+        return False
+    return config.key_value_heads == config.num_heads
 
 
 def _mixes_precisions(execution: Execution) -> bool:
@@ -168,11 +196,9 @@ def _mixes_precisions(execution: Execution) -> bool:
 
 
 def _rotates_again(config: ModelConfig, execution: Execution) -> bool:
-    return (
-        execution == ("cuda", "bfloat16")
-        and _stays_packed(config)
-        and is_short_attention(config.context_length, config.d_head)
-    )
+    """Whether the kernel for packed projections keeps no rotated copies."""
+    is_short = is_short_attention(config.context_length, config.d_head)
+    return execution == ("cuda", "bfloat16") and is_short
 
 
 def _feed_forward_values(config: ModelConfig, execution: Execution) -> int:

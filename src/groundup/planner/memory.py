@@ -24,8 +24,8 @@ from groundup.planner.activations import (
     output_activations,
 )
 from groundup.planner.flops import OptimizerName
-from groundup.planner.optimizer_memory import training_state_bytes, update_temporaries
-from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.optimizer_memory import optimizer_state_bytes, update_temporaries
+from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.process import process_bytes
 from groundup.runtime import is_onednn_slow
 
@@ -71,6 +71,10 @@ class TrainingMemory:
     """Blocks keep their input alone, and compute the rest again in the backward pass."""
     adds_in_tree: bool = False
     """Micro-batches are added in the fixed tree of the exact reduction, not one after another."""
+    is_adapted: bool = False
+    """Low-rank adapters alone learn, and each weight is read as a sum with its own."""
+    is_masked: bool = False
+    """Rows hold several sequences that do not see each other, as in tuning."""
     num_shards: int = 1
     """GPUs that hold the state between them; weights, gradients and the optimizer's are a part."""
     factor: float = 1.0
@@ -127,19 +131,24 @@ class TrainingMemory:
         head = FLOAT32_BYTES * config.vocab_size * config.d_model
         earlier = self._num_waiting(num_micro_batches) * self.gradients
         kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
-        by_part = layer_activations(config, execution)
+        by_part = layer_activations(config, execution, is_masked=self.is_masked)
         one_layer = tokens * sum(by_part.values()) if config.num_layers else 0
         if self.recompute:
-            kept_by_blocks += one_layer + kept_weight_copies(config, execution)
+            kept_by_blocks += one_layer + kept_weight_copies(
+                config, execution, is_adapted=self.is_adapted
+            )
         in_block = tokens * backward_temporaries(config, execution)
         in_attention = tokens * formula_attention_temporaries(config, execution)
         inner = tokens * by_part["feed_forward"] if config.num_layers else 0
+        # The gradient of the output matrix; beside adapters also the matrix with its learned rows,
+        # and of both the rows alone stay.
+        tables, staying = (2 * head, 0) if self.is_adapted else (head, head)
         moments = {
-            "loss": earlier + kept + head + self._head_copies() + self._chunk(tokens),
+            "loss": earlier + kept + tables + self._head_copies() + self._chunk(tokens),
             "loss_backward": earlier + kept + 2 * head,
-            "first_block_backward": earlier + kept_by_blocks + head + in_block,
+            "first_block_backward": earlier + kept_by_blocks + staying + in_block,
             # What the feed-forward layer kept has been let go by then.
-            "attention_backward": earlier + kept_by_blocks - inner + head + in_attention,
+            "attention_backward": earlier + kept_by_blocks - inner + staying + in_attention,
             "last_block_backward": self.gradients
             + (earlier if self.adds_in_tree else 0)
             + one_layer
@@ -260,6 +269,8 @@ def training_memory(
     averages: bool = False,
     recompute: bool = False,
     adds_in_tree: bool = False,
+    lora_rank: int | None = None,
+    is_masked: bool = False,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
@@ -268,12 +279,18 @@ def training_memory(
     optimizer: its state counts.
     memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
     averages: whether the optimizer keeps an average of the weights.
-    recompute, adds_in_tree: as in `TrainingMemory`.
+    recompute, adds_in_tree, is_masked: as in `TrainingMemory`.
+    lora_rank: of low-rank adapters, if they alone learn.
     """
-    parts = count_parameters(config)
-    weights = FLOAT32_BYTES * sum(parts.values())
+    learned = FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
+    is_adapted = lora_rank is not None
+    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
+    if is_adapted:
+        weights += learned
+    state = optimizer_state_bytes(config, optimizer, lora_rank) + (learned if averages else 0)
+    copies = kept_weight_copies(config, execution, is_adapted=is_adapted)
     num_tokens, num_layers = config.context_length, config.num_layers
-    kept = layer_activations(config, execution)
+    kept = layer_activations(config, execution, is_masked=is_masked)
     if recompute:
         kept = {"residual": config.d_model * execution.value_bytes}
     activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
@@ -282,16 +299,18 @@ def training_memory(
         config=config,
         execution=execution,
         weights=weights,
-        gradients=weights,
-        optimizer_state=training_state_bytes(config, optimizer) - (1 if averages else 2) * weights,
-        weight_copies=0 if recompute else num_layers * kept_weight_copies(config, execution),
+        gradients=learned,
+        optimizer_state=state,
+        weight_copies=0 if recompute else num_layers * copies,
         update_temporaries=update_temporaries(
-            config, execution.device, optimizer, is_exact=adds_in_tree
+            config, execution.device, optimizer, is_exact=adds_in_tree, lora_rank=lora_rank
         ),
         activations_per_sequence=activations,
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
         recompute=recompute,
         adds_in_tree=adds_in_tree,
+        is_adapted=is_adapted,
+        is_masked=is_masked,
     )
 
 

@@ -1,5 +1,7 @@
 """How many parameters a model has, part by part, and whether they fit: from settings alone."""
 
+import math
+
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.planner.quantities import show_bytes
@@ -34,13 +36,32 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     return parts | ({"input_mixes": 2 * num_layers} if config.input_mix else {})
 
 
-def block_matrices(config: ModelConfig) -> list[tuple[int, int]]:
-    """The shape of each matrix of one block: query, output, key, value, then the feed-forward's."""
+def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str, int]:
+    """Those that training changes: all, or with a rank the adapters of the blocks' matrices.
+
+    The rows of special tokens, which learn beside adapters, are too few to count.
+    """
+    parts = count_parameters(config)
+    if lora_rank is None:
+        return parts
+    sizes = [math.prod(shape) for shape in block_matrices(config, lora_rank)]
+    # Attention has four matrices, each with two factors.
+    adapters = {"attention": sum(sizes[:8]), "feed_forward": sum(sizes[8:])}
+    return {name: config.num_layers * adapters.get(name, 0) for name in parts}
+
+
+def block_matrices(config: ModelConfig, lora_rank: int | None = None) -> list[tuple[int, int]]:
+    """The shape of each matrix of one block that learns: query, output, key, value, then the
+    feed-forward's; with a rank, of the two factors beside each."""
     d_model, d_ff = config.d_model, config.feed_forward_dim
     d_key_value = config.key_value_heads * config.d_head
     num_in = 2 if config.feed_forward == "swiglu" else 1
     attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
-    return [*attention, *[(d_ff, d_model)] * num_in, (d_model, d_ff)]
+    matrices = [*attention, *[(d_ff, d_model)] * num_in, (d_model, d_ff)]
+    if lora_rank is None:
+        return matrices
+    factors = [((rows, lora_rank), (lora_rank, columns)) for rows, columns in matrices]
+    return [shape for pair in factors for shape in pair]
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:

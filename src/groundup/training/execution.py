@@ -135,6 +135,8 @@ def planned_memory(config: RunConfig) -> TrainingMemory:
         averages=config.optimizer.average_over is not None,
         recompute=config.distributed.recompute,
         adds_in_tree=reduces_exactly(config),
+        lora_rank=config.tuning.lora_rank,
+        is_masked=bool(config.tuning.chats),
     )
 
 
