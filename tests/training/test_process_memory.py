@@ -16,14 +16,15 @@ from groundup.training.execution import planned_memory, resolve
 
 MakeConfig = Callable[..., RunConfig]
 
-# Weights and their averages are the most of it; tests/planner looks at activations.
+# Beside the interpreter, weights and their averages are the most of it; tests/planner looks at
+# activations.
 SHAPE: dict[str, Any] = {
-    "batch_size": 8,
-    "model.vocab_size": 16_000,
+    "batch_size": 4,
+    "model.vocab_size": 2_048,
     "model.context_length": 64,
-    "model.d_model": 192,
-    "model.num_layers": 4,
-    "model.d_ff": 512,
+    "model.d_model": 512,
+    "model.num_layers": 5,
+    "model.d_ff": 1_344,
 }
 
 
@@ -40,4 +41,7 @@ def test_a_run_with_evaluations_and_checkpoints_takes_the_memory_that_is_planned
     lines = RunFolder(config.run_folder).metrics_file.read_text("utf-8").splitlines()
     memory = planned_memory(config)
     planned = memory.process_bytes + memory.bytes_at(config.batch_size)
-    assert planned == pytest.approx(json.loads(lines[-1])["memory_bytes"], rel=0.10)
+    measured = json.loads(lines[-1])["memory_bytes"]
+    assert planned == pytest.approx(measured, rel=0.10)
+    # Neither of the optimizer's averages can be missing from the plan without this being seen.
+    assert planned - memory.optimizer_state // 2 < 0.90 * measured

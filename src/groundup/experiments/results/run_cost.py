@@ -151,6 +151,7 @@ def _planned_bytes(
     device_bytes = None if device is None else device.memory_bytes
     reduction = settings.get("distributed.reduction", "auto")
     is_exact = bool(settings.get("deterministic")) or execution.device == "cpu"
+    rank = settings.get("tuning.lora_rank")
     memory = training_memory(
         model,
         execution,
@@ -158,6 +159,8 @@ def _planned_bytes(
         device_bytes,
         recompute=settings.get("distributed.recompute") is True,
         adds_in_tree=is_exact if reduction == "auto" else reduction == "exact",
+        lora_rank=rank if isinstance(rank, int) else None,
+        is_masked=bool(settings.get("tuning.chats")),
     )
     return memory.process_bytes + memory.bytes_at(size, batch_size // size)
 
