@@ -1,5 +1,6 @@
 """The command that cleans: what it prints, and what it leaves."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_the_table_counts_and_shows_an_example(
     assert (files / "clean.jsonl").read_text().count("\n") == 2
     assert main(["data", "clean", "a.txt"]) == 2
     assert "clean.jsonl exists; name another file" in capsys.readouterr().err
+
+
+def test_validation_text_is_named_as_the_input_is(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = files / "held"
+    folder.mkdir()
+    (folder / "a.md").write_text(STORY)
+    (folder / "b.txt.gz").write_bytes(gzip.compress(STORY[::-1].encode()))
+    for named in ("held", "held/*"):
+        assert main(["data", "clean", "a.txt", "--dry-run", "--validation", named]) == 0
+        assert "1 of 2 documents stand in what is kept" in capsys.readouterr().out
 
 
 def test_a_dry_run_leaves_nothing(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
