@@ -1,5 +1,6 @@
 """GGUF files read back with gguf's own reader, and run in llama.cpp where it is installed."""
 
+import ctypes
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 from groundup.errors import ConfigError, MissingExtraError, TokenizerError
 from groundup.generation import LanguageModel
+from groundup.generation.chat import chat_prompt
 from groundup.interop import export_gguf, export_huggingface
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
@@ -28,6 +30,7 @@ HARD_TEXTS = [
     *("", " ", "  a", "a  ", "\n\n\nx", "\t \r\n y", "\u00a0\u3000z", f"one{END}two {END}"),
     *("don't I'LL 'tis", "naïve café e\u0301", "日本語の文", "x\U0001f3f4\u200d\u2620\ufe0fy"),
     *("1234567 ١٢٣ 3.14", "<|endof text|>", "a\u0000b", "!?…—“quoted”"),
+    *("ПриветМир ÉCOLEs", "mọ́ nílé ក្រុងចត", "x—\n\n y\r\n\r\n", "if (a) {\n\t\treturn;\n}"),
 ]
 
 
@@ -177,7 +180,7 @@ def test_half_precision_rounds_matrices_and_keeps_vectors(
 
 @pytest.mark.parametrize(
     ("pattern", "name"),
-    [("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("o200k", "gpt-4o"), ("deepseek", "deepseek-v3")],
+    [("qwen2", "qwen2"), ("llama3", "llama-bpe"), ("deepseek", "deepseek-v3")],
 )
 def test_patterns_that_llama_cpp_knows_have_its_names(
     make_run: MakeRun, tmp_path: Path, pattern: str, name: str
@@ -196,7 +199,7 @@ def test_tokenizers_that_llama_cpp_would_read_otherwise_are_refused(
         assert not (tmp_path / "out.gguf").exists() and not (tmp_path / "out.md").exists()
         return str(raised.value)
 
-    for number, pattern in enumerate(["cl100k", r"\w+|\W+"]):
+    for number, pattern in enumerate(["cl100k", "o200k", r"\w+|\W+"]):
         made, _ = train_tokenizer([TEXT.encode()], 280, [END], pattern=find_pattern(pattern))
         assert "no pre-tokenizer" in refusal(f"pattern{number}", made)
     assert "no end of text" in refusal(
@@ -250,13 +253,26 @@ def test_models_that_llama_cannot_say_are_refused(make_run: MakeRun, tmp_path: P
         export_gguf(make_run(logit_soft_cap=20.0), tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}, {"qk_norm": True}], ids=str)
-def test_llama_cpp_continues_as_we_do(
-    make_run: MakeRun, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    llama_cpp = pytest.importorskip(
+@pytest.fixture
+def llama_cpp() -> Any:
+    return pytest.importorskip(
         "llama_cpp", reason="llama-cpp-python is not installed: llama.cpp itself is not tried"
     )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_kv_heads": 2},
+        {"qk_norm": True},
+        {"tie_embeddings": True, "embedding_scale": 4.0, "rope_theta": 500.0, "vocab_size": 320},
+    ],
+    ids=str,
+)
+def test_llama_cpp_continues_as_we_do(
+    make_run: MakeRun, tmp_path: Path, llama_cpp: Any, settings: dict[str, Any]
+) -> None:
     run, out = make_run(**settings), tmp_path / "tiny.gguf"
     export_gguf(run, out)
     exact = llama_cpp.GGML_TYPE_F32
@@ -273,21 +289,59 @@ def test_llama_cpp_continues_as_we_do(
         scores = torch.from_numpy(np.array(theirs.scores[: len(ids)]))
         with torch.no_grad():
             expected = ours.model(torch.tensor([ids]))[0]
-        torch.testing.assert_close(scores, expected, atol=1e-3, rtol=0)
+        torch.testing.assert_close(scores, expected, atol=1e-4, rtol=0)
         assert int(scores[-1].argmax()) == int(expected[-1].argmax())
         ids.append(int(expected[-1].argmax()))
     theirs.close()
 
 
+@pytest.mark.parametrize("pattern", ["gpt2", "qwen2", "llama3", "deepseek"])
 def test_llama_cpp_cuts_text_as_we_do(
-    make_run: MakeRun, tmp_path: Path, tokenizer: Tokenizer
+    make_run: MakeRun, tmp_path: Path, llama_cpp: Any, pattern: str
 ) -> None:
-    llama_cpp = pytest.importorskip(
-        "llama_cpp", reason="llama-cpp-python is not installed: llama.cpp itself is not tried"
-    )
-    export_gguf(make_run(), tmp_path / "tiny.gguf")
+    # Merges of all hard texts, so that a cut elsewhere shows.
+    corpus = END.join(text.replace(END, " ") for text in [TEXT, *HARD_TEXTS] * 3)
+    ours, _ = train_tokenizer([corpus.encode()], 400, [END], pattern=find_pattern(pattern))
+    export_gguf(make_run(tokenizer=ours, vocab_size=400), tmp_path / "tiny.gguf")
     theirs = llama_cpp.Llama(str(tmp_path / "tiny.gguf"), vocab_only=True, verbose=False)
     for text in HARD_TEXTS:
         ids = theirs.tokenize(text.encode(), add_bos=False, special=True)
-        assert ids == tokenizer.encode(text), text
+        assert ids == ours.encode(text), text
+        assert theirs.detokenize(ids, special=True) == text.encode()
+    theirs.close()
+
+
+def test_llama_cpp_renders_a_conversation_as_we_do(
+    make_run: MakeRun, tmp_path: Path, llama_cpp: Any, tokenizer: Tokenizer
+) -> None:
+    """By the template in the file as Jinja, and by llama.cpp's own code for the form it has."""
+    ours = tokenizer.with_chat()
+    export_gguf(make_run(tokenizer=ours, vocab_size=302), tmp_path / "chat.gguf")
+    theirs = llama_cpp.Llama(str(tmp_path / "chat.gguf"), vocab_only=True, verbose=False)
+    template = theirs.metadata["tokenizer.chat_template"]
+    render = llama_cpp.llama_chat_format.Jinja2ChatFormatter(template, END, END)
+    for contents in (["Who had a kite?"], ["Be kind.", " é {{ x }}\n", "日本 <|im_end|>", ""]):
+        roles = ("system", "user", "assistant", "user")[-len(contents) :]
+        messages = [
+            {"role": role, "content": content}
+            for role, content in zip(roles, contents, strict=True)
+        ]
+        turns = (llama_cpp.llama_chat_message * len(messages))(
+            *(
+                llama_cpp.llama_chat_message(role.encode(), content.encode())
+                for role, content in zip(roles, contents, strict=True)
+            )
+        )
+        buffer = ctypes.create_string_buffer(1_000)
+        length = llama_cpp.llama_chat_apply_template(
+            template.encode(), turns, len(turns), True, buffer, len(buffer)
+        )
+        text = chat_prompt(ours, messages)
+        assert text == render(messages=messages).prompt == buffer.raw[:length].decode()
+        ids = theirs.tokenize(text.encode(), add_bos=False, special=True)
+        assert ids == ours.encode(text)
+    vocabulary = llama_cpp.llama_model_get_vocab(theirs.model)
+    assert llama_cpp.llama_vocab_eot(vocabulary) == 301
+    ends = [id for id in range(302) if llama_cpp.llama_vocab_is_eog(vocabulary, id)]
+    assert ends == [299, 301]
     theirs.close()

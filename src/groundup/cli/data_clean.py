@@ -27,8 +27,7 @@ class Arguments(ReadingFlags, CleanSettings, EngineFlags):
     """The file to write: .jsonl, also packed as .gz, .zst or .xz. A report is put beside it."""
 
     validation: tuple[str, ...] = ()
-    """Validation text, named as FILES are: the report says how much of it stands in what is
-    kept."""
+    """Validation text, named as FILES: the report says how much of it stands in what is kept."""
 
     num_threads: int | None = None
     """Threads to measure documents with; all cores if not given. The result is the same."""

@@ -29,12 +29,12 @@ class PreTokenizer:
     """A pre-token that is a vocabulary entry is that token, whatever the merges say."""
 
 
-# cl100k has none: its relatives there cut white space at the end of a text otherwise.
+# cl100k has none: its relatives there cut white space at the end of a text otherwise. Nor has
+# o200k: llama.cpp's gpt-4o knows the case of ASCII letters alone, and no marks within words.
 _PRE_TOKENIZERS = {
     "gpt2": PreTokenizer("gpt-2"),
     "llama3": PreTokenizer("llama-bpe", whole_words=True),
     "qwen2": PreTokenizer("qwen2"),
-    "o200k": PreTokenizer("gpt-4o"),
     "deepseek": PreTokenizer("deepseek-v3"),
 }
 
