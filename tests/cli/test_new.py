@@ -280,6 +280,9 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     assert settings.optimizer == trained.optimizer and settings.name == "my-notes"
     assert trained.model.vocab_size == open_shards("prepared/my-notes/shards").index.vocab_size
     assert settings.samples.prompts[0].split()[0] in ("One", "Two", "def", "1")
+    samples = re.findall(r"generate runs/my-notes --prompt (?!'Your own)(.*)", page)
+    counts = [re.search(r"--num-samples (\d)", command) for command in samples]
+    assert sum(1 if count is None else int(count[1]) for count in counts) == 3
     for verb in ("serve", "tune", "export", "train --from"):
         assert f"$ groundup {verb} runs/my-notes" in page
     # More text is another model; the one that is there stays.

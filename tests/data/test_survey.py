@@ -55,6 +55,13 @@ def test_prompts_are_beginnings_of_documents_or_lines(tmp_path: Path) -> None:
     assert survey_text([tmp_path]).prompts
 
 
+def test_prompts_differ_where_most_documents_begin_alike(tmp_path: Path) -> None:
+    words = ["upon a time"] * 20 + ["in a house", "by the sea"]
+    for number, rest in enumerate(words):
+        (tmp_path / f"{number:02}.txt").write_text(f"Once {rest} there was an old fox.")
+    assert len(set(survey_text([tmp_path]).prompts)) == 3
+
+
 def test_what_is_beyond_the_part_read_is_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

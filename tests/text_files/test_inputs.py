@@ -76,6 +76,21 @@ def test_an_input_that_gives_nothing_is_named(tmp_path: Path, name: str, message
         expand_inputs([tmp_path / name])
 
 
+def test_empty_files_are_skipped_and_named_unless_they_are_named_outright(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "none.txt").touch()
+    for named in (tmp_path, f"{tmp_path}/*.txt"):
+        caplog.clear()
+        assert expand_inputs([named]) == [tmp_path / "a.txt"]
+        assert f"skipped 1 input (empty): {tmp_path / 'none.txt'}" in caplog.text
+    assert expand_inputs([tmp_path / "none.txt"]) == [tmp_path / "none.txt"]
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(DataError, match="has no text files"):
+        expand_inputs([tmp_path])
+
+
 def test_no_input_at_all_is_an_error() -> None:
     with pytest.raises(DataError, match="no input"):
         expand_inputs([])

@@ -293,8 +293,8 @@ def test_files_that_cannot_be_read_are_skipped_by_wish(
         list(read_text_blocks([tmp_path]))
     blocks = read_text_blocks([tmp_path], on_error="skip")
     assert [bytes(block) for block in blocks] == [b"one", b"two"]
-    assert "skipped 2 inputs (cannot be read)" in caplog.text
-    assert "b.txt.gz" in caplog.text and "c.txt is empty" in caplog.text
+    assert "skipped 1 input (cannot be read)" in caplog.text
+    assert "b.txt.gz" in caplog.text and "skipped 1 input (empty)" in caplog.text
     (tmp_path / "e.txt").write_bytes(b"\xff")
     with pytest.raises(DataError, match=r"e\.txt, byte 0: not UTF-8"):
         list(read_text_blocks([tmp_path], on_error="skip"))

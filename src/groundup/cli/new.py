@@ -177,11 +177,12 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     prompts = plan["prompts"]
     settings = ["--max-tokens", project.arguments.max_tokens, "--temperature", 0.7]
     settings += ["--top-p", 0.95, "--past-context", "slide", "--seed", 1]
-    each = 3 if len(prompts) == 1 else 1
     for index, prompt in enumerate(prompts):
         words = ["generate", run, *checkpoint, "--prompt", prompt, *settings]
         title = "6  Three samples, generated token by token" if index == 0 else ""
-        take_step(title, [*words, "--num-samples", 3] if each == 3 else words)
+        # As many of each beginning as make three.
+        count = len(range(index, 3, len(prompts)))
+        take_step(title, [*words, "--num-samples", count] if count > 1 else words)
     show_commands("Look at it in a browser", ["serve", run])
     print(f"then open {ADDRESS}; Ctrl-C ends it")
     more = ["--name", f"{plan['name']}-longer", "--minutes", 30]

@@ -126,8 +126,9 @@ class _Seen:
     def survey(self, num_files: int) -> Survey:
         is_whole = self.num_bytes < _MAX_BYTES
         factor = 1.0 if is_whole or not self.total else max(1.0, self.total / max(1, self.read))
-        chosen = np.linspace(0, len(self.openings) - 1, _NUM_PROMPTS).astype(int)
-        prompts = dict.fromkeys(self.openings[one] for one in chosen if self.openings)
+        openings = list(dict.fromkeys(self.openings))
+        chosen = np.linspace(0, len(openings) - 1, _NUM_PROMPTS).astype(int)
+        prompts = dict.fromkeys(openings[one] for one in chosen if openings)
         return Survey(
             num_files=num_files,
             num_documents=round(len(self.sizes) * factor),

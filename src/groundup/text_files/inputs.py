@@ -46,11 +46,11 @@ def expand_inputs(
 ) -> list[Source]:
     """The files that `inputs` name, in order; a folder or glob gives its files sorted by path.
 
-    Of a folder or glob, regular files count, links followed: pipes, devices, sockets and links to
-    nothing are skipped with a warning. Of a folder they count at any depth if their suffix is one
-    of prose, source code, pages, tables, JSON lines or Parquet; others are counted in a warning,
-    hidden ones left out. What is named outright is read whatever it is. A file named twice is read
-    once.
+    Of a folder or glob, regular files count, links followed: pipes, devices, sockets, links to
+    nothing and empty files are skipped with a warning. Of a folder they count at any depth if their
+    suffix is one of prose, source code, pages, tables, JSON lines or Parquet; others are counted in
+    a warning, hidden ones left out. What is named outright is read whatever it is. A file named
+    twice is read once.
 
     inputs: files, folders and globs, also remote ones, or "-" for standard input.
     on_error: "skip" passes over what cannot be looked at.
@@ -58,13 +58,14 @@ def expand_inputs(
     sources: list[Source] = []
     seen: set[str] = set()
     skipped = SkippedFiles("not a regular file")
+    empty = SkippedFiles("empty")
     unknown = SkippedFiles("no suffix of a text")
     unreadable = SkippedFiles("cannot be read")
     for text in inputs:
         if text == STDIN:
             expanded: Iterator[tuple[Source, str]] = iter([(STDIN, STDIN)])
         else:
-            finder = _Finder(skipped, unknown, unreadable if on_error == "skip" else None)
+            finder = _Finder(skipped, empty, unknown, unreadable if on_error == "skip" else None)
             expanded = finder.expand(os.fspath(text))
         for source, identity in expanded:
             if identity in seen:
@@ -72,7 +73,7 @@ def expand_inputs(
                 continue
             seen.add(identity)
             sources.append(source)
-    for files in (skipped, unknown, unreadable):
+    for files in (skipped, empty, unknown, unreadable):
         files.warn()
     if not sources:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
@@ -113,9 +114,14 @@ class _Finder:
     """Finds what one input names; each file comes with its real path, by which it is known."""
 
     def __init__(
-        self, skipped: SkippedFiles, unknown: SkippedFiles, unreadable: SkippedFiles | None
+        self,
+        skipped: SkippedFiles,
+        empty: SkippedFiles,
+        unknown: SkippedFiles,
+        unreadable: SkippedFiles | None,
     ) -> None:
         self._skipped = skipped
+        self._empty = empty
         self._unknown = unknown
         self._unreadable = unreadable
         self._visited: set[str] = set()
@@ -143,15 +149,15 @@ class _Finder:
         yield from self._some(((file, str(file)) for file in known), nothing)
 
     def _some(
-        self, files: Iterator[tuple[Source, str]], otherwise: str
+        self, found: Iterator[tuple[Source, str]], otherwise: str
     ) -> Iterator[tuple[Source, str]]:
-        is_empty = True
-        for file in files:
-            is_empty = False
+        is_none = True
+        for file in found:
+            is_none = False
             yield file
-        if is_empty:
-            self._skipped.warn()
-            self._unknown.warn()
+        if is_none:
+            for files in (self._skipped, self._empty, self._unknown):
+                files.warn()
             raise DataError(otherwise)
 
     def _matches(self, pattern: str) -> Iterator[tuple[Source, str]]:
@@ -162,6 +168,9 @@ class _Finder:
                 self._visited.clear()
                 files = self._walk(match)
             elif match.is_file():
+                if _is_empty(match):
+                    self._empty.add(str(match))
+                    continue
                 files = iter([(cast(Source, match), os.path.realpath(match))])
             else:
                 self._skipped.add(str(match))
@@ -187,6 +196,9 @@ class _Finder:
                 continue
             if not is_folder and not _is_regular(entry):
                 self._skipped.add(entry.path)
+                continue
+            if not is_folder and _is_empty(entry):
+                self._empty.add(entry.path)
                 continue
             path, real = parent / entry.name, os.path.join(real_parent, entry.name)
             if entry.is_symlink():
@@ -223,6 +235,13 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
     # A link that leads to itself is an error here, one that leads nowhere is not.
     with contextlib.suppress(OSError):
         return entry.is_file()
+    return False
+
+
+def _is_empty(file: os.DirEntry[str] | Path) -> bool:
+    # One that cannot be looked at is told of where it is read.
+    with contextlib.suppress(OSError):
+        return file.stat().st_size == 0
     return False
 
 
