@@ -299,6 +299,7 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
         ("", "is empty"),
         ("<|endoftext|>", "holds no text"),
         ("\xff\xfe not text", "not UTF-8"),
+        ("a", "the text has 1 byte and one context 128 tokens: give more text"),
     ],
 )
 def test_text_that_is_none_is_said_before_anything_is_written(
@@ -311,7 +312,7 @@ def test_text_that_is_none_is_said_before_anything_is_written(
     assert not Path("runs").exists() and not Path("prepared/text/tokenizer.json").exists()
 
 
-@pytest.mark.parametrize("text", ["a", "word " * 4_000], ids=["one byte", "one word"])
+@pytest.mark.parametrize("text", ["a " * 100, "word " * 4_000], ids=["one letter", "one word"])
 def test_text_that_teaches_nothing_is_a_model_or_a_sentence(
     capsys: pytest.CaptureFixture[str], text: str
 ) -> None:

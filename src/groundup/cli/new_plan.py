@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from groundup.cli.project_folder import ProjectFolder
 from groundup.cli.shared_flags import ReadingFlags
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.runtime import count_of, format_duration
 from groundup.text_files import Source
 
@@ -65,11 +65,18 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     survey = survey_text(sources, **arguments.reading)
     if arguments.num_steps is None:
         _check_time(arguments.minutes, time.monotonic() - began, len(sources))
-    if survey.num_bytes < _FEW_BYTES:
-        print(f"a model needs more text than {survey.num_bytes:,} bytes to learn anything general")
     recipe, machine = _choose(project, survey)
+    num_bytes, context_length = survey.num_bytes, recipe.config.model.context_length
+    if num_bytes <= context_length:
+        raise DataError(
+            f"the text has {count_of(num_bytes, 'byte')} and one context {context_length} tokens: "
+            f"give more text, {_FEW_BYTES:,} bytes or more to learn anything general"
+        )
+    if num_bytes < _FEW_BYTES:
+        print(f"a model needs more text than {num_bytes:,} bytes to learn anything general")
     lines = [("text", _describe(survey)), ("machine", machine), *recipe.reasons]
-    lines.append(("time", f"{arguments.minutes:g} minutes in all (--minutes)"))
+    unit = "minute" if arguments.minutes == 1 else "minutes"
+    lines.append(("time", f"{arguments.minutes:g} {unit} in all (--minutes)"))
     prompts = project.prompts or survey.prompts or ("The",)
     name = _free_name(project)
     changes = {
@@ -181,7 +188,6 @@ def _validation_fraction(num_bytes: int) -> float:
 
 def _describe(survey: "Survey") -> str:
     from groundup.planner.quantities import show_bytes
-    from groundup.runtime import count_of
 
     about = "" if survey.is_whole else "about "
     documents = count_of(survey.num_documents, "document")
