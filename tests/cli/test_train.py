@@ -100,6 +100,8 @@ def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) ->
     ("typed", "meant"),
     [
         ("--lr", "--optimizer.learning-rate"),
+        ("--epochs", "--num-steps"),
+        ("--gradient-accumulation-steps", "--micro-batch-size"),
         ("--learning-rate", "--optimizer.learning-rate"),
         ("--model.n_layer", "--model.num-layers"),
         ("--block-size", "--model.context-length"),
@@ -307,6 +309,8 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     assert (settings.num_steps, settings.model.rope_theta) == (3, 500_000.0)
     assert main(["train", *words, "--num-steps", "2", "--batch-size", "2"]) == 0
     assert "begins with the weights of" in (tmp_path / "runs" / "next" / "log.txt").read_text()
+    settings = settings_of("--from", "next", "--name", "third", "--data.shards", shards)
+    assert settings.start_from == Path("runs/next")
     assert "neither a run folder" in fails(capsys, "--from", "nowhere")
 
 

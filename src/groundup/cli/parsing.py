@@ -26,6 +26,8 @@ _NAMES_ELSEWHERE = {
     "steps": "num-steps",
     "max-steps": "num-steps",
     "max-iters": "num-steps",
+    "epochs": "num-steps",
+    "gradient-accumulation-steps": "micro-batch-size",
     "bs": "batch-size",
     "batch": "batch-size",
     "block-size": "context-length",

@@ -247,17 +247,19 @@ def _number(text: str | None) -> float | None:
 
 
 def settings_from(source: Path, runs_folder: Path = RUNS_FOLDER) -> dict[str, Any]:
-    """What a run takes over from the run or export in `source`, by dotted name.
+    """What a run takes over from a run or export, by dotted name.
 
-    runs_folder: where an export is imported to.
+    source: its folder, or the name of a run.
+    runs_folder: where runs have names, and an export is imported to.
     """
-    run = RunFolder(source)
-    if not run.has_run() and (source / "config.json").is_file():
+    runs = (RunFolder(folder) for folder in (source, runs_folder / source))
+    run = next((run for run in runs if run.has_run()), None)
+    if run is None and (source / "config.json").is_file():
         run = _imported(source, runs_folder)
-    if not run.has_run():
+    if run is None:
         raise ConfigError(
             f"--from {source}: neither a run folder with a config.yaml nor an export with a "
-            f"config.json is there"
+            f"config.json is there, nor a run of that name in {runs_folder}"
         )
     model = run.read_config().model
     values: dict[str, Any] = {"start_from": run.path, "data.tokenizer": run.tokenizer_file}
