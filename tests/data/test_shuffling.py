@@ -100,11 +100,12 @@ def test_a_mix_has_its_ratio_by_bytes_and_all_of_the_scarce_text(
     summary = mix(corpus, tmp_path / "mix")
     assert summary.mix is not None
     (tales, fraction), (lines, other) = summary.mix.values()
-    assert fraction == 1.0 and other == pytest.approx(tales / lines)
+    assert fraction == 1.0 and other == pytest.approx(tales / lines, rel=0.15)
     found = documents(tmp_path / "mix") + documents(tmp_path / "mix", "validation")
     sizes = {kind: sum(len(t) for t in found if t.startswith(kind)) for kind in ("tale", "line")}
     assert sizes["tale"] == tales
     assert sizes["line"] == pytest.approx(tales, rel=0.15)
+    assert sizes["line"] == round(other * lines)
     # Interleaved: every quarter has both.
     quarter = len(found) // 4
     for begin in range(0, 3 * quarter, quarter):
@@ -114,6 +115,16 @@ def test_a_mix_has_its_ratio_by_bytes_and_all_of_the_scarce_text(
     assert documents(tmp_path / "again") == documents(tmp_path / "mix")
     with pytest.raises(DataError, match=r"its mix is .*a\.txt=0.5 .*b\.jsonl=0.5, not None"):
         prepare([corpus / "a.txt"], TOKENIZER, tmp_path / "mix", shuffle_documents=0)
+
+
+def test_a_text_of_one_document_that_a_mix_takes_nothing_of_is_named(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "one.txt").write_text("one long document " * 20_000)
+    weights = {str(corpus / "a.txt"): 0.999, str(tmp_path / "one.txt"): 0.001}
+    summary = prepare([], TOKENIZER, tmp_path / "mix", mix=weights)
+    assert summary.mix is not None and summary.mix[str(tmp_path / "one.txt")][1] == 0
+    assert f"none of {tmp_path / 'one.txt'}: it has too few" in caplog.text
 
 
 def test_a_mix_that_cannot_be_is_refused(corpus: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ are.
 """
 
 import contextlib
+import logging
 import mmap
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from groundup.data.counter_random import check_seed, random_uint64
 from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.errors import ConfigError, DataError
 from groundup.text_files import Source
+
+_log = logging.getLogger(__name__)
 
 _ORDER, _CHOICE = 16, 17  # Streams of the seed.
 _BUCKET_BYTES = 64 << 20
@@ -38,7 +41,7 @@ class Mix:
     weights: Mapping[str, float]
     sources: Sequence[Sequence[Source]]
     taken: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Of each text, once it has been read: its bytes, and the fraction of it that is taken."""
+    """Of each text, once it has been read: its bytes, and the fraction of it that was taken."""
 
     def __post_init__(self) -> None:
         names: dict[Source, str] = {}
@@ -57,10 +60,20 @@ class Mix:
         """How much of each text makes the largest mix in which none comes twice, by bytes."""
         pairs = list(zip(self.weights.values(), num_bytes.tolist(), strict=True))
         whole = min(size / weight for weight, size in pairs if weight)
-        fractions = [min(1.0, weight * whole / size) if size else 0.0 for weight, size in pairs]
-        sizes = num_bytes.tolist()
-        self.taken.update(zip(self.weights, zip(sizes, fractions, strict=True), strict=True))
-        return fractions
+        return [min(1.0, weight * whole / size) if size else 0.0 for weight, size in pairs]
+
+    def note_taken(
+        self, num_bytes: npt.NDArray[np.int64], taken_bytes: npt.NDArray[np.int64]
+    ) -> None:
+        """Of each text, how many bytes there are, and how many whole documents came to."""
+        for name, size, taken in zip(self.weights, num_bytes, taken_bytes, strict=True):
+            self.taken[name] = int(size), float(taken / size) if size else 0.0
+            if self.weights[name] and not taken:
+                _log.warning(
+                    "--mix takes whole documents, and none of %s: it has too few; cut its "
+                    "documents smaller, or mix prepared shards with data.mix",
+                    name,
+                )
 
 
 class DocumentShuffle:
@@ -118,6 +131,7 @@ class DocumentShuffle:
     def documents(self) -> Iterator[EncodedDocuments]:
         """Yield all documents in random order, of a mix as many as it takes."""
         fractions = None if self._mix is None else self._mix.resolve(self._text_bytes)
+        taken_bytes = np.zeros_like(self._text_bytes)
         for bucket in sorted(self._buckets):
             file, index = self._buckets.pop(bucket)
             file.flush()
@@ -126,11 +140,14 @@ class DocumentShuffle:
             records = records[np.argsort(records["key"], kind="stable")]
             if fractions is not None:
                 records = records[self._choose(records, fractions)]
+            np.add.at(taken_bytes, records["text"], records["length"])
             if records["num_ids"].any():
                 ids = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                 yield from _cut(np.frombuffer(ids, self._dtype), records)
             file.close()
             index.close()
+        if self._mix is not None:
+            self._mix.note_taken(self._text_bytes, taken_bytes)
 
     def _write(self, item: EncodedDocuments, records: npt.NDArray[np.void]) -> None:
         buckets = (records["key"] >> np.uint64(64 - self._bits)).astype(np.int64)
