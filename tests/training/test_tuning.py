@@ -16,13 +16,14 @@ from groundup.data.chats.packing import PackedRows
 from groundup.errors import ConfigError
 from groundup.generation import LanguageModel
 from groundup.model import TransformerLM
+from groundup.planner.quantities import show_bytes
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 from groundup.training.execution import planned_memory, resolve
 from groundup.training.loop import train
 from groundup.training.run_data import build_loader, open_data
-from groundup.training.setup import build_state
+from groundup.training.setup import build_state, plan_lines
 from groundup.training.step import count_targets, summed_loss
 from groundup.training.tuning import choose_epochs, with_template
 
@@ -159,6 +160,9 @@ def test_the_plan_of_adapters_counts_what_learns_and_no_frozen_weight(
     assert 0 < learned < everything / 4
     planned = (memory.weights, memory.gradients, memory.optimizer_state)
     assert planned == (everything, learned, 2 * learned)
+    (first, *_) = plan_lines(config, 1_000)
+    assert f" and {learned // 4:,} in adapters" in first
+    assert f"{show_bytes(sum(planned))} of memory" in first
     whole = planned_memory(resolve(make_tuning("whole")))
     assert whole.gradients == whole.weights and whole.bytes_at(1) > memory.bytes_at(1)
 

@@ -12,11 +12,20 @@ from groundup.planner.parameters import (
 )
 
 
-def training_state_bytes(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
+def training_state_bytes(
+    config: ModelConfig, optimizer: OptimizerName = "adamw", lora_rank: int | None = None
+) -> int:
     """Memory of the model `config`: weights, gradients and optimizer state in float32, whatever the
-    batch."""
-    num_parameters = sum(count_parameters(config).values())
-    return 2 * FLOAT32_BYTES * num_parameters + optimizer_state_bytes(config, optimizer)
+    batch.
+
+    config, optimizer: of the run.
+    lora_rank: of adapters, where they alone learn beside the weights.
+    """
+    num_learned = sum(count_learned(config, lora_rank).values())
+    num_values = num_learned + sum(count_parameters(config).values())
+    if lora_rank is not None:
+        num_values += num_learned
+    return FLOAT32_BYTES * num_values + optimizer_state_bytes(config, optimizer, lora_rank)
 
 
 def optimizer_state_bytes(

@@ -33,7 +33,7 @@ from groundup.planner.hardware import (
 )
 from groundup.planner.memory import TrainingMemory, training_memory
 from groundup.planner.optimizer_memory import training_state_bytes
-from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
+from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
 
 
@@ -272,14 +272,19 @@ def two_line_plan(
     *,
     tokens_in_corpus: int | None = None,
     optimizer: OptimizerName = "adamw",
+    lora_rank: int | None = None,
 ) -> list[str]:
     """Two lines: the parameters and the memory they take; the tokens and operations of the run.
 
     config, batch_size, num_steps: the model and the length of the run.
     tokens_in_corpus: tells how many epochs that is.   optimizer: its state counts.
+    lora_rank: of adapters, where they alone learn.
     """
-    num_parameters = sum(count_parameters(config).values())
-    state_bytes = training_state_bytes(config, optimizer)
+    parameters = f"{show_count(sum(count_parameters(config).values()))} parameters"
+    if lora_rank is not None:
+        num_learned = sum(count_learned(config, lora_rank).values())
+        parameters += f" and {show_count(num_learned)} in adapters, which alone learn"
+    state_bytes = training_state_bytes(config, optimizer, lora_rank)
     tokens_per_step = batch_size * config.context_length
     num_tokens = tokens_per_step * num_steps
     flops_per_step = training_flops_per_token(config) * tokens_per_step
@@ -288,7 +293,7 @@ def two_line_plan(
         epochs = num_tokens / tokens_in_corpus
         tokens += f" ({epochs:.2g} epochs of {show_count(tokens_in_corpus)})"
     return [
-        f"{show_count(num_parameters)} parameters: {show_bytes(state_bytes)} of memory for "
+        f"{parameters}: {show_bytes(state_bytes)} of memory for "
         f"weights, gradients and optimizer, activations on top",
         f"{num_steps:,} steps of {tokens_per_step:,} tokens: {tokens}, "
         f"{show_flops(flops_per_step)} a step, {show_flops(flops_per_step * num_steps)} in all",

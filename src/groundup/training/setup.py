@@ -308,6 +308,7 @@ def plan_lines(
         config.num_steps,
         tokens_in_corpus=tokens_in_corpus,
         optimizer=config.optimizer.name,
+        lora_rank=config.tuning.lora_rank,
     )
     num_sequences = -(-config.batch_size // num_ranks)
     size = min(config.sequences_in_memory, num_sequences)
