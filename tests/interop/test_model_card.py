@@ -97,7 +97,7 @@ def test_data_sources_are_told_while_the_shards_are_the_same(
     card = export(run)
     told = rows(card)
     assert told["shards"] == content and told["ids for train"] == "123"
-    assert told["stories.txt"].startswith("1 documents, 400 bytes")
+    assert told["stories.txt"].startswith("1 document, 400 bytes")
     assert str(tmp_path) not in card
     data["content"] = "sha256:other"
     (run / "environment.json").write_text(json.dumps({"data": data}), "utf-8")

@@ -113,7 +113,7 @@ def test_a_template_that_does_not_compile_is_named(source: str, message: str) ->
     ],
 )
 def test_a_template_that_does_not_render_is_named(source: str) -> None:
-    with pytest.raises(TokenizerError, match="the chat template does not render these 3 messages"):
+    with pytest.raises(TokenizerError, match="the chat template does not render 3 messages"):
         ChatTemplate(source).render(TALK)
 
 

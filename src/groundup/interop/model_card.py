@@ -23,6 +23,7 @@ from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
+from groundup.runtime import count_of
 
 Library = Literal["transformers", "llama.cpp"]
 
@@ -178,12 +179,12 @@ def _data_sources(source: Source) -> list[tuple[str, str]]:
     shown = [
         (
             Path(one.path).name,
-            f"{one.num_documents:,} documents, {one.num_bytes:,} bytes, {one.hash}",
+            f"{count_of(one.num_documents, 'document')}, {one.num_bytes:,} bytes, {one.hash}",
         )
         for one in sources[:_MAX_SOURCES_SHOWN]
     ]
     rest = len(sources) - len(shown)
-    return [*shown, ("and more", f"{rest:,} files")] if rest else shown
+    return [*shown, ("and more", count_of(rest, "file"))] if rest else shown
 
 
 def _find_indexes(source: Source) -> Iterator[ShardIndex]:

@@ -9,7 +9,7 @@ from groundup.planner.activations import DeviceKind
 from groundup.planner.flops import FORWARDS_A_STEP, forward_flops
 from groundup.planner.hardware import Price, find_accelerator, find_price
 from groundup.planner.quantities import show_dollars
-from groundup.runtime import format_duration
+from groundup.runtime import count_of, format_duration
 
 ASSUMED_MFU = 0.5
 """The fraction of a device's peak that is planned with where nobody says another."""
@@ -173,7 +173,7 @@ def time_line(duration: Duration, num_devices: int = 1) -> str:
     """
     devices = "one" if num_devices == 1 else f"each of {num_devices:,}"
     line = (
-        f"about {format_duration(duration.seconds)} for {duration.num_steps:,} steps at "
+        f"about {format_duration(duration.seconds)} for {count_of(duration.num_steps, 'step')} at "
         f"{duration.mfu:.0%} of the {duration.peak_flops_per_second / 1e12:,.4g} TFLOP/s in "
         f"{duration.precision} of {devices} {duration.device} ({duration.source})"
     )

@@ -35,6 +35,7 @@ from groundup.planner.memory import TrainingMemory, training_memory
 from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
+from groundup.runtime import count_of
 
 
 @dataclass(frozen=True)
@@ -295,7 +296,7 @@ def two_line_plan(
     return [
         f"{parameters}: {show_bytes(state_bytes)} of memory for "
         f"weights, gradients and optimizer, activations on top",
-        f"{num_steps:,} steps of {tokens_per_step:,} tokens: {tokens}, "
+        f"{count_of(num_steps, 'step')} of {tokens_per_step:,} tokens: {tokens}, "
         f"{show_flops(flops_per_step)} a step, {show_flops(flops_per_step * num_steps)} in all",
     ]
 

@@ -37,7 +37,7 @@ from groundup.planner import (
 from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
 from groundup.runs.config import RunConfig, with_num_steps
-from groundup.runtime import num_cores, peak_memory_bytes
+from groundup.runtime import count_of, num_cores, peak_memory_bytes
 from groundup.tokenizer import Tokenizer
 from groundup.training.execution import (
     autocast,
@@ -152,7 +152,7 @@ def describe_choice(costs: Costs, budget: TimeBudget, passed_seconds: float, run
     if budget.max_steps is not None:
         limits += f", at most {budget.max_steps:,} step{'' if budget.max_steps == 1 else 's'}"
     parts = [
-        f"{run.num_steps:,} steps of {_show(costs.step)} (mean of {costs.num_timed})",
+        f"{count_of(run.num_steps, 'step')} of {_show(costs.step)} (mean of {costs.num_timed})",
         *(
             f"{times} × {name} of {_show(costs.repeated[name])}"
             for name, times in costs.times(run).items()

@@ -31,7 +31,7 @@ from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
-from groundup.runtime import Progress, format_duration
+from groundup.runtime import Progress, count_of, format_duration
 from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
 from groundup.training.execution import autocast, resolve, resolve_device, switches
 from groundup.training.failures import describe_divergence, memory_advice
@@ -72,7 +72,9 @@ class TrainSummary:
         """One line that says how the run ended and how to continue it."""
         took = format_duration(self.wall_seconds)
         if self.is_finished:
-            return f"done: {self.steps:,} steps in {took}; the run is in {self.run_folder}"
+            return (
+                f"done: {count_of(self.steps, 'step')} in {took}; the run is in {self.run_folder}"
+            )
         return (
             f"stopped after step {self.steps:,} of {self.num_steps:,} and saved in "
             f"{self.run_folder}; continue with the same command and --resume"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from groundup._native import read_ranges
 from groundup.data.shards.index import ShardEntry, ShardIndex, read_index
 from groundup.errors import DataError, did_you_mean
+from groundup.runtime import count_of
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -120,7 +121,7 @@ class Shards:
         return int(self.read(position, position + 1)[0])
 
     def __repr__(self) -> str:
-        return f"Shards({self.split}: {self.num_ids} ids in {len(self.files)} shards)"
+        return f"Shards({self.split}: {self.num_ids} ids in {count_of(len(self.files), 'shard')})"
 
 
 def open_shards(

@@ -146,7 +146,7 @@ def find_standing(
         return Standing("finished", f"Its metrics end at step {step:,}.")
     if step < num_steps:
         return Standing("unfinished", f"It ended after step {step:,} of {num_steps:,}.")
-    return Standing("finished", f"All {num_steps:,} steps are done.")
+    return Standing("finished", "All steps are done.")
 
 
 def _has_diverged(metrics: Metrics) -> bool:
