@@ -60,7 +60,10 @@ def test_a_text_longer_than_the_module_allows_is_read(tmp_path: Path) -> None:
         (b"id,body\n1,x\n", r"has no column text; its columns are id, body: .*--field"),
         (b"id,text\n1,x\n2\n", r"t\.csv line 3 has 1 columns? and none for text"),
         (b"text\nfine\nb\xff\n", r"t\.csv line 3: not UTF-8; name its encoding"),
-        ("text\nx\n".encode("utf-16"), r"line 1: not UTF-8 but utf-16; .*--encoding utf-16"),
+        (
+            "text\nx\n".encode("utf-16"),
+            r"line 1: not UTF-8 but utf-16, as it seems; .*--encoding utf-16",
+        ),
         (b"", r"t\.csv is empty"),
     ],
 )

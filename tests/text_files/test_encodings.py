@@ -51,9 +51,13 @@ def test_files_that_are_utf8_stay_so_beside_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("hé".encode("utf-16"), r"old\.txt, byte 0: not UTF-8 but utf-16; .*--encoding utf-16"),
-        ("hé".encode("utf-32"), r"not UTF-8 but utf-32; .*--encoding utf-32"),
-        (b"ab\xe9", r"old\.txt, byte 2: not UTF-8; .*--encoding latin-1.*--errors replace"),
+        (
+            "hé".encode("utf-16"),
+            r"old\.txt, byte 0: not UTF-8 but utf-16, as it seems; .*--encoding utf-16",
+        ),
+        ("hé".encode("utf-32"), r"not UTF-8 but utf-32, as it seems; .*--encoding utf-32"),
+        (b"ab\xe9", r"old\.txt, byte 2: not UTF-8 but cp1252.*--encoding cp1252.*--errors replace"),
+        (b"ab\xff", r"old\.txt, byte 2: not UTF-8; .*--encoding latin-1.*--errors replace"),
     ],
 )
 def test_an_encoding_is_named_with_the_flag_that_accepts_it(

@@ -71,7 +71,7 @@ def _read(
                 f"{where} has {len(row or ())} columns and none for {field}; fix the line"
             ) from None
         except UnicodeEncodeError:
-            raise not_utf8(where, b"") from None
+            raise not_utf8(where, (row or [""])[column].encode(errors="surrogateescape")) from None
         if size >= batch_bytes:
             yield pack_texts(texts, begin, tell())
             texts, size, begin = [], 0, number

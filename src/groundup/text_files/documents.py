@@ -3,13 +3,13 @@
 The native core looks for bad bytes in whole buffers; only documents that have some are touched.
 """
 
-import codecs
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from groundup.errors import DataError, check_choice
+from groundup.text_files.guessing import guess_encoding
 from groundup.text_files.inputs import OnError, Source
 from groundup.text_files.opening import release_pages
 
@@ -17,11 +17,8 @@ Errors = Literal["strict", "replace", "skip"]
 Bounds = npt.NDArray[np.int64]
 
 _STEP_BYTES = 16 << 20
-# The longer ones first: a mark of UTF-32 begins with one of UTF-16.
-_MARKS = {
-    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
-    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
-}
+# Enough of a text to tell its encoding by.
+_SAMPLE_BYTES = 20_000
 
 
 class DocumentBatch(NamedTuple):
@@ -65,8 +62,11 @@ def check_utf8(
         row = int(np.searchsorted(batch.bounds[:, 1], position, side="right"))
         if errors == "strict":
             at = batch.offset + (position if unit == "byte" else row)
-            beginning = bytes(view[:4]) if unit == "byte" and at == 0 else b""
-            raise not_utf8(f"{source}, {unit} {at}", None if unit == "row" else beginning)
+            # The line that it stands in, and more.
+            before = bytes(view[max(0, position - _SAMPLE_BYTES) : position])
+            line = position - len(before) + before.rfind(b"\n") + 1
+            sample = None if unit == "row" else bytes(view[line : line + _SAMPLE_BYTES])
+            raise not_utf8(f"{source}, {unit} {at}", sample)
         begin, end = batch.bounds[row].tolist()
         fixed[row] = b"" if errors == "skip" else str(view[begin:end], "utf-8", "replace").encode()
         # Documents are parted by whole characters, so the search can start afresh at an end.
@@ -103,19 +103,22 @@ def drop_empty(batch: DocumentBatch) -> DocumentBatch:
     return batch if is_filled.all() else batch._replace(bounds=batch.bounds[is_filled])
 
 
-def not_utf8(where: str, beginning: bytes | None) -> DataError:
+def not_utf8(where: str, sample: bytes | None) -> DataError:
     """The error for bytes that are not UTF-8, with the flag that would accept them.
 
     where: the file, and the position in it.
-    beginning: the first bytes of the file, if the bad ones are there; None if its format has no
+    sample: what stands there, from the beginning of a line on; None if the file's format has no
         other encodings.
     """
     ways = "use --errors replace or --errors skip"
-    if beginning is None:
+    if sample is None:
         return DataError(f"{where}: not UTF-8; fix the file, or {ways}")
-    for name, marks in _MARKS.items():
-        if beginning.startswith(marks):
-            return DataError(f"{where}: not UTF-8 but {name}; read it with --encoding {name}")
+    guessed = guess_encoding(sample)
+    if guessed is not None:
+        return DataError(
+            f"{where}: not UTF-8 but {guessed}, as it seems; read it with --encoding {guessed}, "
+            f"or {ways}"
+        )
     return DataError(
         f"{where}: not UTF-8; name its encoding (--encoding latin-1, cp1252, shift_jis, …), "
         f"or {ways}"

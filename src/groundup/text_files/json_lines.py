@@ -43,7 +43,7 @@ def read_json_lines(
             except _BadLine as error:
                 raise DataError(f"{source} line {number} {error}") from None
             except UnicodeError:
-                raise not_utf8(f"{source} line {number}", line if number == 1 else b"") from None
+                raise not_utf8(f"{source} line {number}", line) from None
             texts.append(text)
             size += 0 if text is None else len(text)
         position += len(line)
