@@ -136,8 +136,7 @@ def test_a_pickle_of_torchs_own_checkpoints_is_never_opened(
 
 
 def write_part(path: Path, part: torch.Tensor, offsets: list[int], shape: list[int]) -> Path:
-    stream = shard_stream({"weight": part}, {"weight": offsets}, {"weight": shape}, {}, {})
-    save_stream(path, stream)
+    save_stream(path, shard_stream({"weight": (part, offsets, shape)}, {}, {}))
     return path
 
 

@@ -77,11 +77,25 @@ class CheckpointFolder:
         An OSError (a full disk, say) names the checkpoint; everything that was there before is
         still there then.
         """
-        record = self._new_record(step, state, metric)
         streams = {
             MODEL_NAME: WeightStream(model_state),
             OPTIMIZER_NAME: tree_stream(dict(optimizer_state), OPTIMIZER_FORMAT),
         }
+        return self.save_files(step, streams, state, metric)
+
+    def save_files(
+        self,
+        step: int,
+        streams: Mapping[str, WeightStream],
+        state: Mapping[str, Any],
+        metric: float | None,
+        version: int = VERSION,
+    ) -> Path:
+        """Write the files of a checkpoint, by their names; all else is as for `save`.
+
+        version: of the layout that the files have.
+        """
+        record = self._new_record(step, state, metric, version)
         num_bytes = sum(stream.num_bytes for stream in streams.values())
         with self._new_folder(step, num_bytes) as temporary:
             files = {
@@ -126,7 +140,7 @@ class CheckpointFolder:
         return self._first_whole(lambda: _by_metric(self._records()[0]))
 
     def _new_record(
-        self, step: int, state: Mapping[str, Any], metric: float | None, version: int = VERSION
+        self, step: int, state: Mapping[str, Any], metric: float | None, version: int
     ) -> Record:
         """Without its files."""
         if step < 0:

@@ -28,6 +28,8 @@ _CHUNKS_KEY = "groundup.chunks"
 _TIED_KEY = "groundup.tied"
 
 Shape = tuple[int, ...]
+Part = tuple[Tensor, Sequence[int], Sequence[int]]
+"""Some rows of a tensor, where they begin, and the shape of the whole."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,20 @@ class StoredTensors:
 
 
 def shard_stream(
-    parts: Mapping[str, Tensor],
-    offsets: Mapping[str, Sequence[int]],
-    shapes: Mapping[str, Sequence[int]],
-    tied: Mapping[str, str],
-    metadata: Mapping[str, str],
+    parts: Mapping[str, Part], tied: Mapping[str, str], metadata: Mapping[str, str]
 ) -> WeightStream:
     """The bytes of one file.
 
-    parts: what it holds of the tensors.   offsets, shapes: where that begins, and of what shape.
+    parts: what it holds of the tensors.
     tied: names of tensors that have another name too, by that other name.
     metadata: texts that the header has besides.
     """
-    chunks = {name: {"offsets": [*offsets[name]], "shape": [*shapes[name]]} for name in parts}
+    chunks = {
+        name: {"offsets": [*offsets], "shape": [*shape]}
+        for name, (_, offsets, shape) in parts.items()
+    }
     keys = {_CHUNKS_KEY: json.dumps(chunks), _TIED_KEY: json.dumps(dict(tied))}
-    return WeightStream(parts, {**metadata, **keys})
+    return WeightStream({name: one for name, (one, *_) in parts.items()}, {**metadata, **keys})
 
 
 def find_tensors(paths: Iterable[Path]) -> StoredTensors:

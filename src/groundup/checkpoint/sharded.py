@@ -39,7 +39,7 @@ from torch.distributed.tensor import DTensor
 
 from groundup.checkpoint.folder import CheckpointFolder
 from groundup.checkpoint.record import OPTIMIZER_FORMAT, SHARDED_VERSION, Checkpoint, FileEntry
-from groundup.checkpoint.shard_files import Chunk, read_part, shard_name, shard_stream
+from groundup.checkpoint.shard_files import Chunk, Part, read_part, shard_name, shard_stream
 from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import save_stream
 
@@ -86,9 +86,8 @@ class ShardedFolder(CheckpointFolder):
         """
         self.finish()
         record = self._new_record(step, state, metric, SHARDED_VERSION)
-        names = _first_names(model_state)
-        model = {name: model_state[name] for name, first in names.items() if name == first}
-        tied = {name: first for name, first in names.items() if name != first}
+        tied = _tied(model_state)
+        model = {name: one for name, one in model_state.items() if name not in tied}
         optimizer, outline = pack_tree(dict(optimizer_state), OPTIMIZER_FORMAT)
         tensors = _with_kinds(model, optimizer)
         num_bytes = sum(one.numel() * one.element_size() for one in tensors.values())
@@ -159,15 +158,35 @@ def load_into(
     reader = _Reader(checkpoint)
     load(_with_kinds(model, optimizer), storage_reader=reader, process_group=group)
     state["state"] = {
-        index: {
-            key: one.to_local() if isinstance(one, DTensor) else one for key, one in values.items()
-        }
+        index: {key: _local(one) for key, one in values.items()}
         for index, values in state["state"].items()
     }
     return state
 
 
-class _Writer(BlockingAsyncStager, StorageWriter):
+class _AsPlanned:
+    """What torch asks of who writes and who reads, and neither has anything to do for."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+    def set_up_storage_writer(self, *_: Any, **__: Any) -> None:
+        pass
+
+    set_up_storage_reader = set_up_storage_writer
+
+
+class _Writer(_AsPlanned, BlockingAsyncStager, StorageWriter):
     """One rank's files of a checkpoint, and on the first rank the end of it.
 
     As a stager it copies all tensors to the host before training goes on.
@@ -191,21 +210,17 @@ class _Writer(BlockingAsyncStager, StorageWriter):
     def write_data(
         self, plan: SavePlan, planner: SavePlanner
     ) -> torch.futures.Future[list[WriteResult]]:
-        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in _KINDS}
-        offsets: dict[str, Any] = {}
-        shapes: dict[str, Any] = {}
+        parts: dict[str, dict[str, Part]] = {kind: {} for kind in _KINDS}
         for item in plan.items:
             kind, _, name = item.index.fqn.partition("/")
             assert item.tensor_data is not None, f"{name} is not a tensor"
             part = planner.resolve_data(item)
             assert isinstance(part, Tensor)
-            parts[kind][name] = part.detach()
-            offsets[name] = item.tensor_data.chunk.offsets
-            shapes[name] = item.tensor_data.size
+            parts[kind][name] = part.detach(), item.tensor_data.chunk.offsets, item.tensor_data.size
         for kind, (tied, metadata) in self._headers.items():
             # The first rank's headers describe all, whatever it holds.
             if parts[kind] or self._rank == 0:
-                stream = shard_stream(parts[kind], offsets, shapes, tied, metadata)
+                stream = shard_stream(parts[kind], tied, metadata)
                 name = shard_name(kind, self._rank)
                 content = save_stream(self._folder / name, stream)
                 self._written[name] = FileEntry(num_bytes=stream.num_bytes, hash=content)
@@ -218,24 +233,8 @@ class _Writer(BlockingAsyncStager, StorageWriter):
                 written |= result.storage_data
         self._commit(self._folder, written)
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        self._written = {}
 
-    def set_up_storage_writer(self, is_coordinator: bool, *_: Any, **__: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return True
-
-
-class _Reader(StorageReader):
+class _Reader(_AsPlanned, StorageReader):
     """The files of a checkpoint, of which each rank reads the parts that it needs."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -275,40 +274,24 @@ class _Reader(StorageReader):
         offsets = tuple(index.offset or (0,) * len(chunks[0].offsets))
         return next(one for one in chunks if one.offsets == offsets and 0 not in one.sizes)
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        pass
-
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *_: Any, **__: Any
-    ) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return True
-
 
 def _with_kinds(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     states = zip(_KINDS, (model, optimizer), strict=True)
     return {f"{kind}/{name}": one for kind, state in states for name, one in state.items()}
 
 
-def _first_names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """For each name the first one of the same tensor."""
+def _tied(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """For each other name of a tensor its first one."""
     first: dict[int, str] = {}
-    local = {
-        name: one.to_local() if isinstance(one, DTensor) else one for name, one in state.items()
+    local = {name: _local(one) for name, one in state.items()}
+    names = {
+        name: first.setdefault(one.data_ptr(), name) for name, one in local.items() if one.numel()
     }
-    return {
-        name: first.setdefault(one.data_ptr(), name) if one.numel() else name
-        for name, one in local.items()
-    }
+    return {name: kept for name, kept in names.items() if name != kept}
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _first_failure(error: CheckpointException, destination: Path) -> OSError:
