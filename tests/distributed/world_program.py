@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forked_ranks import fork_ranks
 from torch import Tensor, nn
 
 from groundup.distributed.exact_reduction import ExactReduction
@@ -22,39 +22,12 @@ NUM_LEAVES = 12
 
 def run_ranks(measure: Callable[[World], Any], size: int, minutes: float = 1.0) -> list[Any]:
     """What `measure` gives on each of `size` ranks; None of one that died."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    pipes, children = [], []
-    for rank in range(size):
-        receive, send = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.environ |= rank_environment(rank, size, port)
-            with open_world(find_world(), "cpu", minutes) as world:
-                os.write(send, json.dumps(measure(world)).encode())
-            os._exit(0)
-        os.close(send)
-        pipes.append(receive)
-        children.append(child)
-    results = []
-    for pipe in pipes:
-        with open(pipe, "rb") as file:
-            results.append(json.loads(file.read() or b"null"))
-    for child in children:
-        os.waitpid(child, 0)
-    return results
 
+    def measure_in_world(_: int) -> Any:
+        with open_world(find_world(), "cpu", minutes) as world:
+            return measure(world)
 
-def rank_environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """torchrun's variables for a rank on this machine."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    return fork_ranks(measure_in_world, size)
 
 
 def leaf_values(number: int) -> list[Tensor]:

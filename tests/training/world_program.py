@@ -6,15 +6,18 @@ A job is {settings, world, resume, stop_after, kill_at}; its result is, for each
 its error, None if there was none, or "killed".
 """
 
+import functools
 import json
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "distributed"))
+from forked_ranks import fork_ranks
 
 # Imported late by training, and here once for all forks.
 import groundup.checkpoint.sharded
@@ -26,32 +29,7 @@ from groundup.training import train
 
 
 def run_job(job: dict[str, Any]) -> list[str | None]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    size = job["world"]
-    children = []
-    for rank in range(size):
-        receive, send = os.pipe()
-        child = os.fork()
-        if child == 0:
-            if size > 1:
-                os.environ |= environment_of(rank, size, port)
-            os.write(send, json.dumps(train_part(job, rank)).encode())
-            os._exit(0)
-        os.close(send)
-        children.append((child, receive))
-    results = []
-    for child, receive in children:
-        with open(receive, "rb") as file:
-            results.append(json.loads(file.read() or b'"killed"'))
-        os.waitpid(child, 0)
-    return results
-
-
-def environment_of(rank: int, size: int, port: int) -> dict[str, str]:
-    names = ("RANK", "LOCAL_RANK"), ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    values = {name: str(rank) for name in names[0]} | {name: str(size) for name in names[1]}
-    return values | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return fork_ranks(functools.partial(train_part, job), job["world"], died="killed")
 
 
 def train_part(job: dict[str, Any], rank: int) -> str | None:
