@@ -26,7 +26,7 @@ from groundup.cli.main import main
 from groundup.data.clean import clean
 from groundup.data.prepare import prepare
 from groundup.distributed import corpus
-from groundup.distributed.corpus import RayEngine, connect
+from groundup.distributed.corpus import RayEngine
 from groundup.errors import ConfigError, DataError, MissingExtraError
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.experiments.sweep import run_sweep
@@ -118,7 +118,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def engine(cluster: Cluster) -> Iterator[RayEngine]:
-    with connect(cluster.address) as engine:
+    with contextlib.closing(RayEngine(cluster.address)) as engine:
         yield engine
 
 
@@ -369,8 +369,8 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
 
 def test_ray_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"), connect() as engine:
-        next(engine(iter, [()]))
+    with pytest.raises(MissingExtraError, match=r"groundup\[ray\]"):
+        next(RayEngine()(iter, [()]))
 
 
 def test_an_address_without_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,9 +101,9 @@ class EngineFlags:
                 raise ConfigError("--ray-address is for --engine ray; add that, or leave it out")
             yield None
             return
-        from groundup.distributed.corpus import connect
+        from groundup.distributed.corpus import RayEngine
 
-        with connect(self.ray_address) as engine:
+        with contextlib.closing(RayEngine(self.ray_address)) as engine:
             yield engine
 
 

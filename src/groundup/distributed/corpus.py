@@ -30,27 +30,15 @@ _LONGEST_REASON = 300
 _log = logging.getLogger(__name__)
 
 
-@contextlib.contextmanager
-def connect(address: str | None = None) -> Iterator["RayEngine"]:
-    """Yield an engine that runs on a Ray cluster; disconnects at the end.
-
-    address: host:port of the cluster; without one RAY_ADDRESS, the cluster that this machine is
-        part of, or else a new one of this machine alone.
-    """
-    engine = RayEngine(address)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 class RayEngine:
     """Runs functions on a cluster, to which it connects for the first; see `runtime.Engine`."""
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
         """Find the cluster when it is needed.
 
-        address: as for `connect`; a process that is connected stays where it is.
+        address: host:port of the cluster; without one RAY_ADDRESS, the cluster that this machine is
+            part of, or else a new one of this machine alone. A process that is connected stays
+            where it is.
         options: of Ray's, for the tasks.
         """
         self._address = address or os.environ.get("RAY_ADDRESS") or None
@@ -123,12 +111,8 @@ class RayEngine:
 
 
 @contextlib.contextmanager
-def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[None]:
-    """Raise what a task raised as if it had been done here, and what became of it in words.
-
-    ray: the module.
-    lost: an error of Ray's that is left as it is.
-    """
+def explained_errors(ray: Any) -> Iterator[None]:
+    """Raise what a task raised as if it had been done here, and what became of it in words."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -137,8 +121,6 @@ def explained_errors(ray: Any, lost: type[Exception] | None = None) -> Iterator[
             raise ConfigError(str(cause)) from None
         raise cause from (None if isinstance(cause, GroundupError) else error)
     except ray.exceptions.RayError as error:
-        if lost is not None and isinstance(error, lost):
-            raise
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise DataError(
             f"part of the work was lost {_RETRIES + 1} times ({type(error).__name__}: {reason}); "

@@ -42,11 +42,11 @@ class RemoteProcess:
     def poll(self) -> int | None:
         """The exit status, LOST if the machine died, None as long as it runs."""
         if self.returncode is None and self._ray.wait([self._answer], timeout=0)[0]:
-            try:
-                with explained_errors(self._ray, lost=self._ray.exceptions.RayActorError):
+            with explained_errors(self._ray):
+                try:
                     status = self._ray.get(self._answer)
-            except self._ray.exceptions.RayActorError:
-                status = LOST
+                except self._ray.exceptions.RayActorError:
+                    status = LOST
             self._is_started = True
             if status is None:
                 self._answer = self._actor.poll.remote()

@@ -7,7 +7,7 @@ bounds of the documents in them. What is done with documents is left to the pack
 from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, expand_inputs
 from groundup.text_files.opening import UnreadableError
-from groundup.text_files.parts import TextPart, cut_into_parts
+from groundup.text_files.parts import TextPart, cut_into_parts, do_parts
 from groundup.text_files.reader import (
     END_OF_TEXT,
     read_document_batches,
@@ -28,6 +28,7 @@ __all__ = [
     "UnreadableError",
     "bounds_of",
     "cut_into_parts",
+    "do_parts",
     "expand_inputs",
     "read_document_batches",
     "read_small_files",

@@ -5,11 +5,13 @@ the parts hold every document once, in order, and nobody else has to look at the
 """
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from groundup.errors import ConfigError, DataError
+from groundup.runtime import Engine, Progress
 from groundup.text_files.inputs import STDIN, OnError, Source, classify
 from groundup.text_files.opening import UnreadableError, explained_errors, size_of
 from groundup.text_files.remote import RemoteFile
@@ -100,6 +102,26 @@ def cut_into_parts(
         num_bytes += size or 0
     end_part()
     return parts
+
+
+def do_parts(
+    engine: Engine,
+    function: Callable[[TextPart], Iterator[Any]],
+    parts: Sequence[TextPart],
+    progress: Progress | None,
+) -> Iterator[Any]:
+    """What a function yields for all parts, in order.
+
+    engine: calls it.
+    function, parts: what is called, and with what.
+    progress: called with the bytes of the parts that are done, and of all.
+    """
+    done, total = 0, sum(part.num_bytes for part in parts)
+    for part, results in zip(parts, engine(function, parts), strict=True):
+        yield from results
+        done += part.num_bytes
+        if progress is not None:
+            progress(done, total)
 
 
 def _known_size(source: Source, on_error: OnError) -> int | None:

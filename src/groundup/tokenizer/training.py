@@ -18,7 +18,7 @@ import numpy as np
 
 from groundup.errors import TokenizerError
 from groundup.runtime import Engine, Progress, num_cores, peak_memory_bytes
-from groundup.text_files import cut_into_parts, expand_inputs
+from groundup.text_files import cut_into_parts, do_parts, expand_inputs
 from groundup.tokenizer.counting import (
     MemoryBound,
     PartCounting,
@@ -130,14 +130,9 @@ def train_from_files(
             encoding=reading.get("encoding"),
             on_error=on_error,
         )
-        total, done = sum(part.num_bytes for part in parts), 0
         counter = PartCounting(pattern, texts, max_memory_bytes, reading)
-        for part, tables in zip(parts, engine(counter, parts), strict=True):
-            for num_bytes, words in tables:
-                counting.merge(num_bytes, words)
-            done += part.num_bytes
-            if progress:
-                progress(done, total)
+        for num_bytes, words in do_parts(engine, counter, parts, progress):
+            counting.merge(num_bytes, words)
 
     return _train(count, vocab_size, texts, pattern, num_threads, max_memory_bytes)
 

@@ -36,6 +36,7 @@ from groundup.text_files import (
     OnError,
     Source,
     cut_into_parts,
+    do_parts,
     expand_inputs,
     read_sources,
 )
@@ -128,7 +129,14 @@ def clean(
             measured = ((group, measure(group, points, threads)) for group in groups)
         else:
             measuring = PartMeasuring(settings.code_points(), field, overlap, reading)
-            measured = _measure_parts(engine, measuring, sources, part_bytes, progress)
+            parts = cut_into_parts(
+                sources,
+                part_bytes,
+                separators=[END_OF_TEXT],
+                encoding=encoding,
+                on_error=on_error,
+            )
+            measured = do_parts(engine, measuring, parts, progress)
         file = stack.enter_context(open_output(target)) if target else None
         work.run(measured, file)
         summary = work.summary(time.perf_counter() - started)
@@ -165,28 +173,6 @@ def report_of(
         "recall_at_threshold": summary.recall,
         "validation": summary.validation,
     }
-
-
-def _measure_parts(
-    engine: Engine,
-    measuring: PartMeasuring,
-    sources: Sequence[Source],
-    part_bytes: int,
-    progress: Progress | None,
-) -> Iterator[tuple[Group, Measured]]:
-    parts = cut_into_parts(
-        sources,
-        part_bytes,
-        separators=[END_OF_TEXT],
-        encoding=measuring.reading["encoding"],
-        on_error=measuring.reading["on_error"],
-    )
-    done, total = 0, sum(part.num_bytes for part in parts)
-    for part, items in zip(parts, engine(measuring, parts), strict=True):
-        yield from items
-        done += part.num_bytes
-        if progress is not None:
-            progress(done, total)
 
 
 class DuplicateCounter:
