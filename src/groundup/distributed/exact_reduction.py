@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, distributed
 
 from groundup.distributed.process_group import ALONE, World, lost_ranks_named
-from groundup.distributed.reduction import Backward, in_pieces
-from groundup.optim.clipping import gradient_norm
+from groundup.distributed.reduction import Backward, Reduction, in_pieces
 
 # Gradients travel in pieces of about this size, which bounds the memory for what comes in.
 _PIECE_BYTES = 64 << 20
 
 
-class ExactReduction:
+class ExactReduction(Reduction):
     """Leaves the sums of the fixed tree on every rank. A parameter without a gradient gets 0."""
 
     def __init__(self, world: World = ALONE) -> None:
@@ -36,9 +35,6 @@ class ExactReduction:
         for parameter, gradient in zip(tree.learning, gradients, strict=True):
             parameter.grad = gradient
         return loss
-
-    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        return gradient_norm(parameters)
 
 
 class _Tree:

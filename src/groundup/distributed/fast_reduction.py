@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, distributed
 
 from groundup.distributed.process_group import World, lost_ranks_named
-from groundup.distributed.reduction import Backward, in_pieces
-from groundup.optim.clipping import gradient_norm
+from groundup.distributed.reduction import Backward, Reduction, in_pieces
 
 # Large enough for the wire to be busy, small enough for the first to leave early.
 _BUCKET_BYTES = 32 << 20
 
 
-class FastReduction:
+class FastReduction(Reduction):
     """Leaves the sums on every rank. A parameter without a gradient gets 0.
 
     Micro-batches are added on each rank; in the last one a bucket of gradients leaves as soon as
@@ -45,9 +44,6 @@ class FastReduction:
             departure.finish()
             distributed.all_reduce(total)
         return total
-
-    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        return gradient_norm(parameters)
 
 
 class _Departure:

@@ -34,10 +34,10 @@ class Reduction(Protocol):
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
         """The L2 norm of all gradients as one vector, the same on every rank."""
-        ...
+        return gradient_norm(parameters)
 
 
-class Accumulated:
+class Accumulated(Reduction):
     """One process: the micro-batches are added in their order."""
 
     world = ALONE
@@ -49,9 +49,6 @@ class Accumulated:
         for index in range(num_micro_batches):
             total += backward(index)
         return total
-
-    def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:
-        return gradient_norm(parameters)
 
 
 def in_pieces(tensors: Iterable[Tensor], num_bytes: int) -> Iterator[list[Tensor]]:

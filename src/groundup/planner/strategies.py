@@ -169,7 +169,7 @@ class _Step:
         plan, cluster = self.plan, self.cluster
         num_shards, num_units = shards[0] * shards[1], plan.config.num_layers + 1
         memory = sharded(replace(plan.memory, adds_in_tree=False), num_shards)
-        micro_batch, num_micro_batches = self._cut(memory)
+        num_micro_batches = self.num_sequences // max(1, self._micro_batch(memory))
         # Whole gradients add up on each GPU until the last micro-batch; shards are summed at once.
         num_times = 1 if num_shards == 1 else num_micro_batches
         weights = cluster.gather(shards, plan.memory.weights, num_units)
@@ -188,17 +188,16 @@ class _Step:
         traffic = Traffic(*((num_times - 1) * amount for amount in once))
         traffic = traffic.plus(weights).plus(weights).plus(last)
         on_their_way = self.reduced_bytes if num_shards == 1 < cluster.num_gpus else 0
-        return self._result(memory, micro_batch, traffic, waits, on_their_way)
+        return self._result(memory, traffic, waits, on_their_way)
 
     def with_exact_sums(self) -> StrategyPlan:
         """The exchanges begin when the backward pass has ended."""
         memory = replace(self.plan.memory, adds_in_tree=True)
-        micro_batch, _ = self._cut(memory)
         traffic = self.cluster.halve_and_double(
             memory.gradients, -(-memory.gradients // _PIECE_BYTES)
         )
         on_their_way = 2 * min(memory.gradients, _PIECE_BYTES) if self.cluster.num_gpus > 1 else 0
-        return self._result(memory, micro_batch, traffic, traffic.seconds, on_their_way)
+        return self._result(memory, traffic, traffic.seconds, on_their_way)
 
     @property
     def _compute_seconds(self) -> float:
@@ -206,22 +205,17 @@ class _Step:
         seconds = duration.flops_per_step / duration.flops_per_second
         return seconds * self.num_sequences / duration.batch_size
 
-    def _cut(self, memory: TrainingMemory) -> tuple[int, int]:
-        """Sequences at once, 0 where not even one fits, and the number of micro-batches."""
-        size = memory.largest_divisor(self.num_sequences, self.plan.memory_bytes)
+    def _micro_batch(self, memory: TrainingMemory) -> int:
+        """Sequences at once, 0 where not even one fits."""
         if self.given_micro_batch is not None:
-            size = math.gcd(self.given_micro_batch, self.num_sequences)
-        return size, self.num_sequences // max(1, size)
+            return math.gcd(self.given_micro_batch, self.num_sequences)
+        return memory.largest_divisor(self.num_sequences, self.plan.memory_bytes)
 
     def _result(
-        self,
-        memory: TrainingMemory,
-        micro_batch: int,
-        traffic: Traffic,
-        exposed_seconds: float,
-        sent_bytes: int = 0,
+        self, memory: TrainingMemory, traffic: Traffic, exposed_seconds: float, sent_bytes: int
     ) -> StrategyPlan:
         """sent_bytes: of gradients on their way, when activations are gone."""
+        micro_batch = self._micro_batch(memory)
         size = max(1, micro_batch)
         num_micro_batches = self.num_sequences // size
         peak = memory.bytes_at(size, num_micro_batches)
