@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from groundup.errors import DataError, MissingExtraError
-from groundup.text_files.inputs import STDIN, Compression, Source
+from groundup.text_files.inputs import STDIN, Compression, OnError, Source
 from groundup.text_files.remote import (
     RemoteFile,
     explained_remote_errors,
@@ -131,6 +131,17 @@ def size_of(source: Source) -> int | None:
         return remote_size(source)
     status = os.stat(source)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def find_size(source: Source, on_error: OnError = "stop") -> int | None:
+    """`size_of` with its errors explained; 0 of what cannot be looked at and may be skipped."""
+    try:
+        with explained_errors(source):
+            return size_of(source)
+    except UnreadableError:
+        if on_error == "stop":
+            raise
+        return 0
 
 
 @contextlib.contextmanager

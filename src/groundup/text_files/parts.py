@@ -13,7 +13,7 @@ from typing import Any
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import Engine, Progress
 from groundup.text_files.inputs import STDIN, OnError, Source, classify
-from groundup.text_files.opening import UnreadableError, explained_errors, size_of
+from groundup.text_files.opening import find_size
 from groundup.text_files.remote import RemoteFile
 
 _MOST_SOURCES = 4096
@@ -43,8 +43,7 @@ class TextPart:
             if isinstance(source, Path) and not source.exists():
                 raise DataError(f"{source} does not exist on machine {machine}; {fix}")
         if self.span is not None:
-            with explained_errors(self.sources[0]):
-                found = size_of(self.sources[0])
+            found = find_size(self.sources[0])
             if found != self.size:
                 raise DataError(
                     f"{self.sources[0]} has {found} bytes on machine {machine} and {self.size} "
@@ -127,13 +126,7 @@ def do_parts(
 def _known_size(source: Source, on_error: OnError) -> int | None:
     if source == STDIN:
         raise ConfigError("standard input cannot be read by --engine ray; name files instead")
-    try:
-        with explained_errors(source):
-            size = size_of(source)
-    except UnreadableError:
-        if on_error == "stop":
-            raise
-        return 0
+    size = find_size(source, on_error)
     if size is None and not isinstance(source, RemoteFile):
         raise DataError(f"{source} is not a regular file, which --engine ray needs")
     return size

@@ -30,6 +30,7 @@ from groundup.text_files.opening import (
     UnreadableError,
     check_length,
     explained_errors,
+    find_size,
     open_source,
     size_of,
 )
@@ -187,7 +188,7 @@ class _Reading:
     def batches(
         self, sources: Sequence[Source], progress: Progress | None
     ) -> Iterator[tuple[Source, DocumentBatch]]:
-        sizes = [self._size_of(source) for source in sources]
+        sizes = [find_size(source, self.on_error) for source in sources]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
         done = number = 0
@@ -223,15 +224,6 @@ class _Reading:
     @property
     def _encoded_separators(self) -> list[bytes]:
         return [separator.encode() for separator in self.separators]
-
-    def _size_of(self, source: Source) -> int | None:
-        try:
-            with explained_errors(source):
-                return size_of(source)
-        except UnreadableError:
-            if self.on_error == "stop":
-                raise
-            return 0
 
     def _checked_batches(self, source: Source) -> Iterator[DocumentBatch]:
         batches = self._read(source)

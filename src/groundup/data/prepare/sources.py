@@ -28,7 +28,7 @@ from groundup.text_files import (
     read_document_batches,
     read_small_files,
 )
-from groundup.text_files.opening import explained_errors, size_of
+from groundup.text_files.opening import find_size
 from groundup.text_files.remote import RemoteFile
 
 _MOST_SOURCES = 4096
@@ -148,8 +148,7 @@ def stamp(source: Source, on_error: OnError = "stop") -> Stamp:
         return UNKNOWN
     if isinstance(source, RemoteFile):
         # The time is not told by all: what has the same size is read again and compared.
-        with explained_errors(source):
-            return size_of(source), None
+        return find_size(source), None
     try:
         status = os.stat(source)
     except OSError as error:
