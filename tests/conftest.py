@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
+import json
 import lzma
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -62,6 +64,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def repository() -> Path:
     """The root of the repository."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def run_program() -> Callable[..., Any]:
+    """Runs a program of the tests, whose last argument is the file for its results; gives those."""
+
+    def run(program: Path, *arguments: Path) -> Any:
+        command = [sys.executable, "-W", "error::FutureWarning", *map(str, (program, *arguments))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        results = json.loads(arguments[-1].read_text())
+        assert results, done.stderr
+        return results
+
+    return run
 
 
 @pytest.fixture(scope="session")

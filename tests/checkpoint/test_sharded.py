@@ -3,8 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +20,16 @@ ROUNDING = 1e-14
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, run_program: Any) -> Path:
     """What the program has written: folders of checkpoints, and results.json."""
     path = tmp_path_factory.mktemp("sharded")
-    command = [sys.executable, "-W", "error::FutureWarning", str(PROGRAM), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert (path / "results.json").read_text() != "null", done.stderr
+    run_program(PROGRAM, path, path / "results.json")
     return path
 
 
 @pytest.fixture(scope="module")
-def measured(folder: Path) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    return results
+def measured(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())
 
 
 def test_a_save_has_the_weights_of_its_step_though_training_went_on(

@@ -138,16 +138,13 @@ def test_a_special_token_can_be_added_to_serve_as_separator(tmp_path: Path, corp
     assert open_shards(out).index.end.id == 256
 
 
-def test_an_interrupted_command_goes_on(tmp_path: Path, corpus: Path) -> None:
+def test_an_interrupted_command_goes_on(tmp_path: Path, corpus: Path, tokenizer_path: Path) -> None:
     """Ctrl-C in a real process: status 130, no index, and the second run finishes the work."""
-    vocab, merges = train_bpe_reference(TEXT, 290, [END])
-    path = tmp_path / "tokenizer.json"
-    Tokenizer(vocab, merges, [END]).save(path)
     big = tmp_path / "big.txt"
     big.write_text(corpus.read_text("utf-8") * 200, "utf-8")
     out = tmp_path / "out"
     command = [sys.executable, "-m", "groundup", "data", "prepare", str(big)]
-    command += ["--tokenizer", str(path), "--out", str(out), "--shard-ids", "10000"]
+    command += ["--tokenizer", str(tokenizer_path), "--out", str(out), "--shard-ids", "10000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not list(out.glob("train_00001*.bin")):
         time.sleep(0.001)
@@ -158,4 +155,4 @@ def test_an_interrupted_command_goes_on(tmp_path: Path, corpus: Path) -> None:
     assert (out / "unfinished.json").exists() and not (out / "index.json").exists()
     again = subprocess.run(command, capture_output=True, text=True)
     assert again.returncode == 0 and again.stdout.startswith("finished ")
-    assert run("verify", out, "--tokenizer", path) == 0
+    assert run("verify", out, "--tokenizer", tokenizer_path) == 0

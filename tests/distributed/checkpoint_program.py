@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, distributed
-
-sys.path.insert(0, str(Path(__file__).parent))
 from tiny_steps import difference, take_steps, tiny_model, weights
+from torch import Tensor, distributed
 from world_program import run_ranks
 
 from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer, sharded
@@ -159,4 +157,4 @@ def measure(world: World) -> Any:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    (FOLDER / "results.json").write_text(json.dumps(run_ranks(measure, 2)[0]))
+    Path(sys.argv[2]).write_text(json.dumps(run_ranks(measure, 2)[0]))

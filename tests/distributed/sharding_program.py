@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 import torch._dynamo
-
-sys.path.insert(0, str(Path(__file__).parent))
 from tiny_steps import difference, take_steps, tiny_model, weights
 from world_program import run_ranks
 

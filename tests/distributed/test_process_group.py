@@ -1,9 +1,6 @@
 """One sum for every number of ranks, what ranks tell each other, and what a user reads when one of
 them fails."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +26,9 @@ VARIABLES = {
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def measured(tmp_path_factory: pytest.TempPathFactory, run_program: Any) -> Any:
     """What ranks gave, all of them started by one program."""
-    out = tmp_path_factory.mktemp("world") / "results.json"
-    done = subprocess.run([sys.executable, str(PROGRAM), str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(out.read_text())
-    return results
+    return run_program(PROGRAM, tmp_path_factory.mktemp("world") / "results.json")
 
 
 def tree_by_hand(values: list[Tensor]) -> Tensor:

@@ -1,8 +1,5 @@
 """Two gloo ranks against one process, in float64: fast data parallel, FSDP2, HSDP, Muon."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +12,8 @@ ROUNDING_OF_LOSS = 1e-6
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("sharding") / "results.json"
-    command = [sys.executable, "-W", "error::FutureWarning", str(PROGRAM), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    results: dict[str, Any] = json.loads(out.read_text())
-    assert results, done.stderr
-    return results
+def measured(tmp_path_factory: pytest.TempPathFactory, run_program: Any) -> Any:
+    return run_program(PROGRAM, tmp_path_factory.mktemp("sharding") / "results.json")
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
