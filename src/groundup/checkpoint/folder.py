@@ -154,7 +154,9 @@ class CheckpointFolder:
         """A folder to fill, which is in its place when the block ends well."""
         destination = self.path_of(step)
         try:
-            _make_folder(self.path)
+            if not self.path.is_dir():
+                self.path.mkdir(parents=True, exist_ok=True)
+                sync_to_disk(self.path.parent)
             remove_leftovers(self.path)
             _check_space(self.path, num_bytes)
             with atomic_folder(destination) as temporary:
@@ -164,8 +166,14 @@ class CheckpointFolder:
             raise OSError(error.errno or errno.EIO, reason, str(destination)) from error
 
     def _complete(self, temporary: Path, record: Record) -> None:
+        """Write the record, and look once more before an older checkpoint may be replaced."""
         write_record(temporary, record)
-        _check_written(temporary, record)
+        try:
+            if read_record(temporary, record.step) != record:
+                raise CheckpointError(f"{temporary} is not what was written to it")
+            check_sizes(temporary, record)
+        except CheckpointError as error:
+            raise OSError(errno.EIO, str(error)) from error
 
     def _drop_old(self, just_saved: int) -> None:
         try:
@@ -253,22 +261,6 @@ def _pack_state(state: Mapping[str, Any]) -> dict[str, Any]:
         )
     packed: dict[str, Any] = skeleton
     return packed
-
-
-def _check_written(path: Path, record: Record) -> None:
-    """A last look before an older checkpoint may be replaced by this one."""
-    try:
-        if read_record(path, record.step) != record:
-            raise CheckpointError(f"{path} is not what was written to it")
-        check_sizes(path, record)
-    except CheckpointError as error:
-        raise OSError(errno.EIO, str(error)) from error
-
-
-def _make_folder(path: Path) -> None:
-    if not path.is_dir():
-        path.mkdir(parents=True, exist_ok=True)
-        sync_to_disk(path.parent)
 
 
 def _check_space(path: Path, num_bytes: int) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from groundup import __version__
-from groundup.checkpoint.shard_files import StoredTensors, files_of, find_tensors
+from groundup.checkpoint.shard_files import StoredTensors, find_tensors
 from groundup.checkpoint.state_tree import unpack, unpack_tree
 from groundup.errors import CheckpointError
 from groundup.files import hash_bytes, hash_file, parse_json, write_text_atomic
@@ -113,8 +113,10 @@ class Checkpoint:
         return self._optimizer_tree(empty | aliases, stored)
 
     def stored(self, kind: Literal["model", "optimizer"]) -> StoredTensors:
-        """Where the tensors of the model, or of the optimizer, are."""
-        return find_tensors(files_of(self.path, self.files, kind))
+        """Where the tensors of the model, or of the optimizer, are, in either layout."""
+        return find_tensors(
+            self.path / name for name in sorted(self.files) if name.startswith(kind)
+        )
 
     def _optimizer_tree(self, tensors: dict[str, Tensor], stored: StoredTensors) -> dict[str, Any]:
         name = f"{self.path / OPTIMIZER_NAME}"

@@ -5,7 +5,6 @@ again, without a process group and without torch's own checkpoint files, which a
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
@@ -139,11 +138,6 @@ def shard_name(kind: str, rank: int) -> str:
     kind: model or optimizer.
     """
     return f"{kind}_{rank:05d}.safetensors"
-
-
-def files_of(folder: str | os.PathLike[str], names: Iterable[str], kind: str) -> list[Path]:
-    """The files of one kind among all names of a checkpoint, in either layout."""
-    return [Path(folder) / name for name in sorted(names) if name.startswith(kind)]
 
 
 def read_part(chunk: Chunk, name: str, offsets: Shape, sizes: Shape) -> Tensor:

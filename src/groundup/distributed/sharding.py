@@ -183,7 +183,6 @@ class ShardedReduction:
 
     def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh, factor: float) -> None:
         self.world = world
-        self.mesh = mesh
         self.parameters = LocalParameters(model)
         self._model = model
         self._factor = factor

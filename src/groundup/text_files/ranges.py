@@ -49,8 +49,12 @@ def read_range(
     find_start = (find_start if is_text else None) or _find_separator(marks)
     margin = max(map(len, [*marks, b""])) + _CUT_BYTES
     assert part.span is not None and part.size is not None
+    first, last = part.span
     with open_source(source, None) as (raw, _):
-        begin, stream = _open_span(raw, part.span, part.size, find_start, margin)
+        begin = end = _find_start(raw, first, min(last, part.size), part.size, find_start, margin)
+        if begin < last:
+            end = _find_start(raw, last, part.size, part.size, find_start, margin)
+        stream = io.BufferedReader(_Span(raw, begin, end), _WINDOW_BYTES)
 
         def tell() -> int:
             return raw.tell() - begin
@@ -60,24 +64,6 @@ def read_range(
         else:
             where = f"{source} after byte {begin}," if begin else source
             yield from read_json_lines(stream, field, errors, where, batch_bytes, tell)
-
-
-def _open_span(
-    raw: IO[bytes], span: tuple[int, int], size: int, find_start: FindStart, margin: int
-) -> tuple[int, IO[bytes]]:
-    """Where the documents of a range begin, and a stream of them to the end of the last.
-
-    raw: the whole file, which can be read anywhere.
-    span: a range of its bytes.
-    size: of the file.
-    find_start: finds where a document begins.
-    margin: how far that depends on the text on both sides.
-    """
-    begin = _find_start(raw, span[0], min(span[1], size), size, find_start, margin)
-    end = begin
-    if begin < span[1]:
-        end = _find_start(raw, span[1], size, size, find_start, margin)
-    return begin, io.BufferedReader(_Span(raw, begin, end), _WINDOW_BYTES)
 
 
 def _find_separator(separators: Sequence[bytes]) -> FindStart:
@@ -93,7 +79,11 @@ def _find_separator(separators: Sequence[bytes]) -> FindStart:
 def _find_start(
     raw: IO[bytes], begin: int, limit: int, size: int, find_start: FindStart, margin: int
 ) -> int:
-    """The first start from `begin` on, or `limit` where none comes before it."""
+    """The first start from `begin` on, or `limit` where none comes before it.
+
+    raw: the whole file of `size` bytes, which can be read anywhere.
+    margin: how far a start depends on the text on both sides.
+    """
     if begin == 0:
         return 0
     while begin < limit:

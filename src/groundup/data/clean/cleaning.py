@@ -128,7 +128,7 @@ def clean(
             threads, points = num_threads or num_cores(), settings.code_points()
             measured = ((group, measure(group, points, threads)) for group in groups)
         else:
-            measuring = PartMeasuring(settings.code_points(), field, overlap, reading)
+            measuring = PartMeasuring(settings.code_points(), overlap, reading)
             parts = cut_into_parts(
                 sources,
                 part_bytes,

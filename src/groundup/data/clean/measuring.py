@@ -84,7 +84,6 @@ class PartMeasuring:
     """Reads and measures a part of a corpus, and makes its lines, the dearest step but one."""
 
     code_points: npt.NDArray[np.int64]
-    field: str
     overlap: Overlap | None
     reading: Mapping[str, Any]
 
@@ -93,7 +92,7 @@ class PartMeasuring:
         part.check()
         for group in group_batches(read_sources(part.sources, part=part, **self.reading)):
             rows = range(len(group.bounds))
-            lines = [group.lines([row], self.field) for row in rows]
+            lines = [group.lines([row], self.reading["field"]) for row in rows]
             ends = np.cumsum([len(line) for line in lines], dtype=np.int64)
             begins = np.concatenate([[0], ends[:-1]]) if lines else ends
             passages = None
