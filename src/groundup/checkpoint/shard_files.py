@@ -14,13 +14,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from groundup.checkpoint.weights import (
-    DTYPES,
-    SHARED_KEY,
-    WeightStream,
-    load_weights,
-    read_shapes,
-)
+from groundup.checkpoint.weights import DTYPES, SHARED_KEY, WeightStream, load_weights, read_shapes
 from groundup.errors import CheckpointError
 
 _CHUNKS_KEY = "groundup.chunks"

@@ -247,9 +247,7 @@ def _check(name: str, tensor: Tensor) -> None:
         raise CheckpointError(f"a tensor cannot be named {name!r} in a safetensors file: rename it")
 
 
-def _separate_shared(
-    tensors: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors to write, and for each other name the one that it is the same tensor as."""
     kept: dict[str, Tensor] = {}
     shared: dict[str, str] = {}

@@ -10,12 +10,7 @@ from groundup.planner.communication import Cluster
 from groundup.planner.interconnects import choose_interconnects
 from groundup.planner.parameters import BFLOAT16_BYTES, FLOAT32_BYTES
 from groundup.planner.plan import Plan
-from groundup.planner.strategies import (
-    Strategy,
-    StrategyPlan,
-    choose_strategy,
-    plan_strategies,
-)
+from groundup.planner.strategies import Strategy, StrategyPlan, choose_strategy, plan_strategies
 
 _SIZES = (1, 8, 64, 512)
 _SECONDS_AN_HOUR = 3_600

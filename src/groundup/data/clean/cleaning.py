@@ -21,12 +21,7 @@ from groundup._native import DuplicateIndex, measure_documents
 from groundup.data.clean.measuring import Group, PartMeasuring, group_batches, measure
 from groundup.data.clean.output import check_output, open_output
 from groundup.data.clean.overlap import Overlap
-from groundup.data.clean.settings import (
-    NUM_SHINGLE_WORDS,
-    CleanSettings,
-    Measured,
-    filters_of,
-)
+from groundup.data.clean.settings import NUM_SHINGLE_WORDS, CleanSettings, Measured, filters_of
 from groundup.data.pipeline import WriteBehind, read_ahead
 from groundup.errors import ConfigError, DataError
 from groundup.files import write_json_atomic
@@ -130,11 +125,7 @@ def clean(
         else:
             measuring = PartMeasuring(settings.code_points(), overlap, reading)
             parts = cut_into_parts(
-                sources,
-                part_bytes,
-                separators=[END_OF_TEXT],
-                encoding=encoding,
-                on_error=on_error,
+                sources, part_bytes, separators=[END_OF_TEXT], encoding=encoding, on_error=on_error
             )
             measured = do_parts(engine, measuring, parts, progress)
         file = stack.enter_context(open_output(target)) if target else None
@@ -319,10 +310,7 @@ class _Cleaning:
     def _locate(self, number: int) -> dict[str, Any]:
         """The source of a document, and its number in it, from 1."""
         at = bisect.bisect_right(self._first_numbers, number) - 1
-        return {
-            "source": str(self._sources[at]),
-            "document": number - self._first_numbers[at] + 1,
-        }
+        return {"source": str(self._sources[at]), "document": number - self._first_numbers[at] + 1}
 
 
 def _check_target(out: Path, sources: Sequence[Source], *, overwrite: bool) -> None:

@@ -15,12 +15,7 @@ import numpy.typing as npt
 
 from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.journal import Journal, Position, SplitState
-from groundup.data.prepare.shard_writer import (
-    ShardWriter,
-    find_shard_files,
-    gather,
-    shard_name,
-)
+from groundup.data.prepare.shard_writer import ShardWriter, find_shard_files, gather, shard_name
 from groundup.data.prepare.sources import SkippedDocuments, SourceEnd
 from groundup.data.shards.index import (
     INDEX_NAME,

@@ -10,12 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from groundup.data.prepare.journal import (
-    Journal,
-    Position,
-    ShardIdentity,
-    read_journal,
-)
+from groundup.data.prepare.journal import Journal, Position, ShardIdentity, read_journal
 from groundup.data.prepare.shard_writer import find_shard_files
 from groundup.data.prepare.sources import UNKNOWN, path_text, read_source, stamp
 from groundup.data.shards.check import check_hash
