@@ -62,6 +62,10 @@ def test_volumes_of_a_tiny_model_are_those_counted_by_hand() -> None:
     halved = plan_strategies(plan, cluster(4, 2), micro_batch=8, reduce_bytes=2)
     assert halved["ddp"].traffic.inside_bytes == ring / 2
     assert halved[EXACT].traffic.inside_bytes == size
+    # Of 16 sequences micro-batches of 6 would leave some over.
+    assert {
+        one.micro_batch for one in plan_strategies(plan, cluster(4), micro_batch=6).values()
+    } == {2}
 
 
 @pytest.mark.parametrize("preset", ["tinystories", "gpt2-xl"])

@@ -13,6 +13,7 @@ from groundup.text_files import (
     END_OF_TEXT,
     TextPart,
     cut_into_parts,
+    do_parts,
     expand_inputs,
     ranges,
     read_document_batches,
@@ -90,6 +91,19 @@ def test_only_what_can_be_read_from_the_middle_is_cut(tmp_path: Path) -> None:
         assert cut(separators) == [["a.txt"], *whole]
     assert cut([END_OF_TEXT], encoding="latin-1") == [["a.txt"], *whole]
     assert cut([END_OF_TEXT], on_error="skip") == [["a.txt"], *whole]
+    (tmp_path / "d.txt").unlink()
+    assert cut([END_OF_TEXT], on_error="skip") == [["a.txt"], *whole]
+
+
+def test_progress_is_told_in_bytes_of_the_parts_that_are_done(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text " * 5)
+    parts = cut_into_parts([tmp_path / "a.txt"], 10, separators=[END_OF_TEXT])
+    told: list[tuple[int, int | None]] = []
+    results = do_parts(
+        map, lambda part: iter(part.span or ()), parts, lambda *now: told.append(now)
+    )
+    assert list(results) == [0, 10, 10, 20, 20, 25]
+    assert told == [(10, 25), (20, 25), (25, 25)]
 
 
 def test_a_mistake_in_a_part_is_found_in_the_file(tmp_path: Path) -> None:
