@@ -160,7 +160,9 @@ def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
         "schedule.name": "linear",
         "schedule.min_learning_rate_ratio": 0.0,
     }
-    if not is_short:
+    if is_short:
+        values["optimizer.momentum"] = 0.9
+    else:
         values |= {
             "model.tie_embeddings": True,
             "model.qk_norm": True,
