@@ -31,6 +31,16 @@ def can_be_early() -> bool:
     return knows and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
+@functools.cache
+def shared_memory_bytes() -> int:
+    """How much shared memory a program can have: 227 KB on an H100, 99 on most small GPUs."""
+    least = 99 << 10
+    if not torch.cuda.is_available():
+        return least
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return getattr(properties, "shared_memory_per_block_optin", least)
+
+
 @triton.jit
 def begin(EARLY: tl.constexpr):
     """Let the next launch begin once all programs of this one have called it."""

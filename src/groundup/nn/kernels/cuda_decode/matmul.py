@@ -22,7 +22,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+from groundup.nn.kernels.cuda_decode.launch import (
+    begin,
+    options,
+    shared_memory_bytes,
+    wait,
+)
 from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 
 # How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
@@ -33,8 +38,8 @@ _PART = 64
 _MOST_ROWS = 32
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
-# Numbers in half precision that a program has room for.
-_MOST_HELD = 100_000
+# Shared memory that a program needs besides the tiles it reads ahead.
+_SPARE_BYTES = 32 << 10
 # How the inner layer is activated; 0 is the gate of SwiGLU.
 ACTIVATIONS = {"swiglu": 0, "silu": 1, "gelu": 2, "relu2": 3, "none": 4}
 # Columns of the narrowest tiles.
@@ -141,7 +146,8 @@ def _tiles(
     # All inputs at once where they fit into the registers; all weights ahead where both fit into
     # the shared memory.
     together = rows * depth <= 32 * 1024
-    ahead = (columns * num_weights + rows * together) * depth <= _MOST_HELD
+    num_bytes = 2 * (columns * num_weights + rows * together) * depth
+    ahead = num_bytes <= shared_memory_bytes() - _SPARE_BYTES
     tiles = {
         "DEPTH": depth,
         "ROWS": rows,
