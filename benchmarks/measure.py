@@ -181,8 +181,7 @@ class _Runner:
         except subprocess.TimeoutExpired:
             return {"error": f"not done after {self._timeout:.0f} s"}
         if done.returncode != 0 or not answer.exists():
-            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            return {"error": lines[-1][:200]}
+            return {"error": _reason(done.stderr) or f"exit status {done.returncode}"}
         return dict(json.loads(answer.read_text()))
 
     def _compare(self, task: Task, rivals: Iterable[str]) -> dict[str, Verdict]:
@@ -278,3 +277,11 @@ def _parse(benchmark: Benchmark) -> argparse.Namespace:
     )
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _reason(stderr: str) -> str:
+    """What went wrong: the first line behind the last traceback, or the last of all."""
+    _, traceback, rest = stderr.rpartition("Traceback (most recent call last):\n")
+    lines = rest.strip("\n").splitlines()
+    after = [line for line in lines if not line.startswith(" ")] if traceback else lines[-1:]
+    return after[0][:200] if after else ""

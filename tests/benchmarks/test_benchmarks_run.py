@@ -183,6 +183,16 @@ def test_a_tool_is_asked_for_by_its_name_or_by_the_part_before_the_comma() -> No
 
 
 @pytest.mark.usefixtures("benchmark_modules")
+def test_an_error_is_named_by_its_first_line() -> None:
+    from measure import _reason
+
+    trace = "Traceback (most recent call last):\n  File a\n    b()\n"
+    assert _reason(f"note\n{trace}\nDuring it:\n\n{trace}Bad: x\n  more\nSet Y=1") == "Bad: x"
+    assert _reason("killed\nout of memory\n") == "out of memory"
+    assert _reason("") == ""
+
+
+@pytest.mark.usefixtures("benchmark_modules")
 def test_ours_runs_right_beside_every_rival() -> None:
     from measure import _groups
     from rows import OURS

@@ -200,6 +200,22 @@ def test_a_block_sees_its_mix_of_input_and_embeddings() -> None:
     torch.testing.assert_close(model.hidden(ids), model.final_norm(x))
 
 
+@pytest.mark.parametrize("norm", ["pre", "post", "none"])
+def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
+    model, plain = small(dropout=0.5, norm=norm), small(norm=norm)
+    plain.load_state_dict(model.state_dict())
+    ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
+    with torch.no_grad():
+        assert torch.equal(model(ids), plain(ids))
+    first, second = (gradients(model, model.loss(ids, targets)) for _ in range(2))
+    assert not torch.equal(first["lm_head.weight"], second["lm_head.weight"])
+    # The whole branch of a block is dropped from, not only the embeddings.
+    block = model.blocks[0]
+    x = model.embed(ids).detach()
+    assert not torch.equal(block(x), block(x))
+    assert torch.equal(model.eval().loss(ids, targets), plain.loss(ids, targets))
+
+
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_fused_kernels_equal_the_reference(tie_embeddings: bool) -> None:
     fused = small(tie_embeddings=tie_embeddings, kernels="fused")

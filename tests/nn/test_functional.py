@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from groundup.nn import gelu, scaled_dot_product_attention, silu, softmax, squared_relu
-from groundup.nn.functional import fused_attention
+from groundup.nn.functional import dropout, fused_attention
 
 ACTIVATIONS: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
     (silu, functional.silu),
@@ -45,6 +45,20 @@ def test_activations_stay_finite_far_out(
     torch.testing.assert_close(out, theirs(x))
     (d_x,) = torch.autograd.grad(out.sum(), x)
     assert d_x.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rate", [0.1, 0.75])
+def test_dropout_zeroes_its_rate_and_keeps_the_mean(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.ones(400, 500, dtype=dtype, requires_grad=True)
+    out = dropout(x, rate)
+    assert out.dtype == dtype
+    assert (out == 0).double().mean().item() == pytest.approx(rate, abs=0.005)
+    kept = out[out != 0]
+    torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - rate)))
+    (d_x,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(d_x, out)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
@@ -43,6 +44,17 @@ def test_auto_is_resolved_and_choices_are_left_as_they_are(
     choices = {"precision": "bfloat16", "compile": "blocks", "micro_batch_size": 1}
     config = make_config("run", choices)
     assert resolve(config) == config
+
+
+def test_dropout_is_refused_where_processes_would_drop_different_values(
+    make_config: MakeConfig,
+) -> None:
+    config = make_config("run", {"model.dropout": 0.1})
+    assert resolve(config).model.dropout == 0.1
+    with pytest.raises(ConfigError, match=r"dropout 0\.1 needs one process"):
+        resolve(config, World(0, 2, 0, 2))
+    with pytest.raises(ConfigError, match="recompute"):
+        resolve(make_config("run", {"model.dropout": 0.1, "distributed.recompute": True}))
 
 
 def test_bfloat16_is_refused_on_a_cpu_without_it_and_only_there(

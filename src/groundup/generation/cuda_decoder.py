@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 # Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
 _MOST_TOGETHER = 4096
+# Up to so many are a recorded graph too, one for each power of two: launches cost the host more
+# than such a prompt costs the device.
+_MOST_RECORDED = 256
 # Rows of logits are multiples of so many long, where they can be: they are read several at a time.
 _ALIGNMENT = 16
 
@@ -158,6 +161,7 @@ class CudaDecoder:
         self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, Rules | None], torch.cuda.CUDAGraph] = {}
         self._rules = Rules()
+        self._prompts: dict[int, tuple[Tensor, Buffers, torch.cuda.CUDAGraph]] = {}
 
     @torch.inference_mode()
     def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
@@ -177,9 +181,32 @@ class CudaDecoder:
         outs = []
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
-            work = Buffers.make(part.shape[1], self._layers, self._output)
-            outs.append(self._through_blocks(work, part[0], part[1], part[2]))
+            if part.shape[1] <= _MOST_RECORDED:
+                outs.append(self._replay_prompt(part))
+            else:
+                work = Buffers.make(part.shape[1], self._layers, self._output)
+                outs.append(self._through_blocks(work, *part))
         return torch.cat(outs)
+
+    def _replay_prompt(self, tokens: Tensor) -> Tensor:
+        """`tokens` are ids, positions and rows; what left the last block, by token."""
+        n = tokens.shape[1]
+        size = max(16, 1 << (n - 1).bit_length())
+        recorded = self._prompts.get(size)
+        if recorded is None:
+            work = Buffers.make(size, self._layers, self._output)
+            inputs = torch.empty(3, size, dtype=torch.int64, device=self.device)
+        else:
+            inputs, work, graph = recorded
+        inputs[:, :n] = tokens
+        # The others are nobody's.
+        inputs[:2, n:] = 0
+        inputs[2, n:] = -1
+        if recorded is None:
+            graph = self._record(lambda: self._through_blocks(work, *inputs))
+            self._prompts[size] = inputs, work, graph
+        graph.replay()
+        return work.stream.x[:n].clone()
 
     @torch.inference_mode()
     def decode(
@@ -238,19 +265,22 @@ class CudaDecoder:
         size = min(self.max_rows, 1 << (n - 1).bit_length())
         graph = self._graphs.get((size, rules))
         if graph is None:
-            graph = self._graphs[size, rules] = self._record(size, rules)
+            # What the first run does to the rows' state must not count.
+            saved = self._whole.clone()
+            graph = self._record(lambda: self._step(size, rules), lambda: self._whole.copy_(saved))
+            self._graphs[size, rules] = graph
         graph.replay()
 
-    def _record(self, n: int, rules: Rules | None) -> torch.cuda.CUDAGraph:
-        # Kernels are compiled when they first run, which a recording does not survive; and what
-        # that run does to the rows' state must not count.
-        saved = self._whole.clone()
-        self._step(n, rules)
-        self._whole.copy_(saved)
+    def _record(
+        self, run: Callable[[], object], undo: Callable[[], object] = lambda: None
+    ) -> torch.cuda.CUDAGraph:
+        """Kernels are compiled when they first run, which a recording does not survive."""
+        run()
+        undo()
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._step(n, rules)
+            run()
         return graph
 
     def _step(self, n: int, rules: Rules | None) -> None:

@@ -79,6 +79,10 @@ class ModelConfig(Settings):
     input_mix: bool = False
     """Give each block a learned mix of its input and the embeddings; at first the input alone."""
 
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """In training, zero this fraction of the embeddings and of what attention and feed-forward
+    add to them: against learning by heart a text that is read many times."""
+
     kernels: Kernels = "fused"
     """Fast kernels, or the formulas as they are read."""
 

@@ -13,6 +13,7 @@ from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
 from groundup.nn import (
+    Dropout,
     Embedding,
     InputMix,
     KVCache,
@@ -60,6 +61,7 @@ class TransformerLM(nn.Module):
         self.config = config = load_settings(ModelConfig, overrides=settings)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.token_embedding = Embedding(vocab_size, d_model, **made)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
                 d_model,
@@ -72,6 +74,7 @@ class TransformerLM(nn.Module):
                 feed_forward=config.feed_forward,
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
+                dropout=config.dropout,
                 kernels=config.kernels,
                 **made,
             )
@@ -152,7 +155,7 @@ class TransformerLM(nn.Module):
                 f"give fewer, or train with a larger context_length"
             )
         masked = {} if mask is None else {"mask": mask}
-        first = x = _in_autocast_dtype(self.embed(ids))
+        first = x = self.dropout(_in_autocast_dtype(self.embed(ids)))
         for index, block in enumerate(self.blocks):
             x = self.block_input(index, x, first)
             x = block(x, token_positions, None if cache is None else cache.layer(index), **masked)

@@ -11,6 +11,7 @@ from groundup.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from groundup.nn.attention import MultiHeadSelfAttention
     from groundup.nn.block import TransformerBlock
+    from groundup.nn.dropout import Dropout
     from groundup.nn.embedding import Embedding
     from groundup.nn.feed_forward import FeedForward, SwiGLU
     from groundup.nn.functional import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from groundup.nn.rope import RotaryEmbedding
 
 __all__ = [
+    "Dropout",
     "Embedding",
     "FeedForward",
     "InputMix",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "attention": "MultiHeadSelfAttention",
         "block": "TransformerBlock",
+        "dropout": "Dropout",
         "embedding": "Embedding",
         "feed_forward": "FeedForward SwiGLU",
         "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from groundup.nn.attention import MultiHeadSelfAttention
+from groundup.nn.dropout import Dropout
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.kv_cache import LayerCache
 from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
@@ -23,6 +24,7 @@ class TransformerBlock(nn.Module):
     none:  z = x + attention(x);         y = z + feed_forward(z)
 
     d_ff: inner size of the feed-forward layer, whose kind is `feed_forward`.
+    dropout: the rate at which what attention and feed-forward add is zeroed, in training alone.
     The other arguments are those of `MultiHeadSelfAttention`.
     """
 
@@ -38,6 +40,7 @@ class TransformerBlock(nn.Module):
         feed_forward: FeedForwardKind = "swiglu",
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
+        dropout: float = 0.0,
         kernels: Kernels = "fused",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -45,6 +48,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.norm = norm
+        self.dropout = Dropout(dropout)
         if norm != "none":
             self.attention_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
             self.feed_forward_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
@@ -75,14 +79,15 @@ class TransformerBlock(nn.Module):
         """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
         if self.norm == "pre":
             attended = self.attention(self.attention_norm(x), token_positions, cache, mask)
-            x, normal = self.feed_forward_norm.of_sum(x, attended)
-            x = x + self.feed_forward(normal)
+            x, normal = self.feed_forward_norm.of_sum(x, self.dropout(attended))
+            x = x + self.dropout(self.feed_forward(normal))
         elif self.norm == "post":
-            x = self.attention_norm(x + self.attention(x, token_positions, cache, mask))
-            x = self.feed_forward_norm(x + self.feed_forward(x))
+            attended = self.attention(x, token_positions, cache, mask)
+            x = self.attention_norm(x + self.dropout(attended))
+            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         else:
-            x = x + self.attention(x, token_positions, cache, mask)
-            x = x + self.feed_forward(x)
+            x = x + self.dropout(self.attention(x, token_positions, cache, mask))
+            x = x + self.dropout(self.feed_forward(x))
         return x
 
     def extra_repr(self) -> str:

@@ -26,6 +26,12 @@ def squared_relu(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return positive * positive
 
 
+def dropout(x: Float[Tensor, "..."], rate: float) -> Float[Tensor, "..."]:
+    """Each value zero with probability `rate`, and the others larger, so that the mean stays."""
+    kept = torch.rand(x.shape, device=x.device) >= rate
+    return torch.where(kept, x / (1.0 - rate), 0.0)
+
+
 def softmax(x: Float[Tensor, "..."], dim: int) -> Float[Tensor, "..."]:
     """softmax(x)_i = exp(x_i - max x) / Σ_j exp(x_j - max x) along `dim`.
 

@@ -70,6 +70,8 @@ def layer_activations(
             else _reference_attention(config, execution)
         ),
         "feed_forward": feed_forward * value,
+        # What was kept of both sums, a byte a value.
+        **({"dropout": 2 * config.d_model} if config.dropout else {}),
     }
 
 

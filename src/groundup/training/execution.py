@@ -47,6 +47,11 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     world: the ranks that share the batch.
     """
     config = resolve_device(config)
+    if config.model.dropout and (world.size > 1 or config.distributed.recompute):
+        raise ConfigError(
+            f"model.dropout {config.model.dropout:g} needs one process and no "
+            f"distributed.recompute, for what is dropped is drawn by each process in its own order"
+        )
     num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
     strategy = choose_strategy(config, world)

@@ -39,7 +39,8 @@ def attend(
 
     keys, values: one layer's cache (sequences, kv_heads, positions, d_head).
     sequences: the sequence that each row belongs to, many rows to one, so that all are stored
-        before any is read; without it row i is the next token of sequence i.
+        before any is read; a row of sequence -1, at position 0, is stored nowhere. Without it row i
+        is the next token of sequence i.
     mixed: where the result goes.
     """
     num_rows = len(mixed)
@@ -161,8 +162,9 @@ def _store(
     )  # fmt: skip
     lane = tl.arange(0, LANES)
     offset = ((sequence * KV_HEADS + head) * longest + position) * D_HEAD + lane
-    tl.store(keys + offset, key.to(keys.dtype.element_ty), mask=lane < D_HEAD)
-    tl.store(values + offset, value.to(values.dtype.element_ty), mask=lane < D_HEAD)
+    inside = (lane < D_HEAD) & (sequence >= 0)
+    tl.store(keys + offset, key.to(keys.dtype.element_ty), mask=inside)
+    tl.store(values + offset, value.to(values.dtype.element_ty), mask=inside)
 
 
 @triton.jit
