@@ -10,9 +10,12 @@ import pytest
 import yaml
 
 from groundup.cli.main import main
+from groundup.config import load_settings
 from groundup.model.config import ModelConfig
 from groundup.planner import count_parameters, training_state_bytes
 from groundup.planner.flops import update_flops
+from groundup.runs.config import RunConfig
+from groundup.training.execution import planned_memory, resolve_device
 
 
 def test_gpt2_xl_has_its_known_costs_and_flags_change_them(shell: Any) -> None:
@@ -215,6 +218,27 @@ def test_the_settings_file_decides_where_no_flag_does(
     assert found["update_flops"] == update_flops(config, optimizer, 7)
     state_bytes = memory["weights"] + memory["gradients"] + memory["optimizer_state"]
     assert state_bytes == training_state_bytes(config, optimizer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimizer": {"average_over": 0.1}},
+        {"distributed": {"recompute": True, "reduction": "fast"}},
+        {"start_from": "run", "tuning": {"lora_rank": 4, "chats": ["chats.jsonl"]}},
+    ],
+    ids=str,
+)
+def test_a_settings_file_is_planned_with_the_memory_that_training_counts_on(
+    shell: Any, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({"device": "cpu", "precision": "float32"} | changes), "utf-8")
+    expected = planned_memory(resolve_device(load_settings(RunConfig, file)))
+    found = shell.json("plan", "--config", str(file))["memory"]
+    for part in ("weights", "gradients", "optimizer_state", "weight_copies"):
+        assert found[part] == getattr(expected, part)
+    assert found["activations_per_sequence"] == expected.activations_per_sequence
 
 
 def test_a_run_on_a_cpu_is_planned_at_the_mfu_that_training_expects_there(

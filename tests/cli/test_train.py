@@ -25,6 +25,7 @@ from groundup.cli.parsing import parse_arguments
 from groundup.config import load_settings, load_yaml
 from groundup.files import read_json_lines
 from groundup.model import TransformerLM
+from groundup.optim.config import OptimizerConfig
 from groundup.runs.config import RunConfig
 from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
@@ -94,6 +95,16 @@ def test_the_size_of_the_vocabulary_comes_from_the_shards(small_config: Path) ->
     Path("damaged").mkdir()
     (Path("damaged") / "index.json").write_text("{")
     assert settings_of("--data.shards", "damaged").model == RunConfig().model
+
+
+def test_another_optimizer_does_not_get_the_rates_of_the_recipe(small_config: Path) -> None:
+    shards = ("--data.shards", str(small_config.parent / "shards"))
+    chosen = settings_of(*shards)
+    assert chosen.optimizer.name == "muon"
+    assert settings_of(*shards, "--optimizer.name", "muon") == chosen
+    other = settings_of(*shards, "--optimizer.name", "adamw", "--optimizer.eps", "1e-6")
+    assert other.optimizer == OptimizerConfig(name="adamw", eps=1e-6)
+    assert other.model == chosen.model
 
 
 @pytest.mark.parametrize(

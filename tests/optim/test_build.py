@@ -91,6 +91,7 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
         name="muon",
         learning_rate=0.5,
         muon_learning_rate=0.25,
+        adamw_learning_rate_factor=3.0,
         betas=(0.1, 0.2),
         eps=1e-5,
         weight_decay=0.3,
@@ -103,7 +104,7 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     assert (optimizer.kernels, optimizer.num_orthogonalization_steps) == ("reference", 3)
     matrices, head, rest = optimizer.param_groups
     assert (matrices["lr"], matrices["momentum"], matrices["weight_decay"]) == (0.25, 0.7, 0.3)
-    assert (head["lr"], head["betas"], head["eps"]) == (0.5, (0.1, 0.2), 1e-5)
+    assert (head["lr"], head["betas"], head["eps"]) == (1.5, (0.1, 0.2), 1e-5)
     assert (head["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
 
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))

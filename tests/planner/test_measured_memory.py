@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from groundup.model.config import ModelConfig
-from groundup.planner import Execution, training_memory
+from groundup.planner import Execution, StepKind, training_memory
 
 CPU = Execution("cpu", "float32")
 NARROW: dict[str, Any] = {
@@ -184,10 +184,12 @@ def test_the_tensors_of_a_step_take_what_is_planned(
         ModelConfig(**settings["model"]),
         execution,
         optimizer,
-        recompute=distributed.get("recompute", False),
-        adds_in_tree=distributed.get("reduction") != "fast",
-        lora_rank=settings.get("tuning", {}).get("lora_rank"),
-        is_masked="tuning" in settings,
+        step=StepKind(
+            recompute=distributed.get("recompute", False),
+            adds_in_tree=distributed.get("reduction") != "fast",
+            lora_rank=settings.get("tuning", {}).get("lora_rank"),
+            is_masked="tuning" in settings,
+        ),
     )
     planned = max(memory.moments(micro_batch, batch_size // micro_batch).values())
     real = memory.state_bytes + measure(settings)

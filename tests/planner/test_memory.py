@@ -8,7 +8,7 @@ import pytest
 
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
-from groundup.planner import Execution, training_memory
+from groundup.planner import Execution, StepKind, training_memory
 from groundup.planner.activations import textbook_memory
 from groundup.planner.flops import OptimizerName
 from groundup.planner.memory import pick_micro_batch
@@ -113,7 +113,7 @@ def test_a_micro_batch_cuts_the_batch_evenly() -> None:
 
 def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:
     """One sum of every level waits, so that smaller micro-batches may take more memory."""
-    memory = training_memory(PRESETS["tinystories"], CPU, adds_in_tree=True)
+    memory = training_memory(PRESETS["tinystories"], CPU, step=StepKind(adds_in_tree=True))
     peaks = {size: memory.bytes_at(size, 24 // size) for size in (1, 2, 3, 4, 6, 8, 12, 24)}
     assert peaks[1] > peaks[2]
     assert peaks[24] == training_memory(PRESETS["tinystories"], CPU).bytes_at(24)
@@ -126,7 +126,8 @@ def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:
 def test_recomputing_keeps_the_inputs_of_blocks_alone(execution: Execution) -> None:
     config = PRESETS["gpt2-small"]
     usual, less = (
-        training_memory(config, execution, recompute=recompute) for recompute in (False, True)
+        training_memory(config, execution, step=StepKind(recompute=recompute))
+        for recompute in (False, True)
     )
     inputs = config.num_layers * config.context_length * config.d_model * execution.value_bytes
     assert less.activations_per_sequence["residual"] == inputs

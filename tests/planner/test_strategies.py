@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from groundup.errors import ConfigError
 from groundup.model.config import PRESETS, ModelConfig
-from groundup.planner import Plan, get_accelerator, make_plan, training_memory
+from groundup.planner import Plan, StepKind, get_accelerator, make_plan, training_memory
 from groundup.planner.activations import Execution
 from groundup.planner.communication import Cluster
 from groundup.planner.interconnects import Interconnect, choose_interconnects
@@ -84,7 +84,9 @@ def test_one_gpu_holds_what_the_plan_of_one_says(preset: str, device: str) -> No
 
 
 def test_a_shard_is_a_fraction_of_the_state_and_the_blocks_at_work_come_on_top() -> None:
-    memory = training_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"), adds_in_tree=True)
+    memory = training_memory(
+        PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"), step=StepKind(adds_in_tree=True)
+    )
     part = sharded(memory, 8)
     for name in ("weights", "gradients", "optimizer_state"):
         assert getattr(part, name) == getattr(memory, name) // 8

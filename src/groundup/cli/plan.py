@@ -10,12 +10,13 @@ from tyro.conf import Fixed, Suppress
 
 from groundup.cli.flags import value_of
 from groundup.cli.plan_checks import check_flags, check_values
-from groundup.config import load_settings
+from groundup.config import flatten, load_settings
 from groundup.model.config import PUBLISHED_PARAMETERS, ModelConfig, preset
 from groundup.optim.config import OptimizerConfig
 from groundup.planner import (
     Accelerator,
     Plan,
+    StepKind,
     count_parameters,
     describe_cpu,
     get_accelerator,
@@ -24,6 +25,7 @@ from groundup.planner import (
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price
+from groundup.planner.memory import USUAL_STEP
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
@@ -110,8 +112,7 @@ class Arguments:
 
     orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
     reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
-    recompute: Suppress[Fixed[bool]] = False
-    is_exact: Suppress[Fixed[bool | None]] = None
+    step: Suppress[Fixed[StepKind]] = USUAL_STEP
     """As the settings file says."""
 
 
@@ -135,8 +136,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         optimizer=run.optimizer.name,
         orthogonalization_steps=run.optimizer.orthogonalization_steps,
         reduce_dtype=run.distributed.reduce_dtype,
-        recompute=run.distributed.recompute,
-        is_exact=_is_exact(run),
+        step=StepKind.of(dict(flatten(run.model_dump()))),
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.precision,
@@ -204,17 +204,9 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
         memory_factor=1.0 if probe is None else probe.memory_factor,
-        recompute=arguments.recompute,
-        is_exact=arguments.is_exact,
+        step=arguments.step,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
-
-
-def _is_exact(run: RunConfig) -> bool | None:
-    """Whether a run adds gradients in the fixed tree; None where the device decides."""
-    if run.distributed.reduction != "auto":
-        return run.distributed.reduction == "exact"
-    return True if run.deterministic else None
 
 
 def _scaling(arguments: Arguments, plan: Plan) -> "Scaling | None":

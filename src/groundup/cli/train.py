@@ -235,6 +235,9 @@ def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:
     )
     values = recipe.config.model_dump(exclude_defaults=True)
     values.pop("samples", None)
+    if value_of("--optimizer.name", argv) not in (None, recipe.config.optimizer.name):
+        # Its rates suit no other.
+        del values["optimizer"]
     return dict(flatten(values))
 
 

@@ -41,8 +41,8 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
         return Muon(
             muon_groups(
                 model,
-                learning_rate=config.learning_rate,
-                muon_learning_rate=config.muon_learning_rate,
+                learning_rate=_maximum(config, "adamw"),
+                muon_learning_rate=_maximum(config, "muon"),
                 weight_decay=config.weight_decay,
                 embedding_weight_decay=embedding_weight_decay,
             ),
@@ -77,18 +77,23 @@ def set_learning_rates(
 ) -> float:
     """Give every group its learning rate for the step; returns the one of `config.learning_rate`.
 
-    Matrices under Muon have a maximum of their own and follow the same schedule.
+    Under Muon matrices and the rest may have maxima of their own, and follow the same schedule.
 
     optimizer: whose groups change.   schedule: what a step gets of the maximum of `config`.
     step: counted from 0, of `num_steps`.
     """
     fraction = learning_rate_at(step, schedule, 1.0, num_steps)
     for group in optimizer.param_groups:
-        maximum = config.learning_rate
-        if group.get("kind") == "muon" and config.muon_learning_rate is not None:
-            maximum = config.muon_learning_rate
+        maximum = _maximum(config, group.get("kind"))
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(maximum * fraction)
         else:
             group["lr"] = maximum * fraction
     return config.learning_rate * fraction
+
+
+def _maximum(config: OptimizerConfig, kind: str | None) -> float:
+    """The maximum learning rate of a group of this kind; only Muon's groups have one."""
+    if kind == "muon" and config.muon_learning_rate is not None:
+        return config.muon_learning_rate
+    return config.learning_rate * (config.adamw_learning_rate_factor if kind == "adamw" else 1.0)

@@ -24,6 +24,10 @@ class OptimizerConfig(Settings):
     """Learning rate of the matrices under muon; learning_rate if not given, for muon's steps are
     scaled to the size of adamw's."""
 
+    adamw_learning_rate_factor: float = Field(1.0, gt=0, le=1e6)
+    """Under muon, the learning rate of what adamw moves (embeddings, output layer, gains) as a
+    multiple of learning_rate."""
+
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of adamw's running averages, of gradients and of their squares."""
 

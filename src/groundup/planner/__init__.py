@@ -10,7 +10,7 @@ from groundup.planner.hardware import (
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.memory import TrainingMemory, pick_micro_batch, training_memory
+from groundup.planner.memory import StepKind, TrainingMemory, pick_micro_batch, training_memory
 from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import check_holdable, count_parameters
 from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
@@ -19,6 +19,7 @@ __all__ = [
     "Accelerator",
     "Execution",
     "Plan",
+    "StepKind",
     "TrainingMemory",
     "check_holdable",
     "count_parameters",

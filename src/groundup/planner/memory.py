@@ -8,8 +8,10 @@ update, when activations are gone and every gradient is there.
 import math
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
@@ -260,17 +262,49 @@ class TrainingMemory:
         return slopes + (self.execution.precision == "bfloat16")
 
 
+@dataclass(frozen=True)
+class StepKind:
+    """What a step keeps or spares beside what model and optimizer say."""
+
+    averages: bool = False
+    """Whether the optimizer keeps an average of the weights."""
+
+    recompute: bool = False
+    adds_in_tree: bool | None = False
+    """Both as in `TrainingMemory`; None is True on a CPU alone."""
+
+    lora_rank: int | None = None
+    """Of low-rank adapters, if they alone learn."""
+
+    is_masked: bool = False
+    """As in `TrainingMemory`."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "StepKind":
+        """By the settings of a run, flat; those that an older run does not have are off."""
+        reduction = settings.get("distributed.reduction", "auto")
+        rank = settings.get("tuning.lora_rank")
+        adds_in_tree = True if settings.get("deterministic") else None
+        return cls(
+            averages=settings.get("optimizer.average_over") is not None,
+            recompute=bool(settings.get("distributed.recompute")),
+            adds_in_tree=adds_in_tree if reduction == "auto" else reduction == "exact",
+            lora_rank=rank if isinstance(rank, int) else None,
+            is_masked=bool(settings.get("tuning.chats")),
+        )
+
+
+_PLAIN_STEP = StepKind()
+USUAL_STEP = StepKind.of({})
+"""Of a run that says nothing about it."""
+
+
 def training_memory(
     config: ModelConfig,
     execution: Execution = FLOAT32_ON_CPU,
     optimizer: OptimizerName = "adamw",
     memory_bytes: int | None = None,
-    *,
-    averages: bool = False,
-    recompute: bool = False,
-    adds_in_tree: bool = False,
-    lora_rank: int | None = None,
-    is_masked: bool = False,
+    step: StepKind = _PLAIN_STEP,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
@@ -278,16 +312,18 @@ def training_memory(
     execution: the kind of device and the precision.
     optimizer: its state counts.
     memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
-    averages: whether the optimizer keeps an average of the weights.
-    recompute, adds_in_tree, is_masked: as in `TrainingMemory`.
-    lora_rank: of low-rank adapters, if they alone learn.
+    step: what else counts.
     """
+    lora_rank, recompute, is_masked = step.lora_rank, step.recompute, step.is_masked
+    adds_in_tree = step.adds_in_tree
+    if adds_in_tree is None:
+        adds_in_tree = execution.device == "cpu"
     learned = FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
     is_adapted = lora_rank is not None
     weights = FLOAT32_BYTES * sum(count_parameters(config).values())
     if is_adapted:
         weights += learned
-    state = optimizer_state_bytes(config, optimizer, lora_rank) + (learned if averages else 0)
+    state = optimizer_state_bytes(config, optimizer, lora_rank) + (learned if step.averages else 0)
     copies = kept_weight_copies(config, execution, is_adapted=is_adapted)
     num_tokens, num_layers = config.context_length, config.num_layers
     kept = layer_activations(config, execution, is_masked=is_masked)

@@ -31,7 +31,7 @@ from groundup.planner.hardware import (
     find_price,
     rate_in,
 )
-from groundup.planner.memory import TrainingMemory, training_memory
+from groundup.planner.memory import USUAL_STEP, StepKind, TrainingMemory, training_memory
 from groundup.planner.optimizer_memory import training_state_bytes
 from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
@@ -185,8 +185,7 @@ def make_plan(
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
     memory_factor: float = 1.0,
-    recompute: bool = False,
-    is_exact: bool | None = None,
+    step: StepKind = USUAL_STEP,
 ) -> Plan:
     """The plan of a run on one device.
 
@@ -201,8 +200,7 @@ def make_plan(
     price: of an hour; the table's if None.
     tokens_in_corpus: for the number of epochs.
     memory_factor: the memory of a step that a probe measured over what is predicted.
-    recompute: whether blocks compute their activations again in the backward pass.
-    is_exact: whether micro-batches are added in one fixed tree; on a CPU alone if None.
+    step: what a step keeps besides.
     """
     chosen = _resolve_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
@@ -213,14 +211,7 @@ def make_plan(
     execution = Execution(
         device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
     )
-    memory = training_memory(
-        config,
-        execution,
-        optimizer,
-        accelerator.memory_bytes,
-        recompute=recompute,
-        adds_in_tree=execution.device == "cpu" if is_exact is None else is_exact,
-    )
+    memory = training_memory(config, execution, optimizer, accelerator.memory_bytes, step)
     if micro_batch is None:
         micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
     memory = replace(memory, factor=memory_factor)

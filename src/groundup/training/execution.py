@@ -17,12 +17,19 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from groundup.config import flatten
 from groundup.data.batches.order import batch_samples
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.model import TransformerLM
 from groundup.nn.kernels import HAS_TRITON
-from groundup.planner import Execution, TrainingMemory, pick_micro_batch, training_memory
+from groundup.planner import (
+    Execution,
+    StepKind,
+    TrainingMemory,
+    pick_micro_batch,
+    training_memory,
+)
 from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.planner.strategies import Strategy, sharded
 from groundup.planner.strategies import choose_strategy as plan_strategy
@@ -137,11 +144,7 @@ def planned_memory(config: RunConfig) -> TrainingMemory:
         execution,
         config.optimizer.name,
         _memory_bytes(config),
-        averages=config.optimizer.average_over is not None,
-        recompute=config.distributed.recompute,
-        adds_in_tree=reduces_exactly(config),
-        lora_rank=config.tuning.lora_rank,
-        is_masked=bool(config.tuning.chats),
+        StepKind.of(dict(flatten(config.model_dump()))),
     )
 
 

@@ -161,7 +161,12 @@ def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
         "schedule.min_learning_rate_ratio": 0.0,
     }
     if is_short:
-        values["optimizer.momentum"] = 0.9
+        # What forgets sooner learns sooner, and rows of tokens have far to go (docs/log.md).
+        values |= {
+            "optimizer.momentum": 0.9,
+            "optimizer.betas": (0.5, 0.99),
+            "optimizer.adamw_learning_rate_factor": 3.0,
+        }
     else:
         values |= {
             "model.tie_embeddings": True,

@@ -66,7 +66,6 @@ class CleanSummary:
     recall: float | None
     """Of near duplicates just at the threshold, the fraction that is found."""
     validation: dict[str, Any] | None
-    index_bytes: int
     seconds: float
 
 
@@ -232,7 +231,6 @@ class _Cleaning:
             self._removed,
             round(recall, 4) if settings.num_bands else None,
             None if self._overlap is None else self._overlap.report(),
-            self._index.memory_bytes,
             seconds,
         )
 

@@ -128,7 +128,6 @@ class Verdict:
     text: str
     label: str = ""
     number: str = ""
-    number_name: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,
+    StepKind,
     count_parameters,
     expected_duration,
     peak_flops_per_second,
@@ -149,19 +150,7 @@ def _planned_bytes(
     size = micro_batch if isinstance(micro_batch, int) else batch_size
     device = find_accelerator(str(environment.get("device", "")))
     device_bytes = None if device is None else device.memory_bytes
-    reduction = settings.get("distributed.reduction", "auto")
-    is_exact = bool(settings.get("deterministic")) or execution.device == "cpu"
-    rank = settings.get("tuning.lora_rank")
-    memory = training_memory(
-        model,
-        execution,
-        optimizer,
-        device_bytes,
-        recompute=settings.get("distributed.recompute") is True,
-        adds_in_tree=is_exact if reduction == "auto" else reduction == "exact",
-        lora_rank=rank if isinstance(rank, int) else None,
-        is_masked=bool(settings.get("tuning.chats")),
-    )
+    memory = training_memory(model, execution, optimizer, device_bytes, StepKind.of(settings))
     return memory.process_bytes + memory.bytes_at(size, batch_size // size)
 
 
