@@ -46,8 +46,8 @@ _MAX_EPOCHS = 10
 _BYTES_PER_TOKEN = 3.6
 _OCCURRENCES_PER_TOKEN = 150
 _VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-# Fewer steps than these, of text read once, leave no time for what small initial values and tying
-# win (docs/log.md).
+# Fewer steps than these want averages that forget sooner; of text read once, they leave no time for
+# what small initial values and tying win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
 
@@ -101,12 +101,11 @@ def choose_recipe(
     if max_steps is not None:
         num_steps = min(num_steps, max_steps)
     epochs = num_steps * batch_size * context / tokens
-    is_short = num_steps < _FEW_STEPS and epochs < 1
     values = {
         "num_steps": num_steps,
         "batch_size": batch_size,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
-        **_learning(d_model, epochs, is_short),
+        **_learning(d_model, epochs, num_steps),
         **_rhythm(num_steps, budget / context),
     }
     config = load_settings(RunConfig, None, values)
@@ -147,7 +146,7 @@ def _vocab_size(tokens: float, most: float) -> int:
     return max([size for size in _VOCAB_SIZES if size <= fitting], default=_VOCAB_SIZES[0])
 
 
-def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
+def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
     """Optimizer, schedule and the parts of the model that learn soon."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7
     if epochs > 4:
@@ -160,13 +159,11 @@ def _learning(d_model: int, epochs: float, is_short: bool) -> dict[str, Any]:
         "schedule.name": "linear",
         "schedule.min_learning_rate_ratio": 0.0,
     }
-    if is_short:
-        # What forgets sooner learns sooner, and rows of tokens have far to go (docs/log.md).
-        values |= {
-            "optimizer.momentum": 0.9,
-            "optimizer.betas": (0.5, 0.99),
-            "optimizer.adamw_learning_rate_factor": 3.0,
-        }
+    has_few_steps = num_steps < _FEW_STEPS
+    if has_few_steps:
+        values["optimizer.betas"] = (0.5, 0.99)
+    if has_few_steps and epochs < 1:
+        values |= {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
     else:
         values |= {
             "model.tie_embeddings": True,
