@@ -15,6 +15,7 @@ import torch
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.cli.main import main
+from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -234,6 +235,23 @@ def test_a_signal_after_the_last_step_changes_nothing(make_config: MakeConfig) -
     summary = train(make_config("run", {"num_steps": 3}), progress=interrupt)
     assert summary.is_finished and summary.stopped_by is None
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_while_the_ranks_ask_each_other_is_not_forgotten(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def greatest(world: World, number: int) -> int:
+        asked.append(number)
+        if len(asked) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return number
+
+    monkeypatch.setattr(World, "greatest", greatest)
+    summary = train(make_config("run", {"num_steps": 9}))
+    assert summary.stopped_by == "SIGTERM" and summary.steps < 9
+    assert asked[-2:] == [0, signal.SIGTERM]
 
 
 def test_a_second_signal_stops_at_once(make_config: MakeConfig) -> None:

@@ -227,7 +227,9 @@ class _Training:
     def _is_stopped(self) -> bool:
         """Has a signal asked any rank to stop? All ranks stop after the same step."""
         number = self._world.greatest(self._stop.signal or 0)
-        self._stop.signal = signal.Signals(number) if number else None
+        # A signal that came while the ranks asked each other counts after the next step.
+        if number:
+            self._stop.signal = signal.Signals(number)
         return number != 0
 
     @contextlib.contextmanager

@@ -128,6 +128,7 @@ class Verdict:
     text: str
     label: str = ""
     number: str = ""
+    number_name: str = ""
 
 
 @dataclass(frozen=True)

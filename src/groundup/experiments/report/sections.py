@@ -116,7 +116,7 @@ def _verdicts(report: Report) -> tuple[Verdict, ...]:
     verdicts = []
     for text in report.verdicts:
         label = next((label for label in numbers if text.startswith(f"{label} ")), "")
-        verdicts.append(Verdict(text, label, numbers.get(label, "")))
+        verdicts.append(Verdict(text, label, numbers.get(label, ""), report.measure_name))
     return tuple(verdicts)
 
 
