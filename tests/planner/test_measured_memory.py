@@ -65,6 +65,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"feed_forward": "gelu", "vocab_size": 64},
     {"feed_forward": "relu2", "vocab_size": 64},
     {"logit_soft_cap": 30.0},
+    {"dropout": 0.1},
     {"kernels": "reference"},
     {"kernels": "reference", "context_length": 512},
 ]

@@ -14,6 +14,7 @@ from groundup.planner.flops import OptimizerName
 from groundup.planner.memory import pick_micro_batch
 
 H200 = Execution("cuda", "bfloat16")
+IN_ORDER = StepKind(adds_in_tree=False)
 CPU = Execution("cpu", "float32")
 
 
@@ -88,7 +89,7 @@ def test_the_peak_of_whole_runs_on_an_h200_is_the_measured_one(name: str) -> Non
 @pytest.mark.parametrize("execution", [CPU, H200], ids=str)
 @pytest.mark.parametrize("name", PRESETS)
 def test_memory_grows_with_the_micro_batch(name: str, execution: Execution) -> None:
-    memory = training_memory(PRESETS[name], execution)
+    memory = training_memory(PRESETS[name], execution, step=IN_ORDER)
     peaks = [memory.bytes_at(size) for size in (1, 2, 3, 8, 64)]
     assert peaks == sorted(peaks)
     assert peaks[0] > memory.state_bytes
@@ -97,14 +98,14 @@ def test_memory_grows_with_the_micro_batch(name: str, execution: Execution) -> N
 
 @pytest.mark.parametrize("memory_bytes", [2 * 10**9, 24 * 2**30, 141 * 2**30])
 def test_the_largest_micro_batch_fits_and_one_more_does_not(memory_bytes: int) -> None:
-    memory = training_memory(PRESETS["tinystories"], CPU)
+    memory = training_memory(PRESETS["tinystories"], CPU, step=IN_ORDER)
     largest = memory.largest_micro_batch(memory_bytes)
     usable = memory_bytes - memory.process_bytes
     assert memory.bytes_at(largest) <= usable < memory.bytes_at(largest + 1)
 
 
 def test_a_micro_batch_cuts_the_batch_evenly() -> None:
-    memory = training_memory(PRESETS["tinystories"], CPU)
+    memory = training_memory(PRESETS["tinystories"], CPU, step=IN_ORDER)
     process = memory.process_bytes
     assert memory.largest_divisor(30, process + memory.bytes_at(30)) == 30
     assert memory.largest_divisor(30, process + memory.bytes_at(13, 2)) == 10
@@ -116,7 +117,7 @@ def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:
     memory = training_memory(PRESETS["tinystories"], CPU, step=StepKind(adds_in_tree=True))
     peaks = {size: memory.bytes_at(size, 24 // size) for size in (1, 2, 3, 4, 6, 8, 12, 24)}
     assert peaks[1] > peaks[2]
-    assert peaks[24] == training_memory(PRESETS["tinystories"], CPU).bytes_at(24)
+    assert peaks[24] == training_memory(PRESETS["tinystories"], CPU, step=IN_ORDER).bytes_at(24)
     for needed in peaks.values():
         found = memory.largest_divisor(24, memory.process_bytes + needed)
         assert found == max(size for size, peak in peaks.items() if peak <= needed)

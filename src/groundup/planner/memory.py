@@ -270,7 +270,7 @@ class StepKind:
     """Whether the optimizer keeps an average of the weights."""
 
     recompute: bool = False
-    adds_in_tree: bool | None = False
+    adds_in_tree: bool | None = None
     """Both as in `TrainingMemory`; None is True on a CPU alone."""
 
     lora_rank: int | None = None
@@ -294,8 +294,7 @@ class StepKind:
         )
 
 
-_PLAIN_STEP = StepKind()
-USUAL_STEP = StepKind.of({})
+USUAL_STEP = StepKind()
 """Of a run that says nothing about it."""
 
 
@@ -304,7 +303,7 @@ def training_memory(
     execution: Execution = FLOAT32_ON_CPU,
     optimizer: OptimizerName = "adamw",
     memory_bytes: int | None = None,
-    step: StepKind = _PLAIN_STEP,
+    step: StepKind = USUAL_STEP,
 ) -> TrainingMemory:
     """The memory of `groundup train` on one device.
 
