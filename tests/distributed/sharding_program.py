@@ -59,7 +59,8 @@ def train(world: World, strategy: str, **options: Any) -> Any:
         for name in ("tie_embeddings", "num_layers", "dtype")
         if name in options
     }
-    model = tiny_model(input_mix=True, **settings)
+    parts = {"input_mix": True, "head_gates": True, "extra_values": "projection"}
+    model = tiny_model(**parts, **settings)
     if recompute:
         recompute_blocks(model)
     if compiled and strategy != "one":

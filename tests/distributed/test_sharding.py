@@ -68,7 +68,9 @@ def test_each_matrix_is_orthogonalized_once_by_one_rank(
     num_steps, num_layers = 5, 3
     counts = [map(tuple, some) for some in measured["muon"][strategy]["orthogonalized"]]
     first, second = map(sorted, counts)
-    expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)])
+    expected = num_layers * (4 * [(12, 12)] + [(12, 15)] + 2 * [(15, 12)] + [(2, 12)])
+    # And the projection of extra values.
+    expected.append((12, 12))
     assert sorted(first + second) == sorted(num_steps * expected)
     assert abs(len(first) - len(second)) <= num_steps
 

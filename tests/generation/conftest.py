@@ -44,6 +44,10 @@ def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
     with torch.no_grad():
         # Sharper than at first, so that likely and unlikely ids are far apart.
         model.output_weight.mul_(6.0)
+        for name, parameter in model.named_parameters():
+            # What begins at zero would go unseen.
+            if name.endswith(("head_gate.weight", "value_sum.weight")):
+                parameter.normal_()
     return model
 
 

@@ -39,6 +39,13 @@ SHAPES: dict[str, dict[str, Any]] = {
         "input_mix": True,
         "tie_embeddings": True,
     },
+    "gates, table": {"head_gates": True, "extra_values": "table", "num_kv_heads": 2},
+    "gates, projection": {
+        "head_gates": True,
+        "extra_values": "projection",
+        "qk_norm": True,
+        "tie_embeddings": True,
+    },
     "gelu": {"feed_forward": "gelu"},
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
 }
@@ -58,7 +65,9 @@ def _model(**changes: Any) -> TransformerLM:
     model = TransformerLM(**(settings | changes), device="cuda", dtype=torch.bfloat16).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or "input_mixes" in name:
+            if "head_gate" in name:
+                parameter.normal_(0.0, 0.3)
+            elif "norm" in name or "input_mixes" in name or "value_sum" in name:
                 parameter.uniform_(0.5, 1.5)
             elif name.startswith("lm_head"):
                 parameter.mul_(4.0)

@@ -66,6 +66,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"feed_forward": "relu2", "vocab_size": 64},
     {"logit_soft_cap": 30.0},
     {"dropout": 0.1},
+    {"head_gates": True},
+    {"extra_values": "table"},
+    {"extra_values": "projection"},
     {"kernels": "reference"},
     {"kernels": "reference", "context_length": 512},
 ]

@@ -33,6 +33,9 @@ ODD_SHAPES: list[dict[str, Any]] = [
     {"d_ff": 17},
     {"positions": "none"},
     {"num_heads": 1},
+    {"head_gates": True},
+    {"extra_values": "projection", "num_kv_heads": 2},
+    {"extra_values": "table"},
 ]
 
 
@@ -40,13 +43,17 @@ def parts_of(model: TransformerLM) -> dict[str, int]:
     """What the model's own parameters say, sorted into the planner's parts."""
     parts = dict.fromkeys(["token_embedding", "attention", "feed_forward", "norms", "lm_head"], 0)
     for name, parameter in model.named_parameters():
-        if "norm" in name:
+        if "head_gate" in name:
+            part = "head_gates"
+        elif "value_sum" in name or name.startswith("extra_values"):
+            part = "extra_values"
+        elif "norm" in name:
             part = "norms"
         elif name.startswith("blocks."):
             part = name.split(".")[2]
         else:
             part = name.split(".")[0]
-        parts[part] += parameter.numel()
+        parts[part] = parts.get(part, 0) + parameter.numel()
     return parts
 
 

@@ -91,6 +91,7 @@ def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
             {"optimizer.name": "muon", "optimizer.average_over": 0.3, "model.input_mix": True},
             [1, 6, 11],
         ),
+        ({"optimizer.name": "muon", "model.head_gates": True, "model.extra_values": "table"}, [6]),
         ({"optimizer.name": "sgd", "data.order": "random", "model.dropout": 0.2}, [1, 6]),
     ],
 )

@@ -141,6 +141,7 @@ class CudaDecoder:
         ]
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
+        self._extra_table = _extra_table(model, self._table)
         self._end = writable.end
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
@@ -305,11 +306,20 @@ class CudaDecoder:
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
     ) -> Tensor:
         matmul.embed(ids, self._table, work.stream, self._first_mix)
+        extra = None if self._extra_table is None else (ids, self._extra_table)
         for layer in self._layers:
-            layer.advance(work, positions, sequences)
+            layer.advance(work, positions, sequences, extra)
         return work.stream.x
 
     def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
         to_logits(x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap)
         if self._gaps is not None:
             logits.index_fill_(1, self._gaps, -torch.inf)
+
+
+@torch.no_grad()
+def _extra_table(model: TransformerLM, embeddings: Tensor) -> Tensor | None:
+    """What blocks add to the values of each token; it does not depend on what else is there."""
+    ids = torch.arange(len(embeddings), device=embeddings.device)
+    extra = model.extra(ids, embeddings)
+    return None if extra is None else extra.to(embeddings.dtype).contiguous()

@@ -125,9 +125,10 @@ class PackedDecoder(ModelDecoder):
             if needs_mask:
                 hidden = self._positions[:span] > positions[:, None, None, None]
                 mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+            extra = self.model.extra(ids.to(self.device), first)
             for index, layer in enumerate(self._layers):
                 x = self.model.block_input(index, x, first)
-                x = layer.advance(x, where, rotation, span, mask)
+                x = layer.advance(x, where, rotation, span, mask, extra)
             return self._logits(self._final_norm(x))
 
 
@@ -157,19 +158,30 @@ class _PackedLayer:
                 self._activation = ACTIVATIONS[feed_forward.activation]
 
     def advance(
-        self, x: Tensor, where: Tensor, rotation: Tensor | None, span: int, mask: Tensor | None
+        self,
+        x: Tensor,
+        where: Tensor,
+        rotation: Tensor | None,
+        span: int,
+        mask: Tensor | None,
+        extra: Tensor | None,
     ) -> Tensor:
         if self._norm_placement == "post":
-            x = self._attention_norm(
-                torch.addmm(x, self._attend(x, where, rotation, span, mask), self._out)
-            )
+            mixed = self._attend(x, where, rotation, span, mask, extra)
+            x = self._attention_norm(torch.addmm(x, mixed, self._out))
             return self._feed_forward_norm(torch.addmm(x, self._feed(x), self._down))
-        mixed = self._attend(self._attention_norm(x), where, rotation, span, mask)
+        mixed = self._attend(self._attention_norm(x), where, rotation, span, mask, extra)
         x = torch.addmm(x, mixed, self._out)
         return torch.addmm(x, self._feed(self._feed_forward_norm(x)), self._down)
 
     def _attend(
-        self, x: Tensor, where: Tensor, rotation: Tensor | None, span: int, mask: Tensor | None
+        self,
+        x: Tensor,
+        where: Tensor,
+        rotation: Tensor | None,
+        span: int,
+        mask: Tensor | None,
+        extra: Tensor | None,
     ) -> Tensor:
         a = self._attention
         n, num_rotated = len(x), a.num_heads + a.num_kv_heads
@@ -183,13 +195,16 @@ class _PackedLayer:
             rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)
             rotated = rotated.view(n, num_rotated, a.d_head).to(x.dtype)
         self._flat_keys.index_copy_(0, where, rotated[:, a.num_heads :].reshape(-1, a.d_head))
-        self._flat_values.index_copy_(0, where, packed[:, num_rotated:].reshape(-1, a.d_head))
+        values = packed[:, num_rotated:].reshape(n, -1)
+        if a.value_sum is not None and extra is not None:
+            values = a.value_sum(values, extra)
+        self._flat_values.index_copy_(0, where, values.reshape(-1, a.d_head))
         # The queries of one key head take the positions of several queries of one head.
         query = rotated[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
         mixed = functional.scaled_dot_product_attention(
             query, self._keys[:n, :, :span], self._values[:n, :, :span], attn_mask=mask
         )
-        return mixed.reshape(n, -1)
+        return a.gated(mixed.reshape(n, -1), x)
 
     def _feed(self, x: Tensor) -> Tensor:
         up = torch.mm(x, self._up)

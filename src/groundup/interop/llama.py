@@ -64,6 +64,10 @@ def _inexpressible(config: ModelConfig) -> Iterator[str]:
         yield f"logit_soft_cap is {config.logit_soft_cap}, and Llama caps no logits"
     if config.input_mix:
         yield "input_mix is on, and Llama's blocks see no embeddings but through each other"
+    if config.head_gates:
+        yield "head_gates is on, and Llama's heads have none"
+    if config.extra_values != "none":
+        yield f"extra_values is {config.extra_values}, and Llama's attention has no other values"
     if config.num_layers < 1:
         yield "num_layers is 0, and Llama has at least one block"
 

@@ -79,6 +79,14 @@ class ModelConfig(Settings):
     input_mix: bool = False
     """Give each block a learned mix of its input and the embeddings; at first the input alone."""
 
+    head_gates: bool = False
+    """Scale what each attention head returns for a token by a learned gate between 0 and 2."""
+
+    extra_values: Literal["none", "projection", "table"] = "none"
+    """Add to the values of attention, in every block by a learned factor, a vector of the token
+    itself: a projection of its embedding, or its row in a table of its own, which learns most where
+    text is read once and is learned by heart where it is read often."""
+
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """In training, zero this fraction of the embeddings and of what attention and feed-forward
     add to them: against learning by heart a text that is read many times."""

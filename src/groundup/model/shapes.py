@@ -17,6 +17,12 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes.update((f"blocks.{layer}.{name}.weight", shape) for name, shape in block.items())
     if config.input_mix:
         shapes.update((f"input_mixes.{layer}.weight", (2,)) for layer in range(config.num_layers))
+    d_key_value = config.key_value_heads * config.d_head
+    if config.extra_values == "projection":
+        shapes["extra_values.norm.weight"] = (config.d_model,)
+        shapes["extra_values.projection.weight"] = (d_key_value, config.d_model)
+    elif config.extra_values == "table":
+        shapes["extra_values.weight"] = (config.vocab_size, d_key_value)
     if config.norm == "pre":
         shapes["final_norm.weight"] = (config.d_model,)
     shapes["lm_head.weight"] = table
@@ -38,6 +44,10 @@ def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes["feed_forward.gate"] = (d_ff, d_model)
     if config.qk_norm:
         shapes |= {f"attention.{name}_norm": (config.d_head,) for name in ("query", "key")}
+    if config.head_gates:
+        shapes["attention.head_gate"] = (config.num_heads, d_model)
+    if config.extra_values != "none":
+        shapes["attention.value_sum"] = (1,)
     if config.norm != "none":
         shapes |= {f"{name}_norm": (d_model,) for name in ("attention", "feed_forward")}
     return shapes

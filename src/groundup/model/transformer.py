@@ -21,6 +21,7 @@ from groundup.nn import (
     MultiHeadSelfAttention,
     RMSNorm,
     TransformerBlock,
+    ValueProjection,
 )
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
@@ -29,7 +30,8 @@ class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
     With tied embeddings W_lm_head is E; without pre-norm it has no norm before it; with an input
-    mix block_i gets a_i x + b_i E[ids] for x.
+    mix block_i gets a_i x + b_i E[ids] for x; with extra values attention gets another vector of
+    each token.
 
     The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
     are those of the weights.
@@ -74,6 +76,8 @@ class TransformerLM(nn.Module):
                 feed_forward=config.feed_forward,
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
+                head_gates=config.head_gates,
+                extra_values=config.extra_values != "none",
                 dropout=config.dropout,
                 kernels=config.kernels,
                 **made,
@@ -84,6 +88,14 @@ class TransformerLM(nn.Module):
         self.input_mixes = nn.ModuleList(
             InputMix(**made) for _ in range(num_layers if config.input_mix else 0)
         )
+        self.extra_values: nn.Module | None = None
+        d_key_value = config.key_value_heads * config.d_head
+        if config.extra_values == "projection":
+            self.extra_values = ValueProjection(
+                d_model, d_key_value, config.norm_eps, config.kernels, **made
+            )
+        elif config.extra_values == "table":
+            self.extra_values = Embedding(vocab_size, d_key_value, **made)
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
             self.final_norm = RMSNorm(d_model, config.norm_eps, kernels=config.kernels, **made)
@@ -154,11 +166,12 @@ class TransformerLM(nn.Module):
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
-        masked = {} if mask is None else {"mask": mask}
         first = x = self.dropout(_in_autocast_dtype(self.embed(ids)))
+        given = {"mask": mask, "extra": self.extra(ids, first)}
+        given = {name: value for name, value in given.items() if value is not None}
         for index, block in enumerate(self.blocks):
             x = self.block_input(index, x, first)
-            x = block(x, token_positions, None if cache is None else cache.layer(index), **masked)
+            x = block(x, token_positions, None if cache is None else cache.layer(index), **given)
         normalized: Tensor = self.final_norm(x)
         return normalized
 
@@ -191,6 +204,14 @@ class TransformerLM(nn.Module):
         """What block `index` sees: x, or its mix with the scaled embeddings `first`."""
         mixed: Tensor = self.input_mixes[index](x, first) if self.config.input_mix else x
         return mixed
+
+    def extra(
+        self, ids: Int[Tensor, "..."], first: Float[Tensor, "... d_model"]
+    ) -> Float[Tensor, "... d_key_value"] | None:
+        """What all blocks add to their values, by factors of their own; None for nothing."""
+        if isinstance(self.extra_values, ValueProjection):
+            return self.extra_values(first)
+        return None if self.extra_values is None else self.dropout(self.extra_values(ids))
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
         """W_lm_head hidden, soft-capped if the settings say so."""

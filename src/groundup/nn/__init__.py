@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from groundup.nn.block import TransformerBlock
     from groundup.nn.dropout import Dropout
     from groundup.nn.embedding import Embedding
+    from groundup.nn.extra_values import ValueProjection, ValueSum
     from groundup.nn.feed_forward import FeedForward, SwiGLU
     from groundup.nn.functional import (
         gelu,
@@ -41,6 +42,8 @@ __all__ = [
     "RotaryEmbedding",
     "SwiGLU",
     "TransformerBlock",
+    "ValueProjection",
+    "ValueSum",
     "cross_entropy",
     "gelu",
     "scaled_dot_product_attention",
@@ -57,6 +60,7 @@ __getattr__, __dir__ = lazy_exports(
         "block": "TransformerBlock",
         "dropout": "Dropout",
         "embedding": "Embedding",
+        "extra_values": "ValueProjection ValueSum",
         "feed_forward": "FeedForward SwiGLU",
         "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
         "input_mix": "InputMix",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fused
+from groundup.nn.extra_values import ValueSum
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention, softmax
 from groundup.nn.kv_cache import LayerCache
 from groundup.nn.limits import Kernels, is_packed_attention, is_packed_norm
@@ -32,6 +33,8 @@ class MultiHeadSelfAttention(nn.Module):
     num_kv_heads: key/value heads, each serving num_heads / num_kv_heads query heads; by default
         as many as `num_heads`.
     qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
+    head_gates: multiply what head h returns by 2 σ(w_h x), at first 1.
+    extra_values: let V be W_value x + a e, with e given to each call.
     kernels: "fused" makes one matmul of the three and uses torch's attention or ours;
         "reference" is the formulas as they stand.
     """
@@ -45,6 +48,8 @@ class MultiHeadSelfAttention(nn.Module):
         num_kv_heads: int | None = None,
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
+        head_gates: bool = False,
+        extra_values: bool = False,
         kernels: Kernels = "fused",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -78,6 +83,10 @@ class MultiHeadSelfAttention(nn.Module):
         if qk_norm:
             self.query_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
             self.key_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
+        self.head_gate = Linear(d_model, num_heads, **made) if head_gates else None
+        if self.head_gate is not None:
+            nn.init.zeros_(self.head_gate.weight)
+        self.value_sum = ValueSum(**made) if extra_values else None
         self.rope = None
         if theta is not None and max_seq_len is not None:
             self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)
@@ -88,15 +97,27 @@ class MultiHeadSelfAttention(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
         mask: Bool[Tensor, "... seq seq"] | None = None,
+        extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """token_positions: by default 0, 1, … along the sequence.
         cache: gets the new keys and values at their positions, which must be given; a query at
             position p then attends to the keys 0 to p of its row there.
         mask: True where a query may attend to a key of the same row; causal without it, and no use
             together with a cache.
+        extra: e of `extra_values`.
         """
-        y: Tensor = self.output(self._mixed_values(x, token_positions, cache, mask))
+        mixed = self._mixed_values(x, token_positions, cache, mask, extra)
+        y: Tensor = self.output(self.gated(mixed, x))
         return y
+
+    def gated(
+        self, mixed: Float[Tensor, "... d_model"], x: Float[Tensor, "... d_model"]
+    ) -> Float[Tensor, "... d_model"]:
+        """What the heads return, behind their gates if they have any."""
+        if self.head_gate is None:
+            return mixed
+        gates = 2 * torch.sigmoid(self.head_gate(x))
+        return (mixed.unflatten(-1, (self.num_heads, -1)) * gates.unsqueeze(-1)).flatten(-2)
 
     def _mixed_values(
         self,
@@ -104,18 +125,25 @@ class MultiHeadSelfAttention(nn.Module):
         token_positions: Tensor | None,
         cache: LayerCache | None,
         mask: Tensor | None,
+        extra: Tensor | None,
     ) -> Tensor:
         if cache is not None and token_positions is None:
             raise ConfigError("a cache needs token_positions: where its new keys belong")
         projections = (self.query, self.key, self.value)
         if self.kernels == "fused":
             packed = packed_linear(x, projections)
+            if self.value_sum is not None and extra is not None:
+                rest, values = packed.tensor_split([-self.value.out_features], dim=-1)
+                packed = torch.cat((rest, self.value_sum(values, extra)), dim=-1)
             if token_positions is None and mask is None and self._can_stay_packed(packed):
                 return self._attend_packed(packed)
             sizes = [projection.out_features for projection in projections]
             projected = torch.split(packed, sizes, dim=-1)
         else:
-            projected = tuple(projection(x) for projection in projections)
+            queries, keys, values = (projection(x) for projection in projections)
+            if self.value_sum is not None and extra is not None:
+                values = self.value_sum(values, extra)
+            projected = (queries, keys, values)
         query, key, value = self._heads(projected, token_positions)
         mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
         if cache is not None and token_positions is not None:

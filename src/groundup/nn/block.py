@@ -40,6 +40,8 @@ class TransformerBlock(nn.Module):
         feed_forward: FeedForwardKind = "swiglu",
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
+        head_gates: bool = False,
+        extra_values: bool = False,
         dropout: float = 0.0,
         kernels: Kernels = "fused",
         device: torch.device | str | None = None,
@@ -60,6 +62,8 @@ class TransformerBlock(nn.Module):
             num_kv_heads=num_kv_heads,
             qk_norm=qk_norm,
             norm_eps=norm_eps,
+            head_gates=head_gates,
+            extra_values=extra_values,
             kernels=kernels,
             **made,
         )
@@ -75,18 +79,19 @@ class TransformerBlock(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
         mask: Bool[Tensor, "... seq seq"] | None = None,
+        extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
         if self.norm == "pre":
-            attended = self.attention(self.attention_norm(x), token_positions, cache, mask)
+            attended = self.attention(self.attention_norm(x), token_positions, cache, mask, extra)
             x, normal = self.feed_forward_norm.of_sum(x, self.dropout(attended))
             x = x + self.dropout(self.feed_forward(normal))
         elif self.norm == "post":
-            attended = self.attention(x, token_positions, cache, mask)
+            attended = self.attention(x, token_positions, cache, mask, extra)
             x = self.attention_norm(x + self.dropout(attended))
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         else:
-            x = x + self.dropout(self.attention(x, token_positions, cache, mask))
+            x = x + self.dropout(self.attention(x, token_positions, cache, mask, extra))
             x = x + self.dropout(self.feed_forward(x))
         return x
 

@@ -18,7 +18,7 @@ def decay_groups(
     Linear layers get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
 
     model: whose parameters are grouped.   weight_decay: of linear layers.
-    embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
+    embedding_weight_decay: of embedding tables, whose rows of rare tokens mostly shrink by it. A
         table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
@@ -29,7 +29,7 @@ def decay_groups(
         if parameter.ndim < 2:
             staying.append(parameter)
         else:
-            is_embedding = "token_embedding" in name.split(".")
+            is_embedding = _is_embedding(name)
             (of_embeddings if is_embedding else decaying).append(parameter)
     groups: list[dict[str, Any]] = [
         {"params": decaying, "weight_decay": weight_decay},
@@ -47,7 +47,8 @@ def muon_groups(
     weight_decay: float,
     embedding_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Groups for Muon: the matrices of the blocks by Muon, the `decay_groups` of the rest by AdamW.
+    """Groups for Muon: all matrices but tables and the output layer, and the `decay_groups` of the
+    rest by AdamW.
 
     Embedding and output layer have a row for each token, whose gradients have little to do with
     one another; mixing them by orthogonalization is not what Muon is for.
@@ -61,7 +62,7 @@ def muon_groups(
     matrices = [
         parameter
         for name, parameter in _learning_parameters(model)
-        if parameter.ndim == 2 and "blocks" in name.split(".")
+        if parameter.ndim == 2 and _is_matrix(name)
     ]
     chosen = set(map(id, matrices))
     muon = {
@@ -82,6 +83,16 @@ def muon_groups(
         )
     ]
     return [group for group in (muon, *others) if group["params"]]
+
+
+def _is_matrix(name: str) -> bool:
+    return not {"blocks", "projection"}.isdisjoint(name.split("."))
+
+
+def _is_embedding(name: str) -> bool:
+    """Whether it is a table of rows to look up, one for each token."""
+    parts = name.split(".")
+    return "token_embedding" in parts or ("extra_values" in parts and "projection" not in parts)
 
 
 def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -70,6 +70,12 @@ def layer_activations(
             else _reference_attention(config, execution)
         ),
         "feed_forward": feed_forward * value,
+        # The mixed values once more, behind their gates, and the gates on their way there.
+        **(
+            {"head_gates": (config.d_model + 2 * config.num_heads) * value}
+            if config.head_gates
+            else {}
+        ),
         # What was kept of both sums, a byte a value.
         **({"dropout": 2 * config.d_model} if config.dropout else {}),
     }

@@ -9,7 +9,7 @@ from typing import Literal
 
 from groundup.model.config import PRESETS, ModelConfig
 from groundup.optim.config import OptimizerConfig
-from groundup.planner.parameters import block_matrices, count_parameters
+from groundup.planner.parameters import block_matrices, count_matrices, count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 
@@ -30,14 +30,16 @@ _CONTEXT_FACTORS = (1, 2, 4, 8, 16)
 def layer_flops(config: ModelConfig, num_tokens: int) -> dict[str, int]:
     """One block's matmuls for one sequence of `num_tokens`, which attends to all of itself.
 
-    projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head)
+    projections   2 · num_tokens · d_model · (2 d_model + 2 num_kv_heads · d_head), and with gates
+                  of heads num_heads more
     attention     4 · num_tokens² · d_model: queries with keys, then weights with values
     feed_forward  2 · num_tokens · d_model · d_ff · (3 if gated, else 2)
     """
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     num_matrices = 3 if config.feed_forward == "swiglu" else 2
+    num_gates = config.num_heads if config.head_gates else 0
     return {
-        "projections": 4 * num_tokens * d_model * (d_model + d_key_value),
+        "projections": 2 * num_tokens * d_model * (2 * (d_model + d_key_value) + num_gates),
         "attention": 4 * num_tokens**2 * d_model,
         "feed_forward": 2 * num_tokens * d_model * config.feed_forward_dim * num_matrices,
     }
@@ -52,6 +54,9 @@ def forward_flops(config: ModelConfig, num_tokens: int | None = None) -> dict[st
     num_tokens = config.context_length if num_tokens is None else num_tokens
     one_layer = layer_flops(config, num_tokens)
     parts = {name: config.num_layers * flops for name, flops in one_layer.items()}
+    if config.extra_values == "projection":
+        d_key_value = config.key_value_heads * config.d_head
+        parts["extra_values"] = 2 * num_tokens * config.d_model * d_key_value
     parts["output_head"] = 2 * num_tokens * config.d_model * config.vocab_size
     return parts
 
@@ -72,7 +77,7 @@ def update_flops(
     num_parameters = sum(parts.values())
     if optimizer != "muon":
         return _UPDATE_OPERATIONS[optimizer] * num_parameters
-    num_in_blocks = parts["attention"] + parts["feed_forward"]
+    num_in_blocks = count_matrices(parts)
     elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
     elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
     matmuls = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
@@ -89,6 +94,8 @@ def training_flops_per_token(config: ModelConfig) -> int:
     """
     parts = count_parameters(config)
     num_multiplied = sum(parts.values()) - parts["token_embedding"]
+    if config.extra_values == "table":
+        num_multiplied -= parts["extra_values"]
     if config.tie_embeddings:
         num_multiplied += parts["token_embedding"]
     attention = 12 * config.num_layers * config.context_length * config.d_model

@@ -8,6 +8,7 @@ from groundup.planner.parameters import (
     FLOAT32_BYTES,
     block_matrices,
     count_learned,
+    count_matrices,
     count_parameters,
 )
 
@@ -39,7 +40,7 @@ def optimizer_state_bytes(
     """
     parts = count_learned(config, lora_rank)
     num_learned = sum(parts.values())
-    num_in_blocks = parts["attention"] + parts["feed_forward"]
+    num_in_blocks = count_matrices(parts)
     num_values = {"adamw": 2 * num_learned, "sgd": 0, "muon": 2 * num_learned - num_in_blocks}
     return FLOAT32_BYTES * num_values[optimizer]
 

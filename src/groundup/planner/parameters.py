@@ -18,6 +18,9 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
     norms            d_model for each norm, and with query/key norm 2 · d_head a layer
     input_mixes      2 · num_layers, if there are any
+    head_gates       num_layers · num_heads · d_model, likewise
+    extra_values     d_model · num_kv_heads · d_head + d_model for a projection, for a table
+                     vocab_size · num_kv_heads · d_head; and one factor a layer
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
@@ -33,7 +36,15 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         "norms": num_gains,
         "lm_head": 0 if config.tie_embeddings else embedding,
     }
-    return parts | ({"input_mixes": 2 * num_layers} if config.input_mix else {})
+    if config.input_mix:
+        parts["input_mixes"] = 2 * num_layers
+    if config.head_gates:
+        parts["head_gates"] = num_layers * config.num_heads * d_model
+    if config.extra_values != "none":
+        is_table = config.extra_values == "table"
+        num_rows = config.vocab_size * d_key_value if is_table else d_model * (d_key_value + 1)
+        parts["extra_values"] = num_rows + num_layers
+    return parts
 
 
 def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str, int]:
@@ -46,22 +57,35 @@ def count_learned(config: ModelConfig, lora_rank: int | None = None) -> dict[str
         return parts
     sizes = [math.prod(shape) for shape in block_matrices(config, lora_rank)]
     # Attention has four matrices, each with two factors.
-    adapters = {"attention": sum(sizes[:8]), "feed_forward": sum(sizes[8:])}
+    num_gates = 2 if config.head_gates else 0
+    first_gate = len(sizes) - num_gates
+    adapters = {
+        "attention": sum(sizes[:8]),
+        "feed_forward": sum(sizes[8:first_gate]),
+        "head_gates": sum(sizes[first_gate:]),
+    }
     return {name: config.num_layers * adapters.get(name, 0) for name in parts}
 
 
 def block_matrices(config: ModelConfig, lora_rank: int | None = None) -> list[tuple[int, int]]:
     """The shape of each matrix of one block that learns: query, output, key, value, then the
-    feed-forward's; with a rank, of the two factors beside each."""
+    feed-forward's, the gates of heads; with a rank, of the two factors beside each."""
     d_model, d_ff = config.d_model, config.feed_forward_dim
     d_key_value = config.key_value_heads * config.d_head
     num_in = 2 if config.feed_forward == "swiglu" else 1
     attention = [(d_model, d_model)] * 2 + [(d_key_value, d_model)] * 2
     matrices = [*attention, *[(d_ff, d_model)] * num_in, (d_model, d_ff)]
+    matrices += [(config.num_heads, d_model)] if config.head_gates else []
     if lora_rank is None:
         return matrices
     factors = [((rows, lora_rank), (lora_rank, columns)) for rows, columns in matrices]
     return [shape for pair in factors for shape in pair]
+
+
+def count_matrices(parts: dict[str, int]) -> int:
+    """Of the `parts` of a model, those that are matrices of blocks; a projection of extra values,
+    which Muon takes too, is too small beside them to count."""
+    return parts["attention"] + parts["feed_forward"] + parts.get("head_gates", 0)
 
 
 def check_holdable(config: ModelConfig, memory_bytes: int, num_sequences: int = 0) -> None:

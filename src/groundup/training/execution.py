@@ -187,9 +187,9 @@ def switches(config: RunConfig) -> Iterator[None]:
 def compile_model(model: TransformerLM, config: RunConfig) -> None:
     """Compile in place what the settings say; names and weights stay as they are."""
     if config.compile == "blocks":
-        for block in (*model.blocks, *model.input_mixes):
-            block.compile(dynamic=False)
-        model.final_norm.compile(dynamic=False)
+        for part in (*model.blocks, *model.input_mixes, model.extra_values, model.final_norm):
+            if part is not None:
+                part.compile(dynamic=False)
     elif config.compile == "model":
         model.hidden = torch.compile(model.hidden, dynamic=False)  # type: ignore[method-assign]
 

@@ -17,6 +17,8 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
 # What decides nothing about the weights, or nothing about how they are to be read.
+# With a row for each token.
+_TABLES = ("token_embedding.weight", "lm_head.weight", "extra_values.weight")
 _MAY_DIFFER = {
     "vocab_size",
     "context_length",
@@ -84,7 +86,7 @@ class Start:
         for name, weight in self.checkpoint.model_state().items():
             target = own[name]
             target[: len(weight)].copy_(weight)
-            if name in ("token_embedding.weight", "lm_head.weight") and self.new_ids:
+            if name in _TABLES and self.new_ids:
                 target[list(self.new_ids)] = weight.mean(0).to(target)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from groundup.config import load_settings
 from groundup.data.batches.loader import Batch
@@ -21,6 +22,7 @@ from groundup.data.chats.reading import read_conversations
 from groundup.data.shards import DataIds
 from groundup.errors import ConfigError, DataError
 from groundup.model import TransformerLM
+from groundup.nn import Embedding
 from groundup.nn.adapters import add_adapters
 from groundup.runs.config import RunConfig, with_num_steps
 from groundup.runtime import count_of
@@ -118,7 +120,7 @@ def evaluate_answers(
 def adapt(model: TransformerLM, rank: int, special_ids: Collection[int]) -> None:
     """Freeze the model, and put adapters beside the linear layers of its blocks.
 
-    The rows of the special tokens learn too, in the embedding and in the output layer: a token that
+    The rows of the special tokens learn too, in embeddings and in the output layer: a token that
     ends a turn has to be recognized and predicted.
 
     model: as it begins.
@@ -126,7 +128,10 @@ def adapt(model: TransformerLM, rank: int, special_ids: Collection[int]) -> None
     special_ids: ids of the special tokens.
     """
     model.requires_grad_(False)
-    add_adapters(model.blocks, rank, (model.token_embedding, model.lm_head), sorted(special_ids))
+    tables: list[nn.Module] = [model.token_embedding, model.lm_head]
+    if isinstance(model.extra_values, Embedding):
+        tables.append(model.extra_values)
+    add_adapters(model.blocks, rank, tables, sorted(special_ids))
 
 
 def choose_epochs(

@@ -24,6 +24,10 @@ class HeadChanges(NamedTuple):
     """Of the norms of queries and of keys; None for no norm."""
     eps: float
     """Under the norms' roots."""
+    num_gates: int = 0
+    """Columns behind the projections, of which each head has one for its gate; 0 for no gates."""
+    value_factor: Tensor | None = None
+    """Of what is added to the values; None for nothing."""
 
 
 def attend(
@@ -34,21 +38,26 @@ def attend(
     sequences: Tensor | None,
     changes: HeadChanges,
     mixed: Tensor,
+    extra: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """Change queries and keys, store keys and values, and attend, for each row and head.
+    """Change queries, keys and values, store keys and values, and attend, for each row and head.
 
     keys, values: one layer's cache (sequences, kv_heads, positions, d_head).
     sequences: the sequence that each row belongs to, many rows to one, so that all are stored
         before any is read; a row of sequence -1, at position 0, is stored nowhere. Without it row i
         is the next token of sequence i.
     mixed: where the result goes.
+    extra: the id of each row, and the table of what is added to values; ids lie as positions do.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
     num_heads = mixed.shape[1] // d_head
     cos, sin = changes.tables or (mixed, mixed)
     query_gain, key_gain = changes.gains or (mixed, mixed)
+    ids, table = extra or (positions, mixed)
+    factor = mixed if changes.value_factor is None else changes.value_factor
     pointers = (packed, keys, values, positions, sequences if sequences is not None else positions)
+    pointers += (ids, table, factor)
     sizes = {
         "HEADS": num_heads,
         "KV_HEADS": num_kv_heads,
@@ -56,6 +65,8 @@ def attend(
         "LANES": triton.next_power_of_2(d_head),
         "ROTATE": changes.tables is not None,
         "NORM": changes.gains is not None,
+        "GATES": changes.num_gates,
+        "EXTRA": changes.value_factor is not None,
     }
     if sequences is not None:
         _store[(num_rows, num_kv_heads)](
@@ -125,12 +136,44 @@ def _head(
 
 
 @triton.jit
+def _value(
+    packed,
+    head,
+    row,
+    stride,
+    ids,
+    table,
+    factor,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    D_HEAD: tl.constexpr,
+    LANES: tl.constexpr,
+    EXTRA: tl.constexpr,
+):
+    """The value of a row and head in float32."""
+    lane = tl.arange(0, LANES)
+    fits = lane < D_HEAD
+    start = packed + row * WIDTH + (HEADS + KV_HEADS + head) * D_HEAD
+    value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
+    if EXTRA:
+        id = tl.load(ids + row * stride).to(tl.int64)
+        entry = table + (id * KV_HEADS + head) * D_HEAD + lane
+        added = tl.load(entry, mask=fits, other=0.0).to(tl.float32)
+        value += tl.load(factor).to(tl.float32) * added
+    return value
+
+
+@triton.jit
 def _store(
     packed,
     keys,
     values,
     positions,
     sequences,
+    ids,
+    table,
+    factor,
     cos,
     sin,
     key_gain,
@@ -143,22 +186,24 @@ def _store(
     LANES: tl.constexpr,
     ROTATE: tl.constexpr,
     NORM: tl.constexpr,
+    GATES: tl.constexpr,
+    EXTRA: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     wait(EARLY)
     begin(EARLY)
     row = tl.program_id(0)
     head = tl.program_id(1)
-    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD + GATES
     position = tl.load(positions + row * stride).to(tl.int32)
     sequence = tl.load(sequences + row).to(tl.int64)
     key = _head(
         packed, HEADS + head, row, position, cos, sin, key_gain, eps,
         width, D_HEAD, LANES, ROTATE, NORM,
     )  # fmt: skip
-    value = _head(
-        packed, HEADS + KV_HEADS + head, row, position, cos, sin, key_gain, eps,
-        width, D_HEAD, LANES, False, False,
+    value = _value(
+        packed, head, row, stride, ids, table, factor,
+        HEADS, KV_HEADS, width, D_HEAD, LANES, EXTRA,
     )  # fmt: skip
     lane = tl.arange(0, LANES)
     offset = ((sequence * KV_HEADS + head) * longest + position) * D_HEAD + lane
@@ -185,6 +230,9 @@ def _attend(
     values,
     positions,
     sequences,
+    ids,
+    table,
+    factor,
     cos,
     sin,
     query_gain,
@@ -200,6 +248,8 @@ def _attend(
     LANES: tl.constexpr,
     ROTATE: tl.constexpr,
     NORM: tl.constexpr,
+    GATES: tl.constexpr,
+    EXTRA: tl.constexpr,
     STORED: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
@@ -211,7 +261,7 @@ def _attend(
     row = tl.program_id(0)
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
-    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD + GATES
     position = tl.load(positions + row * stride).to(tl.int32)
     sequence = row.to(tl.int64)
     if STORED:
@@ -236,9 +286,9 @@ def _attend(
         packed, HEADS + kv_head, row, position, cos, sin, key_gain, eps,
         width, D_HEAD, LANES, ROTATE, NORM,
     )  # fmt: skip
-    value = _head(
-        packed, HEADS + KV_HEADS + kv_head, row, position, cos, sin, key_gain, eps,
-        width, D_HEAD, LANES, False, False,
+    value = _value(
+        packed, kv_head, row, stride, ids, table, factor,
+        HEADS, KV_HEADS, width, D_HEAD, LANES, EXTRA,
     )  # fmt: skip
     key = key.to(keys.dtype.element_ty)
     if not STORED:
@@ -262,5 +312,8 @@ def _attend(
         # The next block, on its way while this one is added up.
         key_tile = _cached(keys, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
         value_tile = _cached(values, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
+    if GATES:
+        gate = tl.load(packed + row * width + width - GATES + head).to(tl.float32)
+        total *= 0.5 * (1.0 + tl.exp(-gate))
     out = mixed + row * HEADS * D_HEAD + head * D_HEAD + lane
     tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=fits)

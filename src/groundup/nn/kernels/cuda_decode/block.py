@@ -14,6 +14,8 @@ from groundup.nn.feed_forward import SwiGLU
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.attention import HeadChanges, attend
 
+_ALIGNMENT = 16
+
 
 class DecodingBlock:
     """One block, and the keys and values of its layer in the cache."""
@@ -34,10 +36,16 @@ class DecodingBlock:
             if query_norm is None or key_norm is None
             else (query_norm.weight, key_norm.weight),
             self._eps,
+            num_gates=0 if attention.head_gate is None else _padded(attention.num_heads),
+            value_factor=None if attention.value_sum is None else attention.value_sum.weight,
         )
         with torch.no_grad():
-            projections = (attention.query, attention.key, attention.value)
-            packed = torch.cat([part.weight for part in projections])
+            parts = [attention.query.weight, attention.key.weight, attention.value.weight]
+            if attention.head_gate is not None:
+                gates = attention.head_gate.weight
+                no_gates = gates.new_zeros(_padded(len(gates)) - len(gates), gates.shape[1])
+                parts += [gates, no_gates]
+            packed = torch.cat(parts)
             self.packed_weight = matmul.with_gain(packed, block.attention_norm.weight)
             if isinstance(feed_forward, SwiGLU):
                 self._kind = "swiglu"
@@ -50,12 +58,25 @@ class DecodingBlock:
         self._down = feed_forward.down.weight.detach()
         self.d_ff = self._down.shape[1]
 
-    def advance(self, b: Buffers, positions: Tensor, sequences: Tensor | None) -> None:
+    def advance(
+        self,
+        b: Buffers,
+        positions: Tensor,
+        sequences: Tensor | None,
+        extra: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """See `attend` for what flows besides the buffers."""
         matmul.normed_matmul(b.stream, self._eps, self.packed_weight, b.packed)
-        attend(b.packed, self._keys, self._values, positions, sequences, self._changes, b.mixed)
+        cache = (self._keys, self._values)
+        attend(b.packed, *cache, positions, sequences, self._changes, b.mixed, extra)
         matmul.add_matmul(b.mixed, self._output, b.stream, None)
         matmul.inner_matmul(b.stream, self._eps, self._inner, b.inner, self._kind)
         matmul.add_matmul(b.inner, self._down, b.stream, self._mix_after)
+
+
+def _padded(num_gates: int) -> int:
+    """Rows of packed projections begin where several numbers can be read at a time."""
+    return -(-num_gates // _ALIGNMENT) * _ALIGNMENT
 
 
 class Buffers(NamedTuple):
