@@ -90,7 +90,9 @@ def test_packed_attention_equals_the_formula(
         assert relative_error(part, expected_part) < 1e-2
 
 
-@pytest.mark.parametrize("shape", [(2, 37, 4, 32), (3, 16, 12, 64), (1, 5, 3, 16)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 37, 4, 32), (3, 16, 12, 64), (1, 5, 3, 16), (3, 45, 2, 128)], ids=str
+)
 def test_the_packed_norm_of_queries_and_keys_equals_the_formula(
     shape: tuple[int, int, int, int],
 ) -> None:

@@ -7,8 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Rows whose shares of the gains' gradients one program adds up.
-_ROWS = 16
+# Elements, whole heads of them, that one program loads at once, and its warps.
+_TILE = 4096
+_WARPS = 4
 
 
 @torch.library.custom_op("groundup::packed_query_key_norm", mutates_args=())
@@ -20,18 +21,21 @@ def packed_query_key_norm(
 
     query_gain, key_gain: (d_head,), with d_head a power of two.
     """
-    d_model, d_head = packed.shape[-1] // 3, len(query_gain)
+    d_head = len(query_gain)
+    num_heads = packed.shape[-1] // (3 * d_head)
+    count, tile = packed.numel() // (3 * d_head), _TILE // d_head
     out = torch.empty_like(packed)
-    _normalize[(packed.numel() // (3 * d_model), 3)](
+    _normalize[(triton.cdiv(count, tile), 3)](
         packed,
         query_gain,
         key_gain,
         out,
         eps,
-        D_MODEL=d_model,
-        BLOCK=triton.next_power_of_2(d_model),
+        count,
+        HEADS=num_heads,
         D_HEAD=d_head,
-        num_warps=4,
+        TILE=tile,
+        num_warps=_WARPS,
     )
     return out
 
@@ -47,9 +51,10 @@ def packed_query_key_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the packed projections and of both gains."""
     d_out = d_out.contiguous()
-    d_model, d_head = packed.shape[-1] // 3, len(query_gain)
-    num_rows = packed.numel() // (3 * d_model)
-    num_programs = triton.cdiv(num_rows, _ROWS)
+    d_head = len(query_gain)
+    num_heads = packed.shape[-1] // (3 * d_head)
+    count, tile = packed.numel() // (3 * d_head), _TILE // d_head
+    num_programs = triton.cdiv(count, tile)
     d_packed = torch.empty_like(packed)
     parts = packed.new_empty((2, num_programs, d_head), dtype=torch.float32)
     _normalize_backward[(num_programs, 3)](
@@ -60,13 +65,11 @@ def packed_query_key_norm_backward(
         d_packed,
         parts,
         eps,
-        num_rows,
-        num_programs,
-        D_MODEL=d_model,
-        BLOCK=triton.next_power_of_2(d_model),
+        count,
+        HEADS=num_heads,
         D_HEAD=d_head,
-        ROWS=_ROWS,
-        num_warps=4,
+        TILE=tile,
+        num_warps=_WARPS,
     )
     d_gains = parts.sum(dim=1).to(query_gain.dtype)
     return d_packed, d_gains[0].clone(), d_gains[1].clone()
@@ -92,11 +95,12 @@ packed_query_key_norm.register_autograd(_backward, setup_context=_remember)
 
 
 @triton.jit
-def _load_heads(start, BLOCK: tl.constexpr, D_MODEL: tl.constexpr, D_HEAD: tl.constexpr):
-    """One row of one part as (heads, d_head), in float32; heads beyond the last are zero."""
-    column = tl.arange(0, BLOCK)
-    x = tl.load(start + column, mask=column < D_MODEL, other=0.0).to(tl.float32)
-    return tl.reshape(x, (BLOCK // D_HEAD, D_HEAD))
+def _heads(part, count, HEADS: tl.constexpr, D_HEAD: tl.constexpr, TILE: tl.constexpr):
+    """Offsets of this program's heads of one part, (TILE, D_HEAD), and which of them exist. The
+    `count` heads of all rows are numbered row after row."""
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    start = (index // HEADS).to(tl.int64) * (3 * HEADS) + part * HEADS + index % HEADS
+    return start[:, None] * D_HEAD + tl.arange(0, D_HEAD)[None, :], (index < count)[:, None]
 
 
 @triton.jit
@@ -106,20 +110,20 @@ def _normalize(
     key_gain,
     out,
     eps,
-    D_MODEL: tl.constexpr,
-    BLOCK: tl.constexpr,
+    count,
+    HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     part = tl.program_id(1)
-    start = tl.program_id(0).to(tl.int64) * (3 * D_MODEL) + part * D_MODEL
-    x = _load_heads(packed + start, BLOCK, D_MODEL, D_HEAD)
+    offset, inside = _heads(part, count, HEADS, D_HEAD, TILE)
+    x = tl.load(packed + offset, mask=inside, other=0.0).to(tl.float32)
     if part < 2:
         dim = tl.arange(0, D_HEAD)
         gain = tl.where(part == 0, tl.load(query_gain + dim), tl.load(key_gain + dim))
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / D_HEAD + eps)
         x = x * scale[:, None] * gain.to(tl.float32)[None, :]
-    column = tl.arange(0, BLOCK)
-    tl.store(out + start + column, tl.reshape(x, (BLOCK,)), mask=column < D_MODEL)
+    tl.store(out + offset, x, mask=inside)
 
 
 @triton.jit
@@ -131,36 +135,26 @@ def _normalize_backward(
     d_packed,
     parts,
     eps,
-    num_rows,
-    num_programs,
-    D_MODEL: tl.constexpr,
-    BLOCK: tl.constexpr,
+    count,
+    HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
-    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     """With n = x / √(mean(x²) + eps) and y = n · gain:
 
     dx = (dy · gain - n · mean(dy · gain · n)) / √(mean(x²) + eps);   dgain = Σ dy · n
     """
-    program, part = tl.program_id(0), tl.program_id(1)
-    column = tl.arange(0, BLOCK)
-    dim = tl.arange(0, D_HEAD)
-    gain = tl.where(part == 0, tl.load(query_gain + dim), tl.load(key_gain + dim))
-    gain = gain.to(tl.float32)[None, :]
-    d_gain = tl.zeros((D_HEAD,), tl.float32)
-    for index in range(ROWS):
-        row = program * ROWS + index
-        if row < num_rows:
-            start = row.to(tl.int64) * (3 * D_MODEL) + part * D_MODEL
-            dy = _load_heads(d_out + start, BLOCK, D_MODEL, D_HEAD)
-            if part < 2:
-                x = _load_heads(packed + start, BLOCK, D_MODEL, D_HEAD)
-                scale = tl.rsqrt(tl.sum(x * x, axis=1) / D_HEAD + eps)[:, None]
-                n = x * scale
-                d_gain += tl.sum(dy * n, axis=0)
-                dy = dy * gain
-                dy = (dy - n * (tl.sum(dy * n, axis=1) / D_HEAD)[:, None]) * scale
-            target = d_packed + start + column
-            tl.store(target, tl.reshape(dy, (BLOCK,)), mask=column < D_MODEL)
+    part = tl.program_id(1)
+    offset, inside = _heads(part, count, HEADS, D_HEAD, TILE)
+    dy = tl.load(d_out + offset, mask=inside, other=0.0).to(tl.float32)
     if part < 2:
-        tl.store(parts + (part * num_programs + program) * D_HEAD + dim, d_gain)
+        x = tl.load(packed + offset, mask=inside, other=0.0).to(tl.float32)
+        dim = tl.arange(0, D_HEAD)
+        gain = tl.where(part == 0, tl.load(query_gain + dim), tl.load(key_gain + dim))
+        scale = tl.rsqrt(tl.sum(x * x, axis=1) / D_HEAD + eps)[:, None]
+        n = x * scale
+        position = part * tl.num_programs(0) + tl.program_id(0)
+        tl.store(parts + position * D_HEAD + dim, tl.sum(dy * n, axis=0))
+        dy = dy * gain.to(tl.float32)[None, :]
+        dy = (dy - n * (tl.sum(dy * n, axis=1) / D_HEAD)[:, None]) * scale
+    tl.store(d_packed + offset, dy, mask=inside)
