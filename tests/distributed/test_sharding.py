@@ -72,7 +72,8 @@ def test_each_matrix_is_orthogonalized_once_by_one_rank(
     # And the projection of extra values.
     expected.append((12, 12))
     assert sorted(first + second) == sorted(num_steps * expected)
-    assert abs(len(first) - len(second)) <= num_steps
+    # One rank may have one matrix more of each shape.
+    assert abs(len(first) - len(second)) <= num_steps * len(set(expected))
 
 
 def test_matrices_one_by_one_have_the_same_bits_on_any_number_of_ranks(

@@ -203,23 +203,25 @@ def test_a_block_sees_its_mix_of_input_and_embeddings() -> None:
 @pytest.mark.parametrize("kernels", ["fused", "reference"])
 @pytest.mark.parametrize("kind", ["projection", "table"])
 def test_values_get_a_vector_of_their_token_and_heads_a_gate(kind: str, kernels: str) -> None:
-    settings = {"num_kv_heads": 2, "kernels": kernels}
+    settings: dict[str, Any] = {"num_kv_heads": 2, "kernels": kernels}
     model, plain = small(extra_values=kind, head_gates=True, **settings), small(**settings)
     plain.load_state_dict(model.state_dict(), strict=False)
     ids = torch.randint(61, (2, 9))
     # At first nothing is added, and gates are 1.
     torch.testing.assert_close(model(ids), plain(ids))
-    attention = model.blocks[0].attention
+    block: Any = model.blocks[0]
+    source: Any = model.extra_values
+    attention = block.attention
     with torch.no_grad():
         attention.value_sum.weight.fill_(0.7)
         attention.head_gate.weight.normal_()
     embedded = model.embed(ids)
     if kind == "projection":
         scale = embedded.square().mean(-1, keepdim=True).add(model.config.norm_eps).rsqrt()
-        extra = (embedded * scale) @ model.extra_values.projection.weight.T
+        extra = (embedded * scale) @ source.projection.weight.T
     else:
-        extra = model.extra_values.weight[ids]
-    x = model.blocks[0].attention_norm(embedded)
+        extra = source.weight[ids]
+    x = block.attention_norm(embedded)
     query, key, value = (
         part.unflatten(-1, (-1, attention.d_head)).transpose(-3, -2)
         for part in (attention.query(x), attention.key(x), attention.value(x) + 0.7 * extra)

@@ -80,13 +80,14 @@ def test_orthogonalizing_does_not_see_scale_and_leaves_zeros() -> None:
     assert torch.equal(orthogonalize(torch.zeros(3, 4)), torch.zeros(3, 4))
 
 
-def test_a_step_is_the_formula() -> None:
+@pytest.mark.parametrize("cautious", [False, True])
+def test_a_step_is_the_formula(cautious: bool) -> None:
     """Two steps of matrices, one lying, one standing, against the docstring's lines."""
     torch.manual_seed(0)
     ours = [torch.randn(4, 6).requires_grad_(), torch.randn(6, 4).requires_grad_()]
     theirs = [one.detach().clone() for one in ours]
     momenta = [torch.zeros_like(one) for one in ours]
-    optimizer = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3)
+    optimizer = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3, cautious_decay=cautious)
     for _ in range(2):
         for index, parameter in enumerate(ours):
             parameter.grad = torch.randn_like(parameter)
@@ -94,8 +95,9 @@ def test_a_step_is_the_formula() -> None:
             ahead = 0.9 * momenta[index] + 0.1 * parameter.grad
             lying = index == 0
             direction = orthogonalize(ahead if lying else ahead.T)
-            theirs[index] -= 0.02 * 0.3 * theirs[index]
             step = direction if lying else direction.T
+            decaying = (theirs[index] * step > 0) if cautious else torch.ones_like(step)
+            theirs[index] -= 0.02 * 0.3 * theirs[index] * decaying
             theirs[index] -= 0.02 * 0.2 * math.sqrt(6) * step
         optimizer.step()
     for one, other in zip(ours, theirs, strict=True):
@@ -162,14 +164,17 @@ def test_groups_that_make_no_sense_are_named() -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("cautious", [False, True])
 @pytest.mark.parametrize("shape", [(8, 8), (72, 40), (130, 200), (1, 9), (257, 129)])
-def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int]) -> None:
+def test_the_kernels_take_the_steps_of_the_formula(shape: tuple[int, int], cautious: bool) -> None:
     torch.manual_seed(0)
     start = [torch.randn(shape, device="cuda") for _ in range(5)]
     ours = [one.clone().requires_grad_() for one in start]
     theirs = [one.double().requires_grad_() for one in start]
-    optimizer = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.3)
-    exact = Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.3, kernels="reference")
+    settings: dict[str, Any] = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.3}
+    settings["cautious_decay"] = cautious
+    optimizer = Muon(ours, **settings)
+    exact = Muon(theirs, **settings, kernels="reference")
     scale = torch.tensor(0.5, device="cuda")
     for _ in range(3):
         for one, other in zip(ours, theirs, strict=True):

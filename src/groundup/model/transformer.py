@@ -209,9 +209,11 @@ class TransformerLM(nn.Module):
         self, ids: Int[Tensor, "..."], first: Float[Tensor, "... d_model"]
     ) -> Float[Tensor, "... d_key_value"] | None:
         """What all blocks add to their values, by factors of their own; None for nothing."""
-        if isinstance(self.extra_values, ValueProjection):
-            return self.extra_values(first)
-        return None if self.extra_values is None else self.dropout(self.extra_values(ids))
+        if self.extra_values is None:
+            return None
+        is_projection = isinstance(self.extra_values, ValueProjection)
+        extra: Tensor = self.extra_values(first if is_projection else ids)
+        return extra if is_projection else self.dropout(extra)
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
         """W_lm_head hidden, soft-capped if the settings say so."""

@@ -116,8 +116,9 @@ class MultiHeadSelfAttention(nn.Module):
         """What the heads return, behind their gates if they have any."""
         if self.head_gate is None:
             return mixed
-        gates = 2 * torch.sigmoid(self.head_gate(x))
-        return (mixed.unflatten(-1, (self.num_heads, -1)) * gates.unsqueeze(-1)).flatten(-2)
+        gates: Tensor = 2 * torch.sigmoid(self.head_gate(x))
+        heads = mixed.view(*mixed.shape[:-1], self.num_heads, self.d_head)
+        return (heads * gates.unsqueeze(-1)).flatten(-2)
 
     def _mixed_values(
         self,

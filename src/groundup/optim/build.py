@@ -52,6 +52,7 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
             betas=config.betas,
             eps=config.eps,
             num_orthogonalization_steps=config.orthogonalization_steps,
+            cautious_decay=config.cautious_decay,
             kernels=config.kernels,
         )
     return AdamW(

@@ -37,6 +37,10 @@ class OptimizerConfig(Settings):
     weight_decay: float = Field(0.1, ge=0, le=1e6)
     """A step takes this fraction, times the learning rate, off each weight of a linear layer."""
 
+    cautious_decay: bool = False
+    """Under muon, let weights of matrices decay only where the step makes them smaller too; about
+    half of them do, so twice the weight_decay is as strong."""
+
     decay_embeddings: bool = False
     """Apply weight decay to the embedding table too."""
 

@@ -54,6 +54,7 @@ class Muon(AdamW):
     `kernels`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
+    cautious_decay: θ loses lr λ θ only where D makes it smaller too.
     kernels: "fused" for our kernels on CUDA, float32 matrices alone, or "reference" for torch's.
     """
 
@@ -70,6 +71,7 @@ class Muon(AdamW):
         eps: float = 1e-8,
         *,
         num_orthogonalization_steps: int = 5,
+        cautious_decay: bool = False,
         kernels: Kernels = "fused",
     ) -> None:
         check_choice("kernels", kernels, get_args(Kernels))
@@ -78,6 +80,7 @@ class Muon(AdamW):
                 f"num_orthogonalization_steps must be at least 1, got {num_orthogonalization_steps}"
             )
         self.num_orthogonalization_steps = num_orthogonalization_steps
+        self.cautious_decay = cautious_decay
         self.kernels = kernels
         defaults = {
             "kind": "muon",
@@ -165,7 +168,12 @@ class Muon(AdamW):
             directions = torch.where(is_skipped, 0.0, directions)
             decay = decay * (1 - skip)
         torch._foreach_copy_(momenta, momentum.unbind())
-        torch._foreach_mul_(parameters, 1 - decay)
+        if self.cautious_decay:
+            weights = torch.stack(parameters)
+            shrinking = weights * (weights * directions > 0)
+            torch._foreach_sub_(parameters, (decay * shrinking).unbind())
+        else:
+            torch._foreach_mul_(parameters, 1 - decay)
         torch._foreach_sub_(parameters, directions.unbind())
 
     def _move_fused(
@@ -188,10 +196,14 @@ class Muon(AdamW):
         )
         directions = self.matrices.orthogonalize(ahead, shape, self.num_orthogonalization_steps)
         factor = _MOVE_OF_ADAMW * math.sqrt(max(shape))
-        kernels.move(parameters, directions, _as_scalar(lr, like), factor, weight_decay, skips)
+        rate, is_cautious = _as_scalar(lr, like), self.cautious_decay
+        kernels.move(parameters, directions, rate, factor, weight_decay, skips, is_cautious)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"num_orthogonalization_steps": self.num_orthogonalization_steps}
+        own = {
+            "num_orthogonalization_steps": self.num_orthogonalization_steps,
+            "cautious_decay": self.cautious_decay,
+        }
         return {**super().__getstate__(), **own}
 
 

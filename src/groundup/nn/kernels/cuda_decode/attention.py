@@ -56,8 +56,8 @@ def attend(
     query_gain, key_gain = changes.gains or (mixed, mixed)
     ids, table = extra or (positions, mixed)
     factor = mixed if changes.value_factor is None else changes.value_factor
-    pointers = (packed, keys, values, positions, sequences if sequences is not None else positions)
-    pointers += (ids, table, factor)
+    rows = sequences if sequences is not None else positions
+    pointers = (packed, keys, values, positions, rows, ids, table, factor)
     sizes = {
         "HEADS": num_heads,
         "KV_HEADS": num_kv_heads,

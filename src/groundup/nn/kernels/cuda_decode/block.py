@@ -40,7 +40,11 @@ class DecodingBlock:
             value_factor=None if attention.value_sum is None else attention.value_sum.weight,
         )
         with torch.no_grad():
-            parts = [attention.query.weight, attention.key.weight, attention.value.weight]
+            parts: list[Tensor] = [
+                attention.query.weight,
+                attention.key.weight,
+                attention.value.weight,
+            ]
             if attention.head_gate is not None:
                 gates = attention.head_gate.weight
                 no_gates = gates.new_zeros(_padded(len(gates)) - len(gates), gates.shape[1])

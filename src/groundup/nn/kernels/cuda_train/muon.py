@@ -55,8 +55,9 @@ def move(
     factor: float,
     weight_decay: float,
     skip: Tensor,
+    is_cautious: bool = False,
 ) -> None:
-    """θ <- θ - lr λ θ - lr · factor · D.
+    """θ <- θ - lr λ θ - lr · factor · D; if cautious, λ counts only where θ and D have one sign.
 
     parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
     learning_rate: lr.   weight_decay: λ.   skip: 1 leaves θ as it is.
@@ -75,6 +76,7 @@ def move(
             weight_decay,
             count,
             BLOCK=_BLOCK,
+            IS_CAUTIOUS=is_cautious,
         )
 
 
@@ -173,7 +175,7 @@ def _look_ahead(
 @triton.jit
 def _move(
     weight0, weight1, weight2, weight3, directions, learning_rate, skip, factor, weight_decay,
-    count, BLOCK: tl.constexpr,
+    count, BLOCK: tl.constexpr, IS_CAUTIOUS: tl.constexpr,
 ):  # fmt: skip
     if tl.load(skip) != 0.0:
         return
@@ -184,7 +186,11 @@ def _move(
     rate = tl.load(learning_rate)
     weight = tl.load(weights + index, mask=is_inside, other=0.0)
     direction = tl.load(directions + matrix.to(tl.int64) * count + index, mask=is_inside, other=0.0)
-    moved = weight * (1.0 - rate * weight_decay) - direction.to(tl.float32) * (rate * factor)
+    direction = direction.to(tl.float32)
+    decay = rate * weight_decay
+    if IS_CAUTIOUS:
+        decay = tl.where(weight * direction > 0, decay, 0.0)
+    moved = weight * (1.0 - decay) - direction * (rate * factor)
     tl.store(weights + index, moved, mask=is_inside)
 
 
