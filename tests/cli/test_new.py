@@ -105,10 +105,11 @@ def test_its_commands_can_be_typed(
         assert main(words) == 0, words
     stories = page.index("=== 1 of 3")
     assert page[stories : page.index("\nLook at it")] in capsys.readouterr().out
-    (export,) = (words for words in offered if words[0] == "export")
-    for words in (offered[1], export):
-        assert main(words) == 0, words
-    assert Path("quickstart/exports/stories/config.json").is_file()
+    assert main(offered[1]) == 0
+    # What learns most cannot be exported, and another model is offered for that.
+    assert main(["export", str(RUN), "--to", "huggingface", "exported"]) == 2
+    assert "head_gates is on" in capsys.readouterr().err
+    assert ["new", "quickstart/stories.txt", "--name", "stories-exportable"] in offered
     for words in offered[:-1]:
         if words[0] == "tune":
             continue
@@ -285,6 +286,9 @@ def test_a_folder_of_ones_own_becomes_a_model_with_settings_left_behind(
     assert sum(1 if count is None else int(count[1]) for count in counts) == 3
     for verb in ("serve", "tune", "export", "train --from"):
         assert f"$ groundup {verb} runs/my-notes" in page
+    (export,) = re.findall(r"\$ groundup (export .*)", page)
+    assert main(shlex.split(export)) == 0
+    assert Path("prepared/my-notes/exports/my-notes/config.json").is_file()
     # More text is another model; the one that is there stays.
     (notes / "more.txt").write_text(TEXT_OF_ONE * 50)
     page = new(capsys, str(notes), "--num-steps", "3")

@@ -53,6 +53,10 @@ class Arguments(ReadingFlags):
     num_steps: int | None = None
     """The most steps to train."""
 
+    exportable: bool = True
+    """Keep to the parts of a model that other programs know, so that it can be exported; without
+    them it learns more in the same time, and groundup alone can run it."""
+
     max_tokens: int = 200
     """The most tokens of each sample at the end."""
 
@@ -82,6 +86,7 @@ def make(project: Project) -> int:
         "device": arguments.device,
         "vocab_size": arguments.vocab_size,
         "num_steps": arguments.num_steps,
+        "exportable": arguments.exportable,
         "seed": arguments.seed,
     }
     with folder.keeping(folder.config, wanted) as is_kept:
@@ -186,13 +191,16 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
     show_commands("Look at it in a browser", ["serve", run])
     print(f"then open {ADDRESS}; Ctrl-C ends it")
     more = ["--name", f"{plan['name']}-longer", "--minutes", 30]
+    export = ["export", run, "--to", "huggingface", folder.path / "exports" / plan["name"]]
+    if not project.arguments.exportable:
+        export = ["new", *project.arguments.files, "--name", f"{plan['name']}-exportable"]
     show_commands(
         "What to try next",
         ["generate", run, "--prompt", "Your own beginning", *settings],
         ["train", "--config", folder.config, *more],
         ["train", "--from", run, "--config", folder.config, "--name", f"{plan['name']}-more"],
         ["tune", run, "chats.jsonl"],
-        ["export", run, "--to", "huggingface", folder.path / "exports" / plan["name"]],
+        export,
         ["tokenizer", "inspect", "Your own sentence.", "--tokenizer", folder.tokenizer],
         ["--help"],
     )

@@ -134,6 +134,7 @@ def _choose(project: Project, survey: "Survey") -> tuple["Recipe", str]:
             vocab_size=arguments.vocab_size,
             document_bytes=survey.document_bytes,
             max_steps=arguments.num_steps,
+            is_exportable=arguments.exportable,
         )
 
     recipe = choose(speed)

@@ -35,6 +35,10 @@ class Arguments:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
+    exportable: bool = False
+    """Keep to the parts of a model that other programs know, so that it can be exported; it learns
+    less in the same time."""
+
     max_tokens: int = 320
     """The most tokens of a generated story."""
 
@@ -55,6 +59,7 @@ def run(arguments: Arguments) -> int:
         device=arguments.device,
         vocab_size=arguments.vocab_size,
         num_steps=arguments.num_steps,
+        exportable=arguments.exportable,
         max_tokens=arguments.max_tokens,
         seed=arguments.seed,
     )

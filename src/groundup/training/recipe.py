@@ -50,6 +50,8 @@ _VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768
 # what small initial values and tying win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
+_EXPORTABLE = "Llama's, so that it can be exported"
+_OWN = "gates of heads and extra values, which learn more; --exportable is for other programs"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def choose_recipe(
     d_model: int | None = None,
     document_bytes: int | None = None,
     max_steps: int | None = None,
+    is_exportable: bool = True,
 ) -> Recipe:
     """The run that should reach the lowest validation loss.
 
@@ -79,6 +82,7 @@ def choose_recipe(
     d_model: the width of the model; chosen if None.
     document_bytes: the median length of its documents, if known.
     max_steps: the run has no more.
+    is_exportable: keep to the parts that other programs know; all that help if not.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     d_model, num_layers = _shape(flops, tokens, d_model)
@@ -105,7 +109,7 @@ def choose_recipe(
         "num_steps": num_steps,
         "batch_size": batch_size,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
-        **_learning(d_model, epochs, num_steps),
+        **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
         **_rhythm(num_steps, budget / context),
     }
     config = load_settings(RunConfig, None, values)
@@ -126,6 +130,7 @@ def choose_recipe(
             f"Muon, learning rate {optimizer.learning_rate:g}, weight decay "
             f"{optimizer.weight_decay:g} for {epochs:.1f} epochs",
         ),
+        ("form", _EXPORTABLE if is_exportable else _OWN),
         ("schedule", f"warm-up, then linear to 0 over about {count_of(num_steps, 'step')}"),
     )
     return Recipe(config, reasons)
@@ -146,7 +151,9 @@ def _vocab_size(tokens: float, most: float) -> int:
     return max([size for size in _VOCAB_SIZES if size <= fitting], default=_VOCAB_SIZES[0])
 
 
-def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
+def _learning(
+    d_model: int, epochs: float, num_steps: int, *, is_exportable: bool
+) -> dict[str, Any]:
     """Optimizer, schedule and the parts of the model that learn soon."""
     learning_rate = 1.6e-2 * (128 / d_model) ** 0.7
     if epochs > 4:
@@ -162,7 +169,12 @@ def _learning(d_model: int, epochs: float, num_steps: int) -> dict[str, Any]:
     has_few_steps = num_steps < _FEW_STEPS
     if has_few_steps:
         values["optimizer.betas"] = (0.5, 0.99)
-    if has_few_steps and epochs < 1:
+    is_read_once = has_few_steps and epochs < 1
+    if not is_exportable:
+        # A table is learned by heart where text is read again.
+        extra_values = "table" if is_read_once else "projection"
+        values |= {"model.head_gates": True, "model.extra_values": extra_values}
+    if is_read_once:
         values |= {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
     else:
         values |= {
