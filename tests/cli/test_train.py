@@ -270,7 +270,9 @@ def test_minutes_settle_the_number_of_steps(
     out, err = capsys.readouterr()
     settled = load_settings(RunConfig, "runs/small/config.yaml")
     assert f"{settled.num_steps:,} of {settled.num_steps:,}" in out
-    assert f"0.1 minutes: {settled.num_steps:,} steps of " in err
+    # On a busy machine it may have got another length than at first.
+    assert "0.1 minutes: " in err
+    assert re.search(rf"\b{settled.num_steps:,} steps (of|instead of) ", err)
     assert settled.schedule.warmup_steps == max(1, round(settled.num_steps / 6))
     assert settled.evaluation.every_steps == max(1, round(settled.num_steps / 3))
     assert settled.checkpoints.every_steps == 1000

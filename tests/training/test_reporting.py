@@ -78,7 +78,7 @@ def test_the_meter_counts_training_alone(
     config = make_config()
     meter = Meter(config, wall_seconds=50.0, tokens=1000)
     clock[0] += 2
-    with meter.pause():
+    with meter.pause("evaluation"):
         clock[0] += 7
     values = meter.read(3000)
     assert values["tokens_per_second"] == 1000.0

@@ -24,11 +24,20 @@ def build_optimizer(
     num_steps: the length of the run, which `average_over` is a fraction of.
     """
     optimizer = _build(model, config)
-    if config.average_over is not None:
-        if num_steps is None:
-            raise ConfigError("average_over is a fraction of the run: give its num_steps")
-        optimizer.average_decay = 1 - 1 / max(1.0, config.average_over * num_steps)
+    optimizer.average_decay = average_decay(config, num_steps)
     return optimizer
+
+
+def average_decay(config: OptimizerConfig, num_steps: int | None) -> float | None:
+    """What the averages of the weights keep at a step of a run of this length; None without them.
+
+    config, num_steps: as above.
+    """
+    if config.average_over is None:
+        return None
+    if num_steps is None:
+        raise ConfigError("average_over is a fraction of the run: give its num_steps")
+    return 1 - 1 / max(1.0, config.average_over * num_steps)
 
 
 def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:

@@ -96,15 +96,18 @@ class Costs:
     reserve: float = _RESERVE
     """The fraction of a budget to keep free."""
 
-    def of_run(self, config: RunConfig) -> float:
-        """All of a run."""
-        return self.start + config.num_steps * self.step + self.of_repeated(config)
+    def of_run(self, config: RunConfig, steps_done: int = 0) -> float:
+        """All of a run that comes after so many steps."""
+        seconds = self.start + (config.num_steps - steps_done) * self.step
+        return seconds + self.of_repeated(config, steps_done)
 
-    def of_repeated(self, config: RunConfig) -> float:
-        return sum(times * self.repeated[name] for name, times in self.times(config).items())
+    def of_repeated(self, config: RunConfig, steps_done: int = 0) -> float:
+        times = self.times(config, steps_done)
+        return sum(count * self.repeated[name] for name, count in times.items())
 
-    def times(self, config: RunConfig) -> dict[str, int]:
-        return {name: times for name, times in times_due(config).items() if name in self.repeated}
+    def times(self, config: RunConfig, steps_done: int = 0) -> dict[str, int]:
+        times = times_due(config, steps_done)
+        return {name: count for name, count in times.items() if name in self.repeated}
 
 
 def choose_num_steps(
@@ -114,19 +117,18 @@ def choose_num_steps(
 
     An error where one step does not fit, with everything else as often as the settings mean it.
     """
-    left_seconds = budget.seconds * (1.0 - costs.reserve) - passed_seconds
     # An interval that was chosen does not say how often, but once at least.
     values = dict(flatten(config.model_dump()))
     once = {name: config.num_steps for name in budget.chosen if values.get(name)}
     meant = load_settings(RunConfig, None, {**values, **once})
     needed_seconds = costs.start + costs.step + costs.of_repeated(meant)
-    if needed_seconds > left_seconds:
+    if needed_seconds > _seconds_left(costs, budget, passed_seconds):
         parts = [
-            f"{_show(passed_seconds)} have passed",
-            f"to start takes {_show(costs.start)}",
-            f"one step {_show(costs.step)}",
+            f"{show_seconds(passed_seconds)} have passed",
+            f"to start takes {show_seconds(costs.start)}",
+            f"one step {show_seconds(costs.step)}",
             *(
-                f"{times} × {name} {_show(times * costs.repeated[name])}"
+                f"{times} × {name} {show_seconds(times * costs.repeated[name])}"
                 for name, times in costs.times(meant).items()
             ),
         ]
@@ -136,11 +138,24 @@ def choose_num_steps(
             f"{least_minutes:.2g} minutes, evaluate on fewer windows (--evaluation.num-windows) or "
             f"less often, or make the model or the batch smaller"
         )
-    num_steps = min(int(left_seconds / costs.step) + 1, budget.max_steps or MAX_STEPS, MAX_STEPS)
+    return longest_run(config, costs, budget, passed_seconds)
+
+
+def longest_run(
+    config: RunConfig,
+    costs: Costs,
+    budget: TimeBudget,
+    passed_seconds: float,
+    steps_done: int = 0,
+) -> RunConfig:
+    """The run with about as many steps as fit, and one more than are done at least."""
+    left_seconds = _seconds_left(costs, budget, passed_seconds)
+    most = min(budget.max_steps or MAX_STEPS, MAX_STEPS) - steps_done
+    num_steps = min(int(left_seconds / costs.step) + 1, most)
     while True:
-        run = with_num_steps(config, num_steps, budget.chosen)
-        seconds = costs.of_run(run)
-        if seconds <= left_seconds:
+        run = with_num_steps(config, steps_done + max(1, num_steps), budget.chosen)
+        seconds = costs.of_run(run, steps_done)
+        if seconds <= left_seconds or num_steps <= 1:
             return run
         # As if all its time were steps: too many still, but for the rounding of intervals.
         num_steps = min(num_steps - 1, int(num_steps * left_seconds / seconds))
@@ -152,16 +167,22 @@ def describe_choice(costs: Costs, budget: TimeBudget, passed_seconds: float, run
     if budget.max_steps is not None:
         limits += f", at most {budget.max_steps:,} step{'' if budget.max_steps == 1 else 's'}"
     parts = [
-        f"{count_of(run.num_steps, 'step')} of {_show(costs.step)} (mean of {costs.num_timed})",
+        f"{count_of(run.num_steps, 'step')} of {show_seconds(costs.step)} "
+        f"(mean of {costs.num_timed})",
         *(
-            f"{times} × {name} of {_show(costs.repeated[name])}"
+            f"{times} × {name} of {show_seconds(costs.repeated[name])}"
             for name, times in costs.times(run).items()
         ),
-        f"{_show(passed_seconds)} passed before",
-        f"{_show(costs.start)} to start",
-        f"{_show(costs.reserve * budget.seconds)} in reserve",
+        f"{show_seconds(passed_seconds)} passed before",
+        f"{show_seconds(costs.start)} to start",
+        f"{show_seconds(costs.reserve * budget.seconds)} in reserve",
     ]
     return f"{limits}: {', '.join(parts)}"
+
+
+def show_seconds(seconds: float) -> str:
+    """Three digits and a unit."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 class Rehearsal:
@@ -191,8 +212,8 @@ def fit_into_budget(
     folder: Path,
     budget: TimeBudget,
     write_sample: WriteSample | None,
-) -> RunConfig:
-    """The run with the number of steps that fits, found by measuring; the log says what was."""
+) -> tuple[RunConfig, Costs]:
+    """The run with the number of steps that fits, and what was measured; the log says it."""
     scratch = folder / ".timing"
     try:
         if config.compile != "off" or config.device.startswith("cuda"):
@@ -206,7 +227,7 @@ def fit_into_budget(
     passed_seconds = time.monotonic() - budget.began
     run = choose_num_steps(config, costs, budget, passed_seconds)
     _log.info(describe_choice(costs, budget, passed_seconds, run))
-    return run
+    return run, costs
 
 
 def _measure_costs(
@@ -391,6 +412,10 @@ def _describe_device(config: RunConfig, host_memory_bytes: int) -> Accelerator:
     return row._replace(memory_bytes=num_bytes)
 
 
+def _seconds_left(costs: Costs, budget: TimeBudget, passed_seconds: float) -> float:
+    return budget.seconds * (1.0 - costs.reserve) - passed_seconds
+
+
 def _timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
@@ -410,7 +435,3 @@ def _free_memory(config: RunConfig) -> None:
 def _minutes(budget: TimeBudget) -> str:
     minutes = budget.seconds / 60
     return "1 minute" if minutes == 1 else f"{minutes:g} minutes"
-
-
-def _show(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.1f} s"

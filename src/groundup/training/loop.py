@@ -7,6 +7,7 @@ is followed by nothing but a log line is finished while the device computes the 
 import contextlib
 import datetime
 import functools
+import gc
 import logging
 import signal
 import time
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
+from groundup.config import save_yaml
 from groundup.data.batches.windows import Ids
 from groundup.distributed.process_group import (
     LostRankError,
@@ -28,15 +30,17 @@ from groundup.distributed.process_group import (
 )
 from groundup.errors import ConfigError, GroundupError
 from groundup.model import TransformerLM
+from groundup.optim.build import average_decay
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import Progress, count_of, format_duration
-from groundup.training.budget import TimeBudget, WriteSample, fit_into_budget
+from groundup.training.budget import TimeBudget, WriteSample
 from groundup.training.execution import autocast, resolve, resolve_device, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
 from groundup.training.own_parts import Loss, OwnParts
+from groundup.training.refit import Refit
 from groundup.training.run_data import RunData
 from groundup.training.saving import Saver
 from groundup.training.setup import OpenRun, open_run
@@ -110,7 +114,8 @@ def train(
     write_sample: given the model, the run's tokenizer and a prompt, returns a continuation.
     progress: is told (steps done, all steps) after every step.
     stop_after: ends the run at that step as a signal would: saved, to be resumed.
-    budget: num_steps becomes what fits into that time on this machine.
+    budget: num_steps becomes what fits into that time on this machine, measured before the first
+        step and again while it trains.
     choose_length: gives a new run its number of steps once its data are known.
     """
     if config.name is None:
@@ -133,10 +138,10 @@ def train(
         record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
+        refit = None
         if budget is not None:
-            choose_length = functools.partial(
-                fit_into_budget, folder=folder.path, budget=budget, write_sample=write_sample
-            )
+            refit = Refit(folder.path, budget, write_sample)
+            choose_length = refit.choose
         with world.together():
             run = open_run(
                 config,
@@ -151,7 +156,7 @@ def train(
         record.takes_errors = True
         for tracker in run.trackers:
             stack.callback(tracker.close)
-        training = _Training(run, write_sample, progress, loss)
+        training = _Training(run, write_sample, progress, loss, refit)
         record.outcome = training.outcome
         return training.run(stop_after)
 
@@ -165,56 +170,46 @@ class _Training:
         write_sample: WriteSample | None,
         progress: Progress | None,
         loss: Loss | None,
+        refit: Refit | None,
     ) -> None:
         self._run = run
         self._world = run.state.reduction.world
-        self._config = config = run.config
+        config = run.config
         self._state = run.state
         self._write_sample = write_sample
         self._progress = progress
+        self._loss = loss
+        self._refit = refit
+        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens, self._world.size)
+        self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
+        self._saver = Saver(run.checkpoints, self._metrics, {}, run.resumed_step)
+        self._stop = StopRequest()
+        self._ending: State = "failed"
+        self._use(config)
+
+    def _use(self, config: RunConfig) -> None:
+        """Train by these settings, of the run itself or with another length."""
+        run, state = self._run, self._state
+        self._config = self._metrics.config = config
+        self._saver.settings = config.model_dump(mode="json")
         self._timetable = Timetable(
             config,
             can_evaluate=run.evaluator is not None or run.tasks is not None,
-            can_sample=write_sample is not None,
+            can_sample=self._write_sample is not None,
         )
-        self._meter = Meter(config, run.state.wall_seconds, run.state.tokens, self._world.size)
-        self._metrics = MetricsWriter(config, run.folder.metrics_file, self._meter, run.trackers)
-        settings = config.model_dump(mode="json")
-        self._saver = Saver(run.checkpoints, self._metrics, settings, run.resumed_step)
-        self._stop = StopRequest()
-        self._ending: State = "failed"
-        state = run.state
+        state.optimizer.average_decay = average_decay(config.optimizer, config.num_steps)
         if state.local is not None:
             # What gathers the weights cannot be recorded.
             config = config.model_copy(update={"cuda_graph": False})
-        self._step = choose_step(config, state.model, state.optimizer, loss, state.reduction)
+        self._step = choose_step(config, state.model, state.optimizer, self._loss, state.reduction)
 
     def run(self, stop_after: int | None) -> TrainSummary:
         """Take all steps up to the last, or `stop_after`, or a signal; save and sum up."""
-        state, loader = self._state, self._run.loader
-        last_step = self._config.num_steps
-        if stop_after is not None:
-            last_step = min(last_step, stop_after)
+        loader = self._run.loader
         began = time.monotonic()
-        num_steps = max(0, last_step - state.step)
-        with (
-            self._stop,
-            loader.batches(state.step, num_steps) as batches,
-            self._saved_if_ranks_are_lost(),
-        ):
-            queued: QueuedStep | None = None
-            for batch in batches:
-                launched = self._step(batch)
-                if queued is not None:
-                    self._finish(queued)
-                queued = launched
-                if not self._may_wait(launched.step):
-                    self._finish(launched)
-                    queued = None
-                if self._is_stopped():
-                    break
-            if queued is not None:
-                self._finish(queued)
+        with self._stop, self._saved_if_ranks_are_lost():
+            while self._take_steps(stop_after):
+                pass
             # The loader is to be ahead of the device always; a user can see whether it is.
             fraction = loader.wait_seconds / max(time.monotonic() - began, 1e-9)
             _log.info(
@@ -223,6 +218,37 @@ class _Training:
                 100 * fraction,
             )
             return self._end()
+
+    def _take_steps(self, stop_after: int | None) -> bool:
+        """Take all steps of the length that the run has; whether it got another one meanwhile."""
+        config, state = self._config, self._state
+        last_step = config.num_steps
+        if stop_after is not None:
+            last_step = min(last_step, stop_after)
+        num_steps = max(0, last_step - state.step)
+        with self._run.loader.batches(state.step, num_steps) as batches:
+            queued: QueuedStep | None = None
+            for batch in batches:
+                launched = self._step(batch)
+                if queued is not None:
+                    self._finish(queued)
+                queued = launched
+                is_look_due = self._is_look_due(launched.step)
+                if is_look_due or not self._may_wait(launched.step):
+                    self._finish(launched, is_look_due)
+                    queued = None
+                if self._is_stopped():
+                    break
+                if self._config is not config:
+                    return True
+            if queued is not None:
+                self._finish(queued)
+        return False
+
+    def _is_look_due(self, step: int) -> bool:
+        """Is it to be seen after this step whether the length still suits the time?"""
+        is_last = step >= self._config.num_steps
+        return self._refit is not None and not is_last and self._refit.is_due(step)
 
     def _is_stopped(self) -> bool:
         """Has a signal asked any rank to stop? All ranks stop after the same step."""
@@ -270,7 +296,7 @@ class _Training:
             and not self._timetable.needs_weights(step)
         )
 
-    def _finish(self, queued: QueuedStep) -> None:
+    def _finish(self, queued: QueuedStep, is_look_due: bool = False) -> None:
         """Everything that follows a step, in a fixed order: metrics, evaluation, sample, save."""
         config, state, timetable = self._config, self._state, self._timetable
         result = queued.read()
@@ -292,16 +318,39 @@ class _Training:
             self._metrics.write(state, metrics)
         if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(result.reason)
-        if timetable.is_save_due(state.step):
+        is_saved = is_look_due and not result.is_skipped and self._look_again(validation_loss)
+        if timetable.is_save_due(state.step) and not is_saved:
             self._save(validation_loss)
         if self._progress is not None:
-            self._progress(state.step, config.num_steps)
+            self._progress(state.step, self._config.num_steps)
+
+    def _look_again(self, validation_loss: float | None) -> bool:
+        """Give the run another length where its time asks for it; whether it did and saved that."""
+        assert self._refit is not None
+        before = self._config
+        config = self._refit.look(before, self._state.step, self._meter)
+        if config is None:
+            return False
+        # A recorded step has memory that only a collection gives back before the next is recorded.
+        del self._step
+        gc.collect()
+        self._use(config)
+        try:
+            # A resume goes on from a checkpoint of the settings that the folder has.
+            self._save(validation_loss)
+            self._saver.check()
+            save_yaml(self._run.folder.config_file, config)
+        except (GroundupError, OSError) as error:
+            _log.error("the run keeps its %s steps: %s", f"{before.num_steps:,}", error)
+            self._use(before)
+            return False
+        return True
 
     def _evaluate(self, metrics: dict[str, Any]) -> float | None:
         """Measure on validation text and on tasks, where there are such; gives the loss."""
         evaluator, tasks, model = self._run.evaluator, self._run.tasks, self._state.model
         in_precision = functools.partial(autocast, self._config)
-        with self._meter.pause(), self._state.averaged():
+        with self._meter.pause("evaluation"), self._state.averaged():
             evaluation = None if evaluator is None else evaluator(model, in_precision)
             scores = [] if tasks is None else tasks(model, in_precision)
         metrics |= {f"{TASK_PREFIX}{score.name}": score.raw.value for score in scores}
@@ -316,7 +365,7 @@ class _Training:
     def _sample(self, metrics: dict[str, Any]) -> None:
         assert self._write_sample is not None
         random_state = capture_random_state()
-        with self._meter.pause(), self._state.averaged(), torch.no_grad():
+        with self._meter.pause("sample"), self._state.averaged(), torch.no_grad():
             model = self._state.whole_model()
             if self._world.is_first:
                 metrics["samples"] = [
@@ -329,7 +378,7 @@ class _Training:
         """Write a checkpoint, if this is a rank that does."""
         if not self._world.is_first and self._state.local is None:
             return
-        with self._meter.pause(), self._state.averaged():
+        with self._meter.pause("checkpoint"), self._state.averaged():
             self._state.wall_seconds = self._meter.wall_seconds
             with lost_ranks_named(self._world):
                 self._saver.save(self._state, metric)

@@ -43,7 +43,7 @@ class MetricsWriter:
     def __init__(
         self, config: RunConfig, path: Path, meter: "Meter", trackers: Sequence[Tracker] = ()
     ) -> None:
-        self._config = config
+        self.config = config
         self._path = path
         self._meter = meter
         self._trackers = trackers
@@ -65,8 +65,8 @@ class MetricsWriter:
                 )
         for tracker in self._trackers:
             tracker.write(record)
-        _log.info(show_record(record, self._config.num_steps, self._seconds_left(record)))
-        prompts = self._config.samples.prompts
+        _log.info(show_record(record, self.config.num_steps, self._seconds_left(record)))
+        prompts = self.config.samples.prompts
         for prompt, text in zip(prompts, record.get("samples", ()), strict=False):
             _log.info("sample: %s", " ".join(f"{prompt}{text}".split()))
 
@@ -88,7 +88,7 @@ class MetricsWriter:
 
     def _seconds_left(self, record: dict[str, Any]) -> float | None:
         speed = record.get("tokens_per_second")
-        tokens_left = (self._config.num_steps - record["step"]) * self._config.tokens_per_step
+        tokens_left = (self.config.num_steps - record["step"]) * self.config.tokens_per_step
         return tokens_left / speed if speed else None
 
 
@@ -115,19 +115,23 @@ class Meter:
         self._began = self._since = time.perf_counter()
         self._tokens = tokens
         self._paused_seconds = 0.0
+        self.pauses: dict[str, list[float]] = {}
+        """How long each evaluation, sample and checkpoint took."""
 
     @property
     def wall_seconds(self) -> float:
         return self._wall_seconds_before + time.perf_counter() - self._began
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Time spent within is not training: evaluation, samples, checkpoints."""
+    def pause(self, name: str) -> Iterator[None]:
+        """Time spent within is not training: an evaluation, a sample, a checkpoint."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            self._paused_seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self._paused_seconds += seconds
+            self.pauses.setdefault(name, []).append(seconds)
 
     def read(self, tokens: int) -> dict[str, Any]:
         """Speed since the last reading, MFU and memory, as a record holds them."""

@@ -27,7 +27,7 @@ class Saver:
         saved_step: int | None = None,
     ) -> None:
         self._checkpoints = checkpoints
-        self._settings = settings
+        self.settings = settings
         self._metrics = metrics
         self._saved_step = saved_step
         self._failure: OSError | None = None
@@ -47,7 +47,7 @@ class Saver:
                 step,
                 adapted_state(state.model),
                 state.optimizer_state(),
-                {**state.counters(), "settings": self._settings},
+                {**state.counters(), "settings": self.settings},
                 metric,
             )
             self._begun = step, self._saved_step

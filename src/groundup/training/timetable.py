@@ -42,12 +42,13 @@ class Timetable:
         return is_last or (every_steps > 0 and step % every_steps == 0)
 
 
-def times_due(config: RunConfig) -> dict[str, int]:
-    """How often a whole run has an evaluation, a sample and a checkpoint, where it has them."""
+def times_due(config: RunConfig, steps_done: int = 0) -> dict[str, int]:
+    """How often a run that has steps left has an evaluation, a sample and a checkpoint in them,
+    where it has them."""
     evaluate, save = config.evaluation.every_steps, config.checkpoints.every_steps
 
     def count(every_steps: int) -> int:
-        return -(-config.num_steps // every_steps) if every_steps else 1
+        return -(-config.num_steps // every_steps) - steps_done // every_steps if every_steps else 1
 
     num_evaluations = count(evaluate)
     if _measures_checkpoints(config):
