@@ -65,7 +65,7 @@ def _model(**changes: Any) -> TransformerLM:
     model = TransformerLM(**(settings | changes), device="cuda", dtype=torch.bfloat16).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "head_gate" in name:
+            if "head_gate" in name or name == "extra_values.weight":
                 parameter.normal_(0.0, 0.3)
             elif "norm" in name or "input_mixes" in name or "value_sum" in name:
                 parameter.uniform_(0.5, 1.5)

@@ -214,6 +214,8 @@ def test_values_get_a_vector_of_their_token_and_heads_a_gate(kind: str, kernels:
     attention = block.attention
     with torch.no_grad():
         attention.value_sum.weight.fill_(0.7)
+        if kind == "table":
+            source.weight.normal_()
         attention.head_gate.weight.normal_()
     embedded = model.embed(ids)
     if kind == "projection":

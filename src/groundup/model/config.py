@@ -83,9 +83,9 @@ class ModelConfig(Settings):
     """Scale what each attention head returns for a token by a learned gate between 0 and 2."""
 
     extra_values: Literal["none", "projection", "table"] = "none"
-    """Add to the values of attention, in every block by a learned factor, a vector of the token
-    itself: a projection of its embedding, or its row in a table of its own, which learns most where
-    text is read once and is learned by heart where it is read often."""
+    """Add a vector of the token itself, by a learned factor, to the values of attention: in every
+    block a projection of its embedding; or in the first and the last its row in a table of its own,
+    which learns most where text is read once and is learned by heart where it is read often."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """In training, zero this fraction of the embeddings and of what attention and feed-forward
@@ -101,6 +101,13 @@ class ModelConfig(Settings):
     @property
     def key_value_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def blocks_with_extra_values(self) -> range:
+        """The numbers of those blocks."""
+        if self.extra_values == "table":
+            return range(0, self.num_layers, max(1, self.num_layers - 1))
+        return range(self.num_layers if self.extra_values == "projection" else 0)
 
     @property
     def input_scale(self) -> float:

@@ -17,6 +17,8 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes.update((f"blocks.{layer}.{name}.weight", shape) for name, shape in block.items())
     if config.input_mix:
         shapes.update((f"input_mixes.{layer}.weight", (2,)) for layer in range(config.num_layers))
+    for layer in config.blocks_with_extra_values:
+        shapes[f"blocks.{layer}.attention.value_sum.weight"] = (1,)
     d_key_value = config.key_value_heads * config.d_head
     if config.extra_values == "projection":
         shapes["extra_values.norm.weight"] = (config.d_model,)
@@ -46,8 +48,6 @@ def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes |= {f"attention.{name}_norm": (config.d_head,) for name in ("query", "key")}
     if config.head_gates:
         shapes["attention.head_gate"] = (config.num_heads, d_model)
-    if config.extra_values != "none":
-        shapes["attention.value_sum"] = (1,)
     if config.norm != "none":
         shapes |= {f"{name}_norm": (d_model,) for name in ("attention", "feed_forward")}
     return shapes

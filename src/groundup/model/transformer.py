@@ -25,6 +25,9 @@ from groundup.nn import (
 )
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
+# Of what is added to values, which is nothing at first: either it begins at zero or its factor.
+_FIRST_FACTORS = {"none": None, "projection": 0.0, "table": 1.0}
+
 
 class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
@@ -77,12 +80,14 @@ class TransformerLM(nn.Module):
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
                 head_gates=config.head_gates,
-                extra_values=config.extra_values != "none",
+                extra_values=_FIRST_FACTORS[config.extra_values]
+                if number in config.blocks_with_extra_values
+                else None,
                 dropout=config.dropout,
                 kernels=config.kernels,
                 **made,
             )
-            for _ in range(num_layers)
+            for number in range(num_layers)
         )
         # Empty without an input mix.
         self.input_mixes = nn.ModuleList(
@@ -96,6 +101,7 @@ class TransformerLM(nn.Module):
             )
         elif config.extra_values == "table":
             self.extra_values = Embedding(vocab_size, d_key_value, **made)
+            nn.init.zeros_(self.extra_values.weight)
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
             self.final_norm = RMSNorm(d_model, config.norm_eps, kernels=config.kernels, **made)

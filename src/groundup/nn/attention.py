@@ -34,7 +34,7 @@ class MultiHeadSelfAttention(nn.Module):
         as many as `num_heads`.
     qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
     head_gates: multiply what head h returns by 2 σ(w_h x), at first 1.
-    extra_values: let V be W_value x + a e, with e given to each call.
+    extra_values: let V be W_value x + a e, with e given to each call and a learned, from this on.
     kernels: "fused" makes one matmul of the three and uses torch's attention or ours;
         "reference" is the formulas as they stand.
     """
@@ -49,7 +49,7 @@ class MultiHeadSelfAttention(nn.Module):
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
         head_gates: bool = False,
-        extra_values: bool = False,
+        extra_values: float | None = None,
         kernels: Kernels = "fused",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -86,7 +86,7 @@ class MultiHeadSelfAttention(nn.Module):
         self.head_gate = Linear(d_model, num_heads, **made) if head_gates else None
         if self.head_gate is not None:
             nn.init.zeros_(self.head_gate.weight)
-        self.value_sum = ValueSum(**made) if extra_values else None
+        self.value_sum = None if extra_values is None else ValueSum(extra_values, **made)
         self.rope = None
         if theta is not None and max_seq_len is not None:
             self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)

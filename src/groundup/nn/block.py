@@ -41,7 +41,7 @@ class TransformerBlock(nn.Module):
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
         head_gates: bool = False,
-        extra_values: bool = False,
+        extra_values: float | None = None,
         dropout: float = 0.0,
         kernels: Kernels = "fused",
         device: torch.device | str | None = None,

@@ -40,13 +40,19 @@ class ValueProjection(nn.Module):
 
 
 class ValueSum(nn.Module):
-    """y = v + a · e for the values v of a block, with a learned; at first a = 0."""
+    """y = v + a · e for the values v of a block, with a learned.
+
+    factor: a at first: 0 for an e that begins anywhere, 1 for one that begins at zero.
+    """
 
     def __init__(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        factor: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.full((1,), factor, device=device, dtype=dtype))
 
     def forward(
         self, values: Float[Tensor, "... d_key_value"], extra: Float[Tensor, "... d_key_value"]

@@ -15,10 +15,10 @@ def decay_groups(
     """Groups for AdamW: one with weight decay and one without, and one for embeddings whose decay
     is neither.
 
-    Linear layers get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
+    Linear layers and a table of values get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
 
     model: whose parameters are grouped.   weight_decay: of linear layers.
-    embedding_weight_decay: of embedding tables, whose rows of rare tokens mostly shrink by it. A
+    embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
         table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
@@ -29,7 +29,7 @@ def decay_groups(
         if parameter.ndim < 2:
             staying.append(parameter)
         else:
-            is_embedding = _is_embedding(name)
+            is_embedding = "token_embedding" in name.split(".")
             (of_embeddings if is_embedding else decaying).append(parameter)
     groups: list[dict[str, Any]] = [
         {"params": decaying, "weight_decay": weight_decay},
@@ -87,12 +87,6 @@ def muon_groups(
 
 def _is_matrix(name: str) -> bool:
     return not {"blocks", "projection"}.isdisjoint(name.split("."))
-
-
-def _is_embedding(name: str) -> bool:
-    """Whether it is a table of rows to look up, one for each token."""
-    parts = name.split(".")
-    return "token_embedding" in parts or ("extra_values" in parts and "projection" not in parts)
 
 
 def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -20,7 +20,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     input_mixes      2 · num_layers, if there are any
     head_gates       num_layers · num_heads · d_model, likewise
     extra_values     d_model · num_kv_heads · d_head + d_model for a projection, for a table
-                     vocab_size · num_kv_heads · d_head; and one factor a layer
+                     vocab_size · num_kv_heads · d_head; and one factor for each block with them
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
@@ -43,7 +43,7 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     if config.extra_values != "none":
         is_table = config.extra_values == "table"
         num_rows = config.vocab_size * d_key_value if is_table else d_model * (d_key_value + 1)
-        parts["extra_values"] = num_rows + num_layers
+        parts["extra_values"] = num_rows + len(config.blocks_with_extra_values)
     return parts
 
 
