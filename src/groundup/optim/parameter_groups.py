@@ -15,7 +15,8 @@ def decay_groups(
     """Groups for AdamW: one with weight decay and one without, and one for embeddings whose decay
     is neither.
 
-    Linear layers and a table of values get weight decay. Norm gains do not: 1, not 0, is where they do nothing.
+    Linear layers and a table of values get weight decay. Norm gains do not: 1, not 0, is where they
+    do nothing.
 
     model: whose parameters are grouped.   weight_decay: of linear layers.
     embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
