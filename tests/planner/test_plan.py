@@ -157,7 +157,7 @@ def test_state_is_two_values_a_parameter_and_the_optimizers(name: str) -> None:
     num_parameters = sum(parts.values())
     assert training_state_bytes(config, "sgd") == 8 * num_parameters
     assert training_state_bytes(config, "adamw") == 16 * num_parameters
-    in_blocks = parts["attention"] + parts["feed_forward"]
+    in_blocks = parts["attention"] + parts["feed_forward"] + parts.get("head_gates", 0)
     assert training_state_bytes(config, "muon") == 16 * num_parameters - 4 * in_blocks
 
 

@@ -171,6 +171,8 @@ PRESETS = {
         num_layers=4,
         num_heads=3,
         zero_outputs=True,
+        head_gates=True,
+        extra_values="table",
     ),
 }
 
