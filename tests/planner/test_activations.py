@@ -83,13 +83,13 @@ def test_the_output_keeps_vectors_and_never_logits() -> None:
 @pytest.mark.parametrize(
     ("d_head", "context_length", "num_vectors"),
     [
-        # Short attention keeps the packed projections, the normalized ones and the mixed values.
+        # Short attention keeps the packed projections, what they became and the mixed values.
         (32, 256, 3 + 3 + 1),
-        # Torch's keeps rotated queries and keys besides.
-        (64, 1_024, 3 + 3 + 2 + 1),
+        # For torch's queries and keys are made anew, the values as they were.
+        (64, 1_024, 3 + 2 + 1),
         # Heads that the kernel does not take: projections, normalized and rotated queries and keys,
         # and the mixed values twice.
-        (48, 256, 3 + 2 + 2 + 2),
+        (36, 256, 3 + 2 + 2 + 2),
     ],
 )
 def test_query_key_norm_on_cuda_is_planned_packed_where_the_kernel_takes_it(
@@ -100,5 +100,5 @@ def test_query_key_norm_on_cuda_is_planned_packed_where_the_kernel_takes_it(
     kept = layer_activations(config, Execution("cuda", "bfloat16"))
     of_attention = [kept[name] for name in ("query_key_value", "rotated", "attention_mixing")]
     # Beside the vectors each head keeps its logsumexp, and unpacked the scales of its norms.
-    num_numbers = 8 if d_head != 48 else 3 * 8
+    num_numbers = 8 if d_head != 36 else 3 * 8
     assert sum(of_attention) == 2 * num_vectors * config.d_model + 4 * num_numbers

@@ -16,7 +16,7 @@ from groundup.nn import kernels as fused
 from groundup.nn.extra_values import ValueSum
 from groundup.nn.functional import fused_attention, scaled_dot_product_attention, softmax
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.limits import Kernels, is_packed_attention, is_packed_norm
+from groundup.nn.limits import Kernels, is_packed_attention
 from groundup.nn.linear import Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -133,19 +133,15 @@ class MultiHeadSelfAttention(nn.Module):
         projections = (self.query, self.key, self.value)
         if self.kernels == "fused":
             packed = packed_linear(x, projections)
-            if self.value_sum is not None and extra is not None:
-                rest, values = packed.tensor_split([-self.value.out_features], dim=-1)
-                packed = torch.cat((rest, self.value_sum(values, extra)), dim=-1)
             if token_positions is None and mask is None and self._can_stay_packed(packed):
-                return self._attend_packed(packed)
+                return self._attend_packed(packed, extra)
             sizes = [projection.out_features for projection in projections]
-            projected = torch.split(packed, sizes, dim=-1)
+            queries, keys, values = torch.split(packed, sizes, dim=-1)
         else:
             queries, keys, values = (projection(x) for projection in projections)
-            if self.value_sum is not None and extra is not None:
-                values = self.value_sum(values, extra)
-            projected = (queries, keys, values)
-        query, key, value = self._heads(projected, token_positions)
+        if self.value_sum is not None and extra is not None:
+            values = self.value_sum(values, extra)
+        query, key, value = self._heads((queries, keys, values), token_positions)
         mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
         if cache is not None and token_positions is not None:
             cache.write(key, value, token_positions)
@@ -182,24 +178,27 @@ class MultiHeadSelfAttention(nn.Module):
     def _can_stay_packed(self, packed: Tensor) -> bool:
         if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
             return False
-        can_normalize = packed.is_cuda and is_packed_norm(self.d_head)
-        is_known = self.query_norm is None or can_normalize
         return (
-            is_known
+            (self.query_norm is None or packed.is_cuda)
             and self.num_kv_heads == self.num_heads
             and packed.ndim == 3
             and fused.can_run_on(packed)
         )
 
-    def _attend_packed(self, packed: Tensor) -> Tensor:
+    def _attend_packed(self, packed: Tensor, extra: Tensor | None) -> Tensor:
+        options: dict[str, Any] = {}
         if self.query_norm is not None and self.key_norm is not None:
             gains = self.query_norm.weight, self.key_norm.weight
-            packed = fused.packed_query_key_norm(packed, *gains, self.query_norm.eps)
-        cos = sin = None
+            options = {"gains": gains, "eps": self.query_norm.eps}
+        if self.value_sum is not None and extra is not None and packed.is_cuda:
+            options["extra"] = extra, self.value_sum.weight
+        elif self.value_sum is not None and extra is not None:
+            rest, values = packed.tensor_split([-self.value.out_features], dim=-1)
+            packed = torch.cat((rest, self.value_sum(values, extra)), dim=-1)
         if self.rope is not None:
             self.rope.check_length(packed.shape[-2])
-            cos, sin = self.rope.cos, self.rope.sin
-        return fused.packed_attention(packed, cos, sin, self.num_heads)
+            options["rotation"] = self.rope.cos, self.rope.sin
+        return fused.packed_attention(packed, self.num_heads, **options)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Causal without a mask."""

@@ -53,8 +53,3 @@ def is_packed_attention(seq: int, d_head: int) -> bool:
     """Whether attention on CUDA can work on packed projections: not every kernel there takes other
     heads, or a sequence of one token."""
     return d_head % 8 == 0 and d_head <= 128 and seq >= 2
-
-
-def is_packed_norm(d_head: int) -> bool:
-    """Whether the CUDA kernel that normalizes packed queries and keys takes heads of this size."""
-    return d_head & (d_head - 1) == 0

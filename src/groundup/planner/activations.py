@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from groundup.model.config import ModelConfig
-from groundup.nn.limits import is_packed_attention, is_packed_norm, is_short_attention
+from groundup.nn.limits import is_packed_attention, is_short_attention
 from groundup.planner.parameters import FLOAT32_BYTES, count_parameters
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -151,16 +151,13 @@ def _fused_attention(
     has_rope = config.positions == "rope"
     projections = d_model + 2 * d_key_value
     rotated = d_model + d_key_value if has_rope else 0
-    if is_packed and _rotates_again(config, execution):
-        rotated = 0
+    if is_packed and execution == ("cuda", "bfloat16"):
+        rotated = _num_prepared(config) * d_model
     logsumexps = config.num_heads * FLOAT32_BYTES
     if config.key_value_heads != config.num_heads:
         # Keys and values are written out once for each query head, and the packed ones let go.
         projections, rotated = 0, 3 * d_model
-    if config.qk_norm and is_packed:
-        # The kernel writes all three anew, and takes the scales from its input again.
-        projections *= 2
-    elif config.qk_norm:
+    if config.qk_norm and not is_packed:
         widened = 2 * FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
         rotated += widened * (d_model + d_key_value)
         logsumexps += (config.num_heads + config.key_value_heads) * FLOAT32_BYTES
@@ -191,7 +188,7 @@ def _reference_attention(config: ModelConfig, execution: Execution) -> dict[str,
 
 def _stays_packed(config: ModelConfig, execution: Execution) -> bool:
     """Whether attention works on packed projections, as in `nn.attention`."""
-    if config.qk_norm and (execution != ("cuda", "bfloat16") or not is_packed_norm(config.d_head)):
+    if config.qk_norm and execution != ("cuda", "bfloat16"):
         return False
     if execution.device == "cuda" and not is_packed_attention(config.context_length, config.d_head):
         return False
@@ -203,10 +200,14 @@ def _mixes_precisions(execution: Execution) -> bool:
     return execution == ("cpu", "bfloat16")
 
 
-def _rotates_again(config: ModelConfig, execution: Execution) -> bool:
-    """Whether the kernel for packed projections keeps no rotated copies."""
+def _num_prepared(config: ModelConfig) -> int:
+    """How many of queries, keys and values the CUDA kernels for packed projections make anew."""
     is_short = is_short_attention(config.context_length, config.d_head)
-    return execution == ("cuda", "bfloat16") and is_short
+    has_extra = config.extra_values == "projection"
+    is_plain = not config.qk_norm and not has_extra
+    if is_plain and (is_short or config.positions != "rope"):
+        return 0
+    return 3 if is_short or has_extra else 2
 
 
 def _feed_forward_values(config: ModelConfig, execution: Execution) -> int:

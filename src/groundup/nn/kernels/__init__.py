@@ -14,7 +14,6 @@ if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import cross_entropy as cuda_cross_entropy
     from groundup.nn.kernels.cuda_train import gating as cuda_gating
     from groundup.nn.kernels.cuda_train import packed_attention as cuda_attention
-    from groundup.nn.kernels.cuda_train import query_key_norm as cuda_query_key_norm
 
 
 def can_run_on(x: Tensor) -> bool:
@@ -31,28 +30,27 @@ def is_plain_cpu(x: Tensor) -> bool:
 
 
 def packed_attention(
-    packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
+    packed: Tensor,
+    num_heads: int,
+    rotation: tuple[Tensor, Tensor] | None = None,
+    gains: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+    extra: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Rotation and causal attention: (batch, seq, 3 · d_model) to (batch, seq, d_model).
+    """Causal attention: (batch, seq, 3 · d_model) to (batch, seq, d_model). What is None is left
+    out, and what comes before attention but the rotation is for CUDA alone.
 
     packed: queries, keys and values side by side.
-    cos, sin: the tables of `RotaryEmbedding`; None for no rotation.
+    rotation: the cosines and sines of `RotaryEmbedding`.
+    gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.
+    extra: what to add to the values, (batch, seq, d_model), and a factor on it.
     """
+    cos, sin = rotation or (None, None)
     if packed.is_cuda:
-        return cuda_attention.packed_attention(packed, cos, sin, num_heads)[0]
+        sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None))
+        return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
     mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, num_heads)
     return mixed
-
-
-def packed_query_key_norm(
-    packed: Tensor, query_gain: Tensor, key_gain: Tensor, eps: float
-) -> Tensor:
-    """Queries and keys normalized in each head, in projections as `packed_attention` takes them; on
-    CUDA alone.
-
-    query_gain, key_gain: of the norms, (d_head,).   eps: under their roots.
-    """
-    return cuda_query_key_norm.packed_query_key_norm(packed, query_gain, key_gain, eps)
 
 
 def packed_swiglu(packed: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""Rotation and causal attention as one operation on packed projections, so that neither the
-rotated copies nor the parts of the gradient are shuffled through memory more than once.
+"""Query/key norm, rotation, extra values and causal attention as one operation on packed
+projections, so that neither what attention sees nor the parts of the gradient go through memory
+more than once.
 
-Short sequences go to our own kernel, longer ones through torch's attention between our rotations.
+Short sequences go to our own kernel, which rotates by itself where that is all there is to do,
+longer ones to torch's.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import functools
 import torch
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_train.rotation import pack_gradients, rotate_packed
+from groundup.nn.kernels.cuda_train.projections import prepare, prepare_backward
 from groundup.nn.kernels.cuda_train.short_attention import (
     short_attention,
     short_attention_backward,
@@ -21,39 +23,48 @@ from groundup.nn.limits import is_short_attention
 
 @torch.library.custom_op("groundup::packed_attention", mutates_args=())
 def packed_attention(
-    packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
+    packed: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    query_gain: Tensor | None,
+    key_gain: Tensor | None,
+    eps: float,
+    extra: Tensor | None,
+    factor: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what the
-    way back needs: each row's logsumexp, and the rotated queries and keys."""
+    way back needs: each row's logsumexp, and what `prepare` made of the projections."""
     batch, seq, width = packed.shape
-    d_head = width // 3 // num_heads
-    if is_short_attention(seq, d_head):
+    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    prepared = packed.new_empty(0)
+    if num_parts:
+        prepared = prepare(
+            packed, num_heads, num_parts, cos, sin, query_gain, key_gain, eps, extra, factor
+        )
+    if is_short and num_parts:
+        out, logsumexp = short_attention(prepared.view_as(packed), None, None, num_heads)
+        return out, logsumexp, prepared
+    if is_short:
         out, logsumexp = short_attention(packed, cos, sin, num_heads)
-        return out, logsumexp, packed.new_empty(0)
-    query, key, value = _heads(packed, num_heads)
-    rotated = packed.new_empty(0)
-    if cos is not None and sin is not None:
-        rotated, (query, key) = _rotated(packed, cos, sin, num_heads)
-    mixed, logsumexp = _attend(query, key, value)
+        return out, logsumexp, prepared
+    mixed, logsumexp = _attend(*_heads(packed, prepared, num_heads))
     # The kernels lay heads out within rows, so this is a view of what they wrote.
-    return mixed.transpose(1, 2).reshape(batch, seq, width // 3), logsumexp, rotated
+    return mixed.transpose(1, 2).reshape(batch, seq, width // 3), logsumexp, prepared
 
 
 @packed_attention.register_fake
-def _(
-    packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(packed, num_heads, cos, sin, query_gain, key_gain, eps, extra, factor):
     batch, seq, width = packed.shape
-    d_head = width // 3 // num_heads
-    out = packed.new_empty(batch, seq, width // 3)
-    if is_short_attention(seq, d_head) or cos is None:
-        rotated = packed.new_empty(0)
-    else:
-        rotated = packed.new_empty(batch, seq, 2, num_heads, d_head)
+    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    prepared = packed.new_empty(0)
+    if num_parts:
+        prepared = packed.new_empty(batch, seq, num_parts, num_heads, width // 3 // num_heads)
     shape: tuple[int, ...] = (batch, num_heads, seq)
-    if not is_short_attention(seq, d_head) and _uses_cudnn():
+    if not is_short and _uses_cudnn():
         shape = (*shape, 1)
-    return out, packed.new_empty(shape, dtype=torch.float32), rotated
+    out = packed.new_empty(batch, seq, width // 3)
+    return out, packed.new_empty(shape, dtype=torch.float32), prepared
 
 
 @torch.library.custom_op("groundup::packed_attention_backward", mutates_args=())
@@ -62,70 +73,99 @@ def packed_attention_backward(
     packed: Tensor,
     out: Tensor,
     logsumexp: Tensor,
-    rotated: Tensor,
+    prepared: Tensor,
+    num_heads: int,
     cos: Tensor | None,
     sin: Tensor | None,
-    num_heads: int,
-) -> Tensor:
-    """The gradient of the packed projections."""
-    batch, seq, width = packed.shape
-    d_head = width // 3 // num_heads
-    if is_short_attention(seq, d_head):
-        return short_attention_backward(d_out, packed, out, logsumexp, cos, sin, num_heads)
-    query, key, value = _heads(packed, num_heads)
-    if cos is not None:
-        query, key = rotated.permute(2, 0, 3, 1, 4).unbind(0)
-    mixed, d_mixed = (
-        part.view(batch, seq, num_heads, d_head).transpose(1, 2)
-        for part in (out, d_out.contiguous())
-    )
-    gradients = _attend_backward(d_mixed, query, key, value, mixed, logsumexp)
-    return pack_gradients(*gradients, cos, sin)
+    query_gain: Tensor | None,
+    key_gain: Tensor | None,
+    eps: float,
+    extra: Tensor | None,
+    factor: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of the packed projections, of the gains, the extra values and their factor;
+    empty ones of what is None."""
+    batch, seq, _ = packed.shape
+    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    empty = packed.new_empty(0)
+    if is_short and not num_parts:
+        d_packed = short_attention_backward(d_out, packed, out, logsumexp, cos, sin, num_heads)
+        return d_packed, empty, empty.clone(), empty.clone()
+    if is_short:
+        gradients = _heads(
+            short_attention_backward(
+                d_out, prepared.view_as(packed), out, logsumexp, None, None, num_heads
+            ),
+            empty,
+            num_heads,
+        )
+    else:
+        mixed, d_mixed = (
+            part.view(batch, seq, num_heads, -1).transpose(1, 2)
+            for part in (out, d_out.contiguous())
+        )
+        heads = _heads(packed, prepared, num_heads)
+        gradients = _attend_backward(d_mixed, *heads, mixed, logsumexp)
+    return prepare_backward(gradients, packed, cos, sin, query_gain, key_gain, eps, extra, factor)
 
 
 @packed_attention_backward.register_fake
 def _(
-    d_out: Tensor,
-    packed: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    rotated: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    num_heads: int,
-) -> Tensor:
-    return torch.empty_like(packed)
+    d_out, packed, out, logsumexp, prepared, num_heads, cos, sin,
+    query_gain, key_gain, eps, extra, factor,
+):  # fmt: skip
+    wide = {"dtype": torch.float32}
+    return (
+        torch.empty_like(packed),
+        packed.new_empty(0 if query_gain is None else (2, len(query_gain)), **wide),
+        packed.new_empty(0) if extra is None else extra.new_empty(extra.shape),
+        packed.new_empty(0 if extra is None else 1, **wide),
+    )
 
 
 def _remember(ctx, inputs, output):
-    packed, cos, sin, num_heads = inputs
-    ctx.save_for_backward(packed, *output, cos, sin)
-    ctx.num_heads = num_heads
+    packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor = inputs
+    ctx.save_for_backward(packed, *output, cos, sin, query_gain, key_gain, extra, factor)
 
 
-def _backward(ctx, d_out, d_logsumexp, d_rotated):
-    packed, out, logsumexp, rotated, cos, sin = ctx.saved_tensors
-    d_packed = packed_attention_backward(
-        d_out, packed, out, logsumexp, rotated, cos, sin, ctx.num_heads
-    )
-    return d_packed, None, None, None
+def _backward(ctx, d_out, d_logsumexp, d_prepared):
+    packed, out, logsumexp, prepared, *rest = ctx.saved_tensors
+    cos, sin, query_gain, key_gain, extra, factor = rest
+    d_packed, d_gains, d_extra, d_factor = packed_attention_backward(
+        d_out, packed, out, logsumexp, prepared, ctx.num_heads, cos, sin,
+        query_gain, key_gain, ctx.eps, extra, factor,
+    )  # fmt: skip
+    d_gains = (None, None) if query_gain is None else d_gains.to(query_gain.dtype).unbind(0)
+    of_extra = (None, None) if extra is None else (d_extra, d_factor.to(factor.dtype))
+    return d_packed, None, None, None, *d_gains, None, *of_extra
 
 
 packed_attention.register_autograd(_backward, setup_context=_remember)
 
 
-def _heads(packed: Tensor, num_heads: int) -> tuple[Tensor, ...]:
-    """Views (batch, heads, seq, d_head) of the three parts."""
+def _way(
+    packed: Tensor,
+    num_heads: int,
+    cos: Tensor | None,
+    query_gain: Tensor | None,
+    extra: Tensor | None,
+) -> tuple[bool, int]:
+    """Whether our own kernel attends, and how many of queries, keys and values are made anew for
+    attention: 0, 2 or 3 of them."""
+    is_short = is_short_attention(packed.shape[1], packed.shape[2] // 3 // num_heads)
+    if query_gain is None and extra is None and (is_short or cos is None):
+        return is_short, 0
+    return is_short, 3 if is_short or extra is not None else 2
+
+
+def _heads(packed: Tensor, prepared: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views (batch, heads, seq, d_head) of queries, keys and values, the prepared ones if any."""
     batch, seq, width = packed.shape
-    parts = packed.view(batch, seq, 3, num_heads, width // 3 // num_heads)
-    return parts.permute(2, 0, 3, 1, 4).unbind(0)
-
-
-def _rotated(
-    packed: Tensor, cos: Tensor, sin: Tensor, num_heads: int
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    rotated = rotate_packed(packed, cos, sin, num_heads)
-    return rotated, rotated.permute(2, 0, 3, 1, 4).unbind(0)
+    plain = packed.view(batch, seq, 3, num_heads, width // 3 // num_heads)
+    parts = [*(prepared.unbind(2) if prepared.numel() else ())]
+    parts += plain.unbind(2)[len(parts) :]
+    query, key, value = (part.transpose(1, 2) for part in parts)
+    return query, key, value
 
 
 def _uses_cudnn() -> bool:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_train.rotation import rotated
+from groundup.nn.kernels.cuda_train.projections import rotated
 
 _LOG2_E = 1.0 / math.log(2.0)
 
