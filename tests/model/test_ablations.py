@@ -102,6 +102,27 @@ def test_the_loss_is_that_of_the_logits(
         torch.testing.assert_close(torch.autograd.grad(ours, weights), gradients)
 
 
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("cap", [None, 2.0])
+@pytest.mark.parametrize("shape", [(7,), (3, 13), (2, 2, 1)])
+def test_the_token_after_the_next_counts_in_the_gradients_alone(
+    shape: tuple[int, ...], cap: float | None, z_loss: float
+) -> None:
+    model = model_with({"dtype": torch.float64, "logit_soft_cap": cap})
+    ids, targets = torch.randint(61, (2, *shape)).unbind(0)
+    logits = model(ids)
+    losses = functional.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="sum")
+    losses = losses + z_loss * torch.logsumexp(logits, dim=-1).square().sum()
+    later = functional.cross_entropy(
+        logits[..., :-1, :].flatten(0, -2), targets[..., 1:].flatten(), reduction="sum"
+    )
+    weights = list(model.parameters())
+    ours = model.loss(ids, targets, z_loss, "sum", torch.tensor(0.3))
+    torch.testing.assert_close(ours, losses)
+    gradients = torch.autograd.grad(losses + 0.3 * later, weights)
+    torch.testing.assert_close(torch.autograd.grad(ours, weights), gradients)
+
+
 def test_the_settings_change_what_the_model_says() -> None:
     """A setting that was read but not obeyed would leave the logits as they are."""
     ids = torch.randint(61, (2, 9))

@@ -104,6 +104,41 @@ def test_half_precision_is_as_exact_as_its_type(dtype: torch.dtype, device: torc
         torch.testing.assert_close(one.double(), other, rtol=4e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_later_target_adds_its_gradient_and_nothing_to_the_value(
+    dtype: torch.dtype, device: torch.device
+) -> None:
+    hidden, weight, targets = inputs((40,), dtype, device)
+    options = {"soft_cap": 10.0, "z_loss": 1e-2}
+    later = targets.roll(-1).index_fill(0, torch.tensor([3, 39], device=device), -1)
+    factor = torch.tensor(0.4, device=device)
+    ours = value_and_gradients(
+        linear_cross_entropy, hidden, weight, targets, later=(later, factor), chunk_rows=16,
+        **options,
+    )  # fmt: skip
+    wide = [one.detach().double().requires_grad_() for one in (hidden, weight)]
+    theirs = value_and_gradients(
+        linear_cross_entropy_reference, wide[0], wide[1], targets, **options
+    )
+    kept = later >= 0
+    added = value_and_gradients(
+        lambda hidden, *rest, **options: linear_cross_entropy_reference(
+            hidden[kept], *rest, **options
+        ),
+        wide[0],
+        wide[1],
+        later[kept],
+        soft_cap=10.0,
+        reduction="sum",
+    )
+    expected = [theirs[0], *(a + 0.4 / 40 * b for a, b in zip(theirs[1:], added[1:], strict=True))]
+    rounding: dict[str, Any] = {}
+    if dtype == torch.bfloat16:
+        rounding = {"rtol": 4e-2, "atol": 2e-2}
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one.double(), other.double(), **rounding)
+
+
 def test_autocast_multiplies_in_its_type_and_returns_gradients_in_theirs(
     device: torch.device,
 ) -> None:

@@ -64,6 +64,7 @@ def test_the_first_loss_is_near_that_of_guessing(make_config: MakeConfig) -> Non
         {"model.num_layers": 0},
         {"model.d_ff": None},
         {"z_loss": 1e-4},
+        {"multi_token_weight": 0.3},
         {"clip_norm": None},
         pytest.param({"precision": "bfloat16"}, marks=pytest.mark.needs_bfloat16),
         {"schedule.name": "wsd"},

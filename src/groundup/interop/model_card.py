@@ -36,6 +36,7 @@ _SHOWN_SETTINGS = (
     "precision",
     "clip_norm",
     "z_loss",
+    "multi_token_weight",
     "model",
     "optimizer",
     "schedule",

@@ -233,13 +233,18 @@ class TransformerLM(nn.Module):
         targets: Int[Tensor, "... seq"],
         z_loss: float = 0.0,
         reduction: Literal["mean", "sum"] = "mean",
+        later_weight: Float[Tensor, ""] | None = None,
     ) -> Float[Tensor, ""]:
         """Cross-entropy of the targets, without ever holding the logits of all tokens.
 
         targets: the id after each of `ids`.
         z_loss: weight of the mean of (log Z)², with Z the denominator of the softmax.
         reduction: the mean over all tokens, or their sum.
+        later_weight: what the id after the next one counts in the gradients, and in them alone.
         """
+        later = None
+        if later_weight is not None:
+            later = nn.functional.pad(targets[..., 1:], (0, 1), value=-1), later_weight
         return linear_cross_entropy(
             self.hidden(ids),
             self.output_weight,
@@ -247,6 +252,7 @@ class TransformerLM(nn.Module):
             soft_cap=self.config.logit_soft_cap,
             z_loss=z_loss,
             reduction=reduction,
+            later=later,
         )
 
 

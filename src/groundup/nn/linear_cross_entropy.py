@@ -32,6 +32,7 @@ def linear_cross_entropy(
     soft_cap: float | None = None,
     z_loss: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
+    later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
     chunk_rows: int | None = None,
 ) -> Float[Tensor, ""]:
     """Mean or sum over rows of cross-entropy + z_loss · (log Z)², for l = hidden weightᵀ:
@@ -39,12 +40,16 @@ def linear_cross_entropy(
         l <- soft_cap · tanh(l / soft_cap), if a cap is given
         log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
+    With a `later` target, the same logits learn that one too: the gradient, and the gradient alone,
+    is that of loss + weight · (log Z - l_later), so that losses can be compared.
+
     Matmuls are in the autocast type where autocast is on; softmax, loss and the sum of the weight's
     gradient are float32 (float64 for such inputs). It has no second derivative. Equal to
     `linear_cross_entropy_reference` up to rounding.
 
     hidden: what the output layer sees.   weight: the output layer.   targets: an id for each row.
     soft_cap: bound on the logits, above 0; None for no cap.   z_loss: weight of (log Z)².
+    later: a second id for each row, or -1 for none, and the weight of its cross-entropy.
     chunk_rows: rows of logits at once; by default what `nn.limits` says.
     """
     _check(hidden, weight, targets, soft_cap, z_loss, reduction, chunk_rows)
@@ -59,6 +64,7 @@ def linear_cross_entropy(
         targets,
         soft_cap,
         z_loss,
+        *(later or (None, None)),
         chunk_rows,
         dtype,
         recording and hidden.requires_grad,
@@ -95,6 +101,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         soft_cap: float | None,
         z_loss: float,
+        later: Tensor | None,
+        later_weight: Tensor | None,
         chunk_rows: int,
         dtype: torch.dtype,
         hidden_learns: bool,
@@ -102,6 +110,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         rows = hidden.reshape(-1, hidden.shape[-1]).to(dtype)
         ids = targets.reshape(-1, 1).long()
+        later_ids = None if later is None else later.reshape(-1, 1).long()
         columns = weight.to(dtype)
         wide = torch.promote_types(dtype, torch.float32)
 
@@ -121,7 +130,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if d_rows is None and d_columns is None:
                     total = total + _chunk_loss(logits, ids[part], soft_cap, z_loss)
                     continue
-                loss, d_logits = _chunk_loss_and_gradient(logits, ids[part], soft_cap, z_loss)
+                of_later = None
+                if later_ids is not None and later_weight is not None:
+                    of_later = later_ids[part], later_weight
+                loss, d_logits = _chunk_loss_and_gradient(
+                    logits, ids[part], soft_cap, z_loss, of_later
+                )
                 total = total + loss
                 if d_rows is not None:
                     out = d_rows[part] if in_place else None
@@ -148,7 +162,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shape, dtype = ctx.hidden_like
         d_hidden = None if d_rows is None else _times(d_rows, d_total).to(dtype).view(shape)
         d_weight = None if d_columns is None else _times(d_columns, d_total).to(ctx.weight_dtype)
-        return d_hidden, d_weight, *[None] * 7
+        return d_hidden, d_weight, *[None] * 9
 
 
 def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float) -> Tensor:
@@ -163,21 +177,31 @@ def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss:
 
 
 def _chunk_loss_and_gradient(
-    logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
+    logits: Tensor,
+    targets: Tensor,
+    soft_cap: float | None,
+    z_loss: float,
+    later: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of one chunk, and its gradient, written over the logits."""
-    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss)
+    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss, later)
     if losses is not None:
         return losses.sum(), logits
-    return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss)
+    return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss, later)
 
 
 def _chunk_loss_and_gradient_in_passes(
-    logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
+    logits: Tensor,
+    targets: Tensor,
+    soft_cap: float | None,
+    z_loss: float,
+    later: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """By torch's own operations, as the formula has it:
 
-        d l_j = (softmax(l)_j · (1 + 2 z_loss log Z) - [j = target]) · slope of the cap
+        d l_j = (softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = later]) · slope
+
+    with w the weight of the later target, or 0 where there is none, and the slope that of the cap.
 
     Passes over the logits are what this costs, so there are as few as torch allows.
     """
@@ -195,7 +219,12 @@ def _chunk_loss_and_gradient_in_passes(
     wide = torch.softmax(wide, dim=1, out=wide if in_place else None)
     log_z = top - wide.amax(dim=1, keepdim=True).log_()
     loss = _sum_of_losses(log_z, chosen, z_loss)
-    if z_loss:
+    if later is not None:
+        ids, weight = later
+        weights = torch.where(ids < 0, 0.0, weight.to(wide.dtype))
+        wide.mul_(1 + 2 * z_loss * log_z + weights)
+        wide.scatter_add_(1, ids.clamp(min=0), -weights)
+    elif z_loss:
         wide.mul_(1 + 2 * z_loss * log_z)
     wide.scatter_add_(1, targets, torch.full_like(chosen, -1.0))
     if slope is not None:

@@ -62,6 +62,7 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
             eps=config.eps,
             num_orthogonalization_steps=config.orthogonalization_steps,
             cautious_decay=config.cautious_decay,
+            normalize_rows=config.normalize_rows,
             kernels=config.kernels,
         )
     return AdamW(

@@ -41,6 +41,10 @@ class OptimizerConfig(Settings):
     """Under muon, let weights of matrices decay only where the step makes them smaller too; about
     half of them do, so twice the weight_decay is as strong."""
 
+    normalize_rows: bool = False
+    """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
+    last steps (NorMuon)."""
+
     decay_embeddings: bool = False
     """Apply weight decay to the embedding table too."""
 

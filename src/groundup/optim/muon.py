@@ -21,6 +21,9 @@ from groundup.optim.orthogonalization import orthogonalize
 # columns) has entries of 1 / √max(rows, columns). Scaled so, both kinds share one learning rate.
 _MOVE_OF_ADAMW = 0.2
 
+# Of a row's running mean of squares under `normalize_rows`, the share of a step.
+_ROW_WEIGHT = 0.05
+
 
 class Matrices(Protocol):
     """Where the matrices are that Muon is given, and who orthogonalizes them."""
@@ -55,6 +58,8 @@ class Muon(AdamW):
 
     momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
     cautious_decay: θ loses lr λ θ only where D makes it smaller too.
+    normalize_rows: let all rows of a matrix move alike. With v the mean of a row's D² over the last
+        steps, kept in `row_means`, D / √(v max(rows, columns)) takes the place of D (NorMuon).
     kernels: "fused" for our kernels on CUDA, float32 matrices alone, or "reference" for torch's.
     """
 
@@ -72,6 +77,7 @@ class Muon(AdamW):
         *,
         num_orthogonalization_steps: int = 5,
         cautious_decay: bool = False,
+        normalize_rows: bool = False,
         kernels: Kernels = "fused",
     ) -> None:
         check_choice("kernels", kernels, get_args(Kernels))
@@ -81,6 +87,7 @@ class Muon(AdamW):
             )
         self.num_orthogonalization_steps = num_orthogonalization_steps
         self.cautious_decay = cautious_decay
+        self.normalize_rows = normalize_rows
         self.kernels = kernels
         defaults = {
             "kind": "muon",
@@ -116,6 +123,8 @@ class Muon(AdamW):
             state = self.state[parameter]
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
+            if self.normalize_rows and "row_means" not in state:
+                state["row_means"] = self._first_row_means(parameter)
         stacks: dict[tuple[Any, ...], list[Tensor]] = {}
         for parameter in parameters:
             key = (self.matrices.shape(parameter), parameter.dtype)
@@ -131,6 +140,16 @@ class Muon(AdamW):
             )
             for (shape, _), alike in stacks.items()
         ]
+
+    def _first_row_means(self, parameter: Tensor) -> Tensor:
+        """What rows of an orthogonal matrix have on average."""
+        shape = self.matrices.shape(parameter)
+        if tuple(parameter.shape) != shape:
+            raise ConfigError(
+                "normalize_rows needs whole matrices, but each process has some of their rows: set "
+                "optimizer.normalize_rows to false, or distributed.strategy to ddp"
+            )
+        return parameter.new_full((shape[0],), 1 / max(shape))
 
     def _has_kernels(self, parameters: list[Tensor]) -> bool:
         """Whether our kernels take the parameters; they walk memory, so strides must be plain."""
@@ -159,6 +178,8 @@ class Muon(AdamW):
         ahead = gradients.lerp_(momentum, group["momentum"])
         num_steps = self.num_orthogonalization_steps
         directions = self.matrices.orthogonalize(ahead, shape, num_steps).to(ahead.dtype)
+        if self.normalize_rows:
+            directions = self._with_even_rows(directions, parameters, skip)
         directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
         decay = group["lr"] * group["weight_decay"]
         if skip is not None:
@@ -175,6 +196,17 @@ class Muon(AdamW):
         else:
             torch._foreach_mul_(parameters, 1 - decay)
         torch._foreach_sub_(parameters, directions.unbind())
+
+    def _with_even_rows(
+        self, directions: Tensor, parameters: list[Tensor], skip: Tensor | None
+    ) -> Tensor:
+        means = [self.state[parameter]["row_means"] for parameter in parameters]
+        before = torch.stack(means)
+        after = torch.lerp(before, directions.square().mean(dim=-1), _ROW_WEIGHT)
+        kept = after if skip is None else torch.where(skip.bool(), before, after)
+        torch._foreach_copy_(means, kept.unbind())
+        scales = (after.clamp(min=1e-20) * max(directions.shape[1:])).rsqrt()
+        return directions * scales.unsqueeze(-1)
 
     def _move_fused(
         self,
@@ -196,13 +228,26 @@ class Muon(AdamW):
         )
         directions = self.matrices.orthogonalize(ahead, shape, self.num_orthogonalization_steps)
         factor = _MOVE_OF_ADAMW * math.sqrt(max(shape))
-        rate, is_cautious = _as_scalar(lr, like), self.cautious_decay
-        kernels.move(parameters, directions, rate, factor, weight_decay, skips, is_cautious)
+        means = None
+        if self.normalize_rows:
+            means = [self.state[parameter]["row_means"] for parameter in parameters]
+        kernels.move(
+            parameters,
+            directions,
+            _as_scalar(lr, like),
+            factor,
+            weight_decay,
+            skips,
+            self.cautious_decay,
+            means,
+            _ROW_WEIGHT,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         own = {
             "num_orthogonalization_steps": self.num_orthogonalization_steps,
             "cautious_decay": self.cautious_decay,
+            "normalize_rows": self.normalize_rows,
         }
         return {**super().__getstate__(), **own}
 

@@ -214,6 +214,10 @@ class RunConfig(Settings):
     z_loss: float = Field(0.0, ge=0, le=1e6)
     """Weight of the squared log of the softmax denominator, which keeps logits small."""
 
+    multi_token_weight: float = Field(0.0, ge=0, le=10)
+    """Weight of predicting the token after the next as well, falling to 0 over the first 60% of the
+    steps: a run learns more from the same text. Losses are of the next token, whatever it is."""
+
     max_skipped_steps: int = Field(5, ge=1, le=MAX_STEPS)
     """Stop after this many steps in a row whose loss or gradients are not finite."""
 
@@ -288,6 +292,10 @@ class RunConfig(Settings):
         if self.tuning.lora_rank is not None and self.start_from is None:
             raise ValueError(
                 "tuning.lora_rank adapts the weights of another run: set start_from to its folder"
+            )
+        if self.tuning.chats and self.multi_token_weight:
+            raise ValueError(
+                "multi_token_weight is for plain text, not for tuning.chats: set it to 0"
             )
         return self
 

@@ -28,6 +28,9 @@ from groundup.training.own_parts import Loss
 
 _ONE_PROCESS = Accumulated()
 
+# The part of a run over which `multi_token_weight` falls to 0.
+_MULTI_TOKEN_PART = 0.6
+
 # Steps before one is recorded: everything is compiled and warm by then.
 _PLAIN_STEPS = 3
 
@@ -74,13 +77,16 @@ def choose_step(
     loss: Loss | None = None,
     reduction: Reduction = _ONE_PROCESS,
 ) -> Callable[[Batch], QueuedStep]:
-    """The step of a run, which sets the learning rates of its batch's step first.
+    """The step of a run, which sets what changes from step to step first: the learning rates and
+    what the token after the next counts.
 
     It is recorded where the settings and the device allow it. With a `loss` that one is learned by.
     """
+    later_weight = torch.zeros((), device=model.device) if config.multi_token_weight else None
     options: dict[str, Any] = {
         "clip_norm": config.clip_norm,
         "z_loss": config.z_loss,
+        "later_weight": later_weight,
         "autocast": functools.partial(run_autocast, config),
         "loss": loss,
         "reduction": reduction,
@@ -100,6 +106,9 @@ def choose_step(
         set_learning_rates(
             optimizer, config.optimizer, config.schedule, batch.step, config.num_steps
         )
+        if later_weight is not None:
+            left = 1 - batch.step / (_MULTI_TOKEN_PART * config.num_steps)
+            later_weight.fill_(config.multi_token_weight * max(0.0, left))
         return take(batch)
 
     return step
@@ -112,15 +121,16 @@ def train_step(
     *,
     clip_norm: float | None = None,
     z_loss: float = 0.0,
+    later_weight: Tensor | None = None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     loss: Loss | None = None,
     reduction: Reduction = _ONE_PROCESS,
 ) -> QueuedStep:
     """Learn from one batch: g = ∇ mean loss, summed over micro-batches; θ ← optimizer(θ, s·g).
 
-    `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss; the forward
-    pass runs within `autocast()`. `loss` takes the place of the cross-entropy, `reduction` that of
-    a sum in one process.
+    `clip_norm` sets s = min(1, clip_norm / |g|), `z_loss` the weight of that loss, `later_weight`
+    what the token after the next counts in g; the forward pass runs within `autocast()`. `loss`
+    takes the place of the cross-entropy, `reduction` that of a sum in one process.
     """
     result = compute_step(
         model,
@@ -128,6 +138,7 @@ def train_step(
         batch,
         clip_norm=clip_norm,
         z_loss=z_loss,
+        later_weight=later_weight,
         autocast=autocast,
         loss=loss,
         reduction=reduction,
@@ -142,6 +153,7 @@ def compute_step(
     *,
     clip_norm: float | None,
     z_loss: float,
+    later_weight: Tensor | None = None,
     autocast: Callable[[], AbstractContextManager[Any]],
     loss: Loss | None = None,
     reduction: Reduction = _ONE_PROCESS,
@@ -152,6 +164,7 @@ def compute_step(
     batch: the sequences of the step, in micro-batches.
     clip_norm: the greatest gradient norm; None never clips.
     z_loss: the weight of the squared logsumexp in the loss.
+    later_weight: as in `TransformerLM.loss`.
     autocast: what the forward passes run within.
     loss: the mean loss of a model, inputs and targets; the cross-entropy if None.
     reduction: how gradients are summed over micro-batches and ranks.
@@ -166,7 +179,7 @@ def compute_step(
         inputs, targets = micro_batch.inputs, micro_batch.targets
         with autocast():
             if loss is None:
-                part = summed_loss(model, micro_batch, z_loss) / num_tokens
+                part = summed_loss(model, micro_batch, z_loss, later_weight) / num_tokens
             else:
                 fraction = targets.numel() / (batch.targets.numel() * world.size)
                 part = loss(model, inputs, targets) * fraction
@@ -184,7 +197,9 @@ def compute_step(
     return torch.stack([total, norm, is_bad.float()])
 
 
-def summed_loss(model: TransformerLM, batch: Batch, z_loss: float = 0.0) -> Tensor:
+def summed_loss(
+    model: TransformerLM, batch: Batch, z_loss: float = 0.0, later_weight: Tensor | None = None
+) -> Tensor:
     """The sum of the losses of all targets; in rows of several sequences, of those that count.
 
     There no token attends to another sequence, and the output layer sees only what is to be
@@ -193,9 +208,10 @@ def summed_loss(model: TransformerLM, batch: Batch, z_loss: float = 0.0) -> Tens
     model: what predicts.
     batch: inputs, targets and, for rows of several sequences, positions.
     z_loss: as in `TransformerLM.loss`.
+    later_weight: as there; not for rows of several sequences.
     """
     if batch.positions is None:
-        return model.loss(batch.inputs, batch.targets, z_loss, reduction="sum")
+        return model.loss(batch.inputs, batch.targets, z_loss, "sum", later_weight)
     hidden = model.hidden(batch.inputs, batch.positions, mask=sequence_mask(batch.positions))
     is_learned = batch.targets >= 0
     return linear_cross_entropy(

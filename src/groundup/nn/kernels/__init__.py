@@ -62,16 +62,20 @@ def packed_swiglu(packed: Tensor) -> Tensor:
 
 
 def loss_and_gradient(
-    logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float
+    logits: Tensor,
+    targets: Tensor,
+    soft_cap: float | None,
+    z_loss: float,
+    later: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor | None:
     """The loss of each row of logits, which its gradient is written over; see
     `linear_cross_entropy` for the formula. None, and nothing done, where no kernel fits."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         cuda_cross_entropy.chunk_loss_and_gradient(
-            logits, targets, losses, soft_cap, z_loss, scale=1.0
+            logits, targets, losses, soft_cap, z_loss, 1.0, *(later or ())
         )
         return losses
-    if soft_cap is None and is_plain_cpu(logits):
+    if soft_cap is None and later is None and is_plain_cpu(logits):
         return cpu.loss_and_gradient(logits, targets, z_loss)
     return None

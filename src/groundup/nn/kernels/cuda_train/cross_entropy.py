@@ -20,6 +20,8 @@ def chunk_loss_and_gradient(
     soft_cap: float | None,
     z_loss: float,
     scale: float,
+    later: Tensor | None = None,
+    later_weight: Tensor | None = None,
 ) -> None:
     """Write the loss of each row into `losses`, and over the logits `scale` times its gradient."""
     num_rows, vocab_size = logits.shape
@@ -27,12 +29,15 @@ def chunk_loss_and_gradient(
         logits,
         targets,
         losses,
+        targets if later is None else later,
+        losses if later_weight is None else later_weight,
         vocab_size,
         logits.stride(0),
         soft_cap or 1.0,
         z_loss,
         scale,
         HAS_CAP=soft_cap is not None,
+        HAS_LATER=later is not None,
         LANES=_LANES,
         WIDTH=_WIDTH,
         num_warps=_NUM_WARPS,
@@ -50,12 +55,15 @@ def _loss_and_gradient(
     logits,
     targets,
     losses,
+    later,
+    later_weight,
     vocab_size,
     row_stride,
     cap,
     z_loss,
     scale,
     HAS_CAP: tl.constexpr,
+    HAS_LATER: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -82,6 +90,10 @@ def _loss_and_gradient(
     tl.store(losses + row_index, logsumexp - chosen + z_loss * logsumexp * logsumexp)
     # d/dx of log Z + z (log Z)² is softmax · (1 + 2 z log Z).
     weight = scale * (1.0 + 2.0 * z_loss * logsumexp)
+    if HAS_LATER:
+        later_target = tl.load(later + row_index)
+        later_scale = tl.where(later_target < 0, 0.0, scale * tl.load(later_weight))
+        weight += later_scale
     # The target's logit is read above before any thread writes over it below.
     tl.debug_barrier()
     for begin in range(0, vocab_size, LANES * WIDTH):
@@ -91,6 +103,8 @@ def _loss_and_gradient(
             x = _capped(x, cap)
         gradient = weight * tl.exp(x - logsumexp)
         gradient -= tl.where(begin + index == target, scale, 0.0)
+        if HAS_LATER:
+            gradient -= tl.where(begin + index == later_target, later_scale, 0.0)
         if HAS_CAP:
             gradient *= 1.0 - (x / cap) * (x / cap)
         tl.store(row + begin + index, gradient, mask=inside)

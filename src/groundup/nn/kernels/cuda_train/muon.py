@@ -56,27 +56,38 @@ def move(
     weight_decay: float,
     skip: Tensor,
     is_cautious: bool = False,
+    row_means: list[Tensor] | None = None,
+    row_weight: float = 0.0,
 ) -> None:
     """θ <- θ - lr λ θ - lr · factor · D; if cautious, λ counts only where θ and D have one sign.
 
     parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
     learning_rate: lr.   weight_decay: λ.   skip: 1 leaves θ as it is.
+    row_means: v, a number for each row: D <- D / √(v max(rows, columns)) goes first, and before it
+        v <- v + row_weight (mean of the row's D² - v).
     """
     directions = directions.contiguous()
-    count = parameters[0].numel()
+    rows, columns = parameters[0].shape
+    # A program has one row where rows matter, else a part of a matrix.
+    block = _BLOCK if row_means is None else triton.next_power_of_2(columns)
+    count = rows * columns if row_means is None else columns
+    num_parts = triton.cdiv(count, block) if row_means is None else rows
     for first in range(0, len(parameters), _PER_LAUNCH):
         chunk = slice(first, first + _PER_LAUNCH)
-        grid = (triton.cdiv(count, _BLOCK), len(parameters[chunk]))
-        _move[grid](
+        _move[(num_parts, len(parameters[chunk]))](
             *_filled(parameters[chunk]),
+            *_filled((row_means or parameters)[chunk]),
             directions[first:],
             learning_rate,
             skip,
             factor,
             weight_decay,
-            count,
-            BLOCK=_BLOCK,
+            row_weight,
+            rows,
+            columns,
+            BLOCK=block,
             IS_CAUTIOUS=is_cautious,
+            HAS_ROWS=row_means is not None,
         )
 
 
@@ -174,19 +185,30 @@ def _look_ahead(
 
 @triton.jit
 def _move(
-    weight0, weight1, weight2, weight3, directions, learning_rate, skip, factor, weight_decay,
-    count, BLOCK: tl.constexpr, IS_CAUTIOUS: tl.constexpr,
+    weight0, weight1, weight2, weight3, mean0, mean1, mean2, mean3, directions, learning_rate, skip,
+    factor, weight_decay, row_weight, rows, columns,
+    BLOCK: tl.constexpr, IS_CAUTIOUS: tl.constexpr, HAS_ROWS: tl.constexpr,
 ):  # fmt: skip
     if tl.load(skip) != 0.0:
         return
-    matrix = tl.program_id(1)
+    part, matrix = tl.program_id(0), tl.program_id(1)
     weights = _choose(matrix, weight0, weight1, weight2, weight3)
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_inside = index < count
+    if HAS_ROWS:
+        index = part * columns + tl.arange(0, BLOCK)
+        is_inside = tl.arange(0, BLOCK) < columns
+    else:
+        index = part * BLOCK + tl.arange(0, BLOCK)
+        is_inside = index < rows * columns
     rate = tl.load(learning_rate)
     weight = tl.load(weights + index, mask=is_inside, other=0.0)
-    direction = tl.load(directions + matrix.to(tl.int64) * count + index, mask=is_inside, other=0.0)
-    direction = direction.to(tl.float32)
+    offset = matrix.to(tl.int64) * rows * columns + index
+    direction = tl.load(directions + offset, mask=is_inside, other=0.0).to(tl.float32)
+    if HAS_ROWS:
+        means = _choose(matrix, mean0, mean1, mean2, mean3) + part
+        mean = tl.load(means)
+        mean += row_weight * (tl.sum(direction * direction, axis=0) / columns - mean)
+        tl.store(means, mean)
+        direction *= tl.rsqrt(tl.maximum(mean, 1e-20) * tl.maximum(rows, columns))
     decay = rate * weight_decay
     if IS_CAUTIOUS:
         decay = tl.where(weight * direction > 0, decay, 0.0)
