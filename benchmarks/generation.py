@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -270,7 +271,7 @@ def _our_writer(model: TransformerLM, is_greedy: bool) -> peers.Write:
         while engine.num_running:
             for handle, token in engine.step():
                 new[handle].append(token.id)
-        return torch.tensor(list(new.values()))
+        return torch.from_numpy(np.array(list(new.values())))
 
     return write
 

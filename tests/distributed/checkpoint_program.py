@@ -19,6 +19,7 @@ from groundup.checkpoint.weights import save_stream
 from groundup.distributed.process_group import World
 from groundup.distributed.reduction import Accumulated
 from groundup.distributed.sharding import shard
+from groundup.optim import Muon
 from groundup.optim.build import build_optimizer
 from groundup.optim.config import OptimizerConfig
 
@@ -37,8 +38,12 @@ class Sharded:
         self.reduction = shard(self.model, world, strategy, torch.device("cpu"))
         self.local = self.reduction.parameters
         self.optimizer = build_optimizer(
-            self.local, OptimizerConfig(name=optimizer, average_over=0.5), num_steps=9
+            self.local,
+            OptimizerConfig(name=optimizer, average_over=0.5, normalize_rows=True),
+            num_steps=9,
         )
+        if isinstance(self.optimizer, Muon):
+            self.optimizer.matrices = self.reduction.matrices()
 
     def step_to(self, end: int, first: int = 0) -> dict[str, Tensor]:
         take_steps(self.model, self.optimizer, self.reduction, 2, first=first, end=end)
@@ -144,7 +149,11 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     left = sorted(os.listdir(folder.path))
     run.save(folder, 3)
     folder.finish()
-    return {"messages": world.gather(message), "left": left, "after": folder.steps()}
+    other = Sharded(world, "muon")
+    other.load(folder, 3)
+    resumed = difference(other.step_to(5, first=1), run.step_to(5, first=1))
+    result = {"left": left, "after": folder.steps(), "resumed": resumed}
+    return {"messages": world.gather(message), **result}
 
 
 def measure(world: World) -> Any:

@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "adamw": {"clip_norm": 0.1, "tie_embeddings": True},
     "averages": {"average_over": 0.5},
     "compiled": {"recompute": True, "compile": True},
-    "muon": {"name": "muon", "clip_norm": 0.1, "num_layers": 3},
+    "muon": {"name": "muon", "normalize_rows": True, "clip_norm": 0.1, "num_layers": 3},
     "sgd": {"name": "sgd", "learning_rate": 0.1},
     # Only these have the native kernels.
     "float32": {"dtype": torch.float32, "recompute": True},

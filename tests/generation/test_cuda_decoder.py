@@ -15,11 +15,11 @@ from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
 
-from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings
+from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings, as_numbers
 from groundup.generation.decoder import ModelDecoder
 from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
 from groundup.generation.sampling import uniforms
-from groundup.nn.kernels.cuda_decode.edge_search import COUNT, KEY, NUM_FLOATS, NUM_WHOLE, TOP_K
+from groundup.nn.kernels.cuda_decode.edge_search import COUNT
 from groundup.nn.kernels.cuda_decode.sampling import Board, sample
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
@@ -232,12 +232,8 @@ def _draw(
     settings = SamplerSettings.of(sampler)
     assert settings is not None
     states = [RowState(0, 0, n, seed, settings) for n, seed in zip(counts, seeds, strict=True)]
-    whole = torch.zeros(len(logits), NUM_WHOLE, dtype=torch.int64)
-    floats = torch.zeros(len(logits), NUM_FLOATS)
-    for row, state in enumerate(states):
-        whole[row, [COUNT, KEY, TOP_K]] = torch.tensor(state.whole_numbers()[2:])
-        floats[row] = torch.tensor(state.floats())
-    whole, floats, logits = whole.cuda(), floats.cuda(), logits.cuda()
+    whole, floats = (torch.from_numpy(numbers).cuda() for numbers in as_numbers(states))
+    logits = logits.cuda()
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
     board = Board.make(len(logits), logits.shape[1], logits.device)
     sample(logits, board, whole, floats, chosen, 100, NO_ID)

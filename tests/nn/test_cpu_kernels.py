@@ -107,6 +107,28 @@ def test_packed_attention_is_the_formula(batch: int, seq: int, heads: int, pairs
     _assert_twins(fast, plain, [_random(batch, seq, 6 * heads * pairs)], 1e-4)
 
 
+@given(row_counts, widths)
+def test_a_later_target_has_the_gradients_of_the_formula(rows: int, vocab: int) -> None:
+    targets = torch.arange(rows) % vocab
+    later = (targets * 7 + 2) % vocab - (torch.arange(rows) % 3 == 0) * vocab
+    is_there = (later >= 0).float()
+    hidden, weight = _random(rows, 9, scale=4.0), _random(vocab, 9)
+    for one in (hidden, weight):
+        one.requires_grad_()
+    ours = linear_cross_entropy(
+        hidden, weight, targets, later=(later.clamp(min=-1), torch.tensor(0.3)), reduction="sum"
+    )
+    losses = torch.nn.functional.cross_entropy(hidden @ weight.T, targets, reduction="none")
+    after = torch.nn.functional.cross_entropy(
+        hidden @ weight.T, later.clamp(min=0), reduction="none"
+    )
+    torch.testing.assert_close(ours, losses.sum())
+    expected = torch.autograd.grad((losses + 0.3 * is_there * after).sum(), (hidden, weight))
+    found = torch.autograd.grad(ours, (hidden, weight))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 @given(row_counts, widths, st.sampled_from([0.0, 1e-2]))
 def test_the_loss_and_its_gradients_are_the_formula(rows: int, vocab: int, z_loss: float) -> None:
     targets = torch.arange(rows) % vocab

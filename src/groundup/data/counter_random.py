@@ -9,6 +9,7 @@ library's generator stands between a seed and its values. What the values mean i
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ def random_uint64(seed: int, stream: int, counters: UInt64) -> UInt64:
     stream: a number of the caller's own.
     counters: one result for each.
     """
-    key = stream_key(seed, stream)
+    key = stream_keys([seed], stream)
     return _mix(_mix(counters + key) ^ key)
 
 
@@ -90,15 +91,15 @@ def check_seed(seed: int) -> int:
     return seed
 
 
-def stream_key(seed: int, stream: int) -> UInt64:
-    """What decides the values of a seed and stream, as one element."""
-    first = _mix(_wrap(check_seed(seed) + _GOLDEN))
+def stream_keys(seeds: Sequence[int], stream: int) -> UInt64:
+    """What decides the values of each seed in a stream."""
+    first = _mix(_wrap(*(check_seed(seed) + _GOLDEN for seed in seeds)))
     return _mix(first + _wrap((stream + 1) * _GOLDEN))
 
 
-def _wrap(value: int) -> UInt64:
-    """One element rather than a scalar: NumPy warns when scalars wrap around, never for arrays."""
-    return np.array([value & 0xFFFFFFFFFFFFFFFF], np.uint64)
+def _wrap(*values: int) -> UInt64:
+    """Elements rather than scalars: NumPy warns when scalars wrap around, never for arrays."""
+    return np.array([value & 0xFFFFFFFFFFFFFFFF for value in values], np.uint64)
 
 
 def _mix(x: UInt64) -> UInt64:

@@ -147,8 +147,9 @@ class LocalParameters(nn.Module):
         wholes = self._wholes(optimizer)
 
         def place(index: int, value: Tensor) -> Tensor:
-            if index < len(wholes) and value.ndim and value.shape == wholes[index].shape:
-                rows = torch.empty_like(wholes[index].to_local(), dtype=value.dtype)
+            if index < len(wholes) and _is_cut_alike(value, wholes[index]):
+                rows = wholes[index].to_local()
+                rows = rows.new_empty(rows.shape[: value.ndim], dtype=value.dtype)
                 part: Tensor = _like(wholes[index], rows)
                 return part
             return torch.empty(value.shape, dtype=value.dtype)
@@ -217,16 +218,21 @@ class ShardedReduction:
 
 def _like(whole: DTensor, rows: Any) -> Any:
     """The rows of this rank as a part of a tensor that is cut as `whole` is; others as they are."""
-    if not isinstance(rows, Tensor) or rows.shape != whole.to_local().shape or not rows.ndim:
+    if not isinstance(rows, Tensor) or not _is_cut_alike(rows, whole.to_local()):
         return rows
     return DTensor.from_local(
         rows,
         whole.device_mesh,
         whole.placements,
         run_check=False,
-        shape=whole.shape,
-        stride=whole.stride(),
+        shape=whole.shape[: rows.ndim],
+        stride=whole.stride() if rows.ndim == whole.ndim else (1,),
     )
+
+
+def _is_cut_alike(value: Tensor, rows: Tensor) -> bool:
+    """Whether a value has as many numbers as some rows, or one for each of them."""
+    return value.ndim > 0 and value.shape in (rows.shape, rows.shape[:1])
 
 
 def _mesh(world: World, strategy: str, device: str) -> DeviceMesh:

@@ -7,16 +7,18 @@ if the engine wants it so.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from groundup.data.counter_random import stream_key
+from groundup.data.counter_random import stream_keys
 from groundup.generation.decoder import WritableIds, check_max_seq_len
 from groundup.generation.sampling import (
     NO_ID,
@@ -32,7 +34,18 @@ from groundup.generation.sampling import (
 from groundup.nn import InputMix, KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
-from groundup.nn.kernels.cuda_decode.edge_search import ID, NUM_FLOATS, NUM_WHOLE, POSITION
+from groundup.nn.kernels.cuda_decode.edge_search import (
+    COUNT,
+    ID,
+    KEY,
+    LOG_MIN_P,
+    NUM_FLOATS,
+    NUM_WHOLE,
+    POSITION,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+)
 from groundup.nn.kernels.cuda_decode.output_layer import to_logits
 from groundup.nn.kernels.cuda_decode.sampling import Board, Rules, sample
 
@@ -43,7 +56,7 @@ if TYPE_CHECKING:
 _MOST_TOGETHER = 4096
 # Up to so many are a recorded graph too, one for each power of two: launches cost the host more
 # than such a prompt costs the device.
-_MOST_RECORDED = 256
+_MOST_RECORDED = 1024
 # Rows of logits are multiples of so many long, where they can be: they are read several at a time.
 _ALIGNMENT = 16
 
@@ -57,6 +70,7 @@ class SamplerSettings(NamedTuple):
     log_min_p: float = -math.inf
 
     @classmethod
+    @functools.lru_cache(maxsize=256)
     def of(cls, sampler: Sampler) -> SamplerSettings | None:
         """None for rules, or an order of them, that the kernel does not know."""
         settings, last = cls(), -1
@@ -91,13 +105,21 @@ class RowState(NamedTuple):
     seed: int
     settings: SamplerSettings
 
-    def whole_numbers(self) -> tuple[int, ...]:
-        """As the kernel has them in its columns."""
-        key = int(stream_key(self.seed, STREAM).view(np.int64)[0])
-        return self.id, self.position, self.num_new, key, self.settings.top_k
 
-    def floats(self) -> tuple[float, ...]:
-        return self.settings.temperature, self.settings.top_p, self.settings.log_min_p
+def as_numbers(
+    rows: Sequence[RowState],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """As the kernel has them in its columns."""
+    whole = np.empty((len(rows), NUM_WHOLE), np.int64)
+    whole[:, [ID, POSITION, COUNT, TOP_K]] = [
+        (row.id, row.position, row.num_new, row.settings.top_k) for row in rows
+    ]
+    whole[:, KEY] = stream_keys([row.seed for row in rows], STREAM).view(np.int64)
+    floats = np.empty((len(rows), NUM_FLOATS), np.float32)
+    floats[:, [TEMPERATURE, TOP_P, LOG_MIN_P]] = [
+        (row.settings.temperature, row.settings.top_p, row.settings.log_min_p) for row in rows
+    ]
+    return whole, floats
 
 
 class CudaDecoder:
@@ -225,8 +247,7 @@ class CudaDecoder:
     @torch.inference_mode()
     def set_rows(self, rows: Sequence[RowState]) -> None:
         """Begin the next step from these; without it, it begins where the last one ended."""
-        whole = torch.tensor([row.whole_numbers() for row in rows])
-        floats = torch.tensor([row.floats() for row in rows])
+        whole, floats = map(torch.from_numpy, as_numbers(rows))
         self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
         self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
         settings = [row.settings for row in rows]

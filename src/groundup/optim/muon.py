@@ -124,7 +124,9 @@ class Muon(AdamW):
             if "momentum" not in state:
                 state["momentum"] = torch.zeros_like(parameter)
             if self.normalize_rows and "row_means" not in state:
-                state["row_means"] = self._first_row_means(parameter)
+                # What the rows of an orthogonal matrix have on average.
+                first = 1 / max(self.matrices.shape(parameter))
+                state["row_means"] = parameter.new_full(parameter.shape[:1], first)
         stacks: dict[tuple[Any, ...], list[Tensor]] = {}
         for parameter in parameters:
             key = (self.matrices.shape(parameter), parameter.dtype)
@@ -140,16 +142,6 @@ class Muon(AdamW):
             )
             for (shape, _), alike in stacks.items()
         ]
-
-    def _first_row_means(self, parameter: Tensor) -> Tensor:
-        """What rows of an orthogonal matrix have on average."""
-        shape = self.matrices.shape(parameter)
-        if tuple(parameter.shape) != shape:
-            raise ConfigError(
-                "normalize_rows needs whole matrices, but each process has some of their rows: set "
-                "optimizer.normalize_rows to false, or distributed.strategy to ddp"
-            )
-        return parameter.new_full((shape[0],), 1 / max(shape))
 
     def _has_kernels(self, parameters: list[Tensor]) -> bool:
         """Whether our kernels take the parameters; they walk memory, so strides must be plain."""
@@ -179,7 +171,7 @@ class Muon(AdamW):
         num_steps = self.num_orthogonalization_steps
         directions = self.matrices.orthogonalize(ahead, shape, num_steps).to(ahead.dtype)
         if self.normalize_rows:
-            directions = self._with_even_rows(directions, parameters, skip)
+            directions = self._with_even_rows(directions, parameters, max(shape), skip)
         directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
         decay = group["lr"] * group["weight_decay"]
         if skip is not None:
@@ -198,14 +190,14 @@ class Muon(AdamW):
         torch._foreach_sub_(parameters, directions.unbind())
 
     def _with_even_rows(
-        self, directions: Tensor, parameters: list[Tensor], skip: Tensor | None
+        self, directions: Tensor, parameters: list[Tensor], longest: int, skip: Tensor | None
     ) -> Tensor:
         means = [self.state[parameter]["row_means"] for parameter in parameters]
         before = torch.stack(means)
         after = torch.lerp(before, directions.square().mean(dim=-1), _ROW_WEIGHT)
         kept = after if skip is None else torch.where(skip.bool(), before, after)
         torch._foreach_copy_(means, kept.unbind())
-        scales = (after.clamp(min=1e-20) * max(directions.shape[1:])).rsqrt()
+        scales = (after.clamp(min=1e-20) * longest).rsqrt()
         return directions * scales.unsqueeze(-1)
 
     def _move_fused(
@@ -228,9 +220,10 @@ class Muon(AdamW):
         )
         directions = self.matrices.orthogonalize(ahead, shape, self.num_orthogonalization_steps)
         factor = _MOVE_OF_ADAMW * math.sqrt(max(shape))
-        means = None
+        rows: tuple[Any, ...] = ()
         if self.normalize_rows:
             means = [self.state[parameter]["row_means"] for parameter in parameters]
+            rows = means, _ROW_WEIGHT, max(shape)
         kernels.move(
             parameters,
             directions,
@@ -239,8 +232,7 @@ class Muon(AdamW):
             weight_decay,
             skips,
             self.cautious_decay,
-            means,
-            _ROW_WEIGHT,
+            *rows,
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -76,6 +76,17 @@ def loss_and_gradient(
             logits, targets, losses, soft_cap, z_loss, 1.0, *(later or ())
         )
         return losses
-    if soft_cap is None and later is None and is_plain_cpu(logits):
-        return cpu.loss_and_gradient(logits, targets, z_loss)
+    if soft_cap is None and is_plain_cpu(logits) and not (later and z_loss):
+        losses = cpu.loss_and_gradient(logits, targets, z_loss)
+        if later is not None:
+            _add_later_target(logits, targets, *later)
+        return losses
     return None
+
+
+def _add_later_target(gradient: Tensor, targets: Tensor, later: Tensor, weight: Tensor) -> None:
+    """From softmax - [target] to (1 + w) softmax - [target] - w [later], in place."""
+    weights = torch.where(later < 0, 0.0, weight)
+    gradient.mul_(1 + weights)
+    gradient.scatter_add_(1, targets, weights)
+    gradient.scatter_add_(1, later.clamp(min=0), -weights)

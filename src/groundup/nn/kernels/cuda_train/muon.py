@@ -58,12 +58,13 @@ def move(
     is_cautious: bool = False,
     row_means: list[Tensor] | None = None,
     row_weight: float = 0.0,
+    longest: int = 1,
 ) -> None:
     """θ <- θ - lr λ θ - lr · factor · D; if cautious, λ counts only where θ and D have one sign.
 
     parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
     learning_rate: lr.   weight_decay: λ.   skip: 1 leaves θ as it is.
-    row_means: v, a number for each row: D <- D / √(v max(rows, columns)) goes first, and before it
+    row_means: v, a number for each row: D <- D / √(v longest) goes first, and before it
         v <- v + row_weight (mean of the row's D² - v).
     """
     directions = directions.contiguous()
@@ -83,6 +84,7 @@ def move(
             factor,
             weight_decay,
             row_weight,
+            longest,
             rows,
             columns,
             BLOCK=block,
@@ -186,7 +188,7 @@ def _look_ahead(
 @triton.jit
 def _move(
     weight0, weight1, weight2, weight3, mean0, mean1, mean2, mean3, directions, learning_rate, skip,
-    factor, weight_decay, row_weight, rows, columns,
+    factor, weight_decay, row_weight, longest, rows, columns,
     BLOCK: tl.constexpr, IS_CAUTIOUS: tl.constexpr, HAS_ROWS: tl.constexpr,
 ):  # fmt: skip
     if tl.load(skip) != 0.0:
@@ -208,7 +210,7 @@ def _move(
         mean = tl.load(means)
         mean += row_weight * (tl.sum(direction * direction, axis=0) / columns - mean)
         tl.store(means, mean)
-        direction *= tl.rsqrt(tl.maximum(mean, 1e-20) * tl.maximum(rows, columns))
+        direction *= tl.rsqrt(tl.maximum(mean, 1e-20) * longest)
     decay = rate * weight_decay
     if IS_CAUTIOUS:
         decay = tl.where(weight * direction > 0, decay, 0.0)
