@@ -43,7 +43,8 @@ def test_every_number_of_ranks_trains_the_same_bits(
     make_config: MakeConfig, make_tuning: MakeConfig, tmp_path: Path
 ) -> None:
     plain = make_config("any", SHARED)
-    muon = make_config("any", {**SHARED, "optimizer.name": "muon", "num_steps": 6})
+    recipe = {"optimizer.name": "muon", "optimizer.normalize_rows": True, "multi_token_weight": 0.3}
+    muon = make_config("any", {**SHARED, **recipe, "num_steps": 6})
     tuning = make_tuning("any", {**SHARED, "num_steps": 6})
     kinds = {"one": plain, "two": plain, "four": plain, "moving": plain}
     kinds |= {"muon": muon, "muon_two": muon, "tuned": tuning, "tuned_two": tuning}

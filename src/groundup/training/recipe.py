@@ -169,6 +169,13 @@ def _learning(
     has_few_steps = num_steps < _FEW_STEPS
     if has_few_steps:
         values["optimizer.betas"] = (0.5, 0.99)
+    else:
+        values |= {
+            "multi_token_weight": 0.3,
+            "optimizer.betas": (0.6, 0.99),
+            "optimizer.adamw_learning_rate_factor": 3.0,
+            "optimizer.normalize_rows": True,
+        }
     is_read_once = has_few_steps and epochs < 1
     if not is_exportable:
         # A table is learned by heart where text is read again.
