@@ -266,12 +266,17 @@ def test_minutes_settle_the_number_of_steps(
     # The process of the tests is much older than the command.
     monkeypatch.setattr(verb, "process_start", time.monotonic)
     words = ["--config", str(small_config), "--checkpoints.every_steps=1000"]
-    assert main(["train", *words, "--minutes", "0.1"]) == 0
-    out, err = capsys.readouterr()
+    # A machine that is busy with other things may need six seconds to begin, and gets more then.
+    for minutes in ("0.1", "0.5"):
+        status = main(["train", *words, "--minutes", minutes])
+        out, err = capsys.readouterr()
+        if "minutes cannot hold this run" not in err:
+            break
+    assert status == 0
     settled = load_settings(RunConfig, "runs/small/config.yaml")
     assert f"{settled.num_steps:,} of {settled.num_steps:,}" in out
     # On a busy machine it may have got another length than at first.
-    assert "0.1 minutes: " in err
+    assert f"{minutes} minutes: " in err
     assert re.search(rf"\b{settled.num_steps:,} steps (of|instead of) ", err)
     assert settled.schedule.warmup_steps == max(1, round(settled.num_steps / 6))
     assert settled.evaluation.every_steps == max(1, round(settled.num_steps / 3))
