@@ -23,7 +23,7 @@ SHAPE: dict[str, Any] = {
     "model.vocab_size": 2_048,
     "model.context_length": 64,
     "model.d_model": 512,
-    "model.num_layers": 10,
+    "model.num_layers": 16,
     "model.d_ff": 1_344,
 }
 
@@ -42,6 +42,6 @@ def test_a_run_with_evaluations_and_checkpoints_takes_the_memory_that_is_planned
     memory = planned_memory(config)
     planned = memory.process_bytes + memory.bytes_at(config.batch_size)
     measured = json.loads(lines[-1])["memory_bytes"]
-    assert planned == pytest.approx(measured, rel=0.09)
+    assert 0.95 * measured < planned < 1.09 * measured
     # Neither of the optimizer's averages can be missing from the plan without this being seen.
-    assert planned - memory.optimizer_state // 2 < 0.91 * measured
+    assert memory.optimizer_state // 2 > (1.09 - 0.95) * measured
