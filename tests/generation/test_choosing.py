@@ -39,7 +39,11 @@ class Device(PackedDecoder):
         self.num_told += 1
         self._states = list(rows)
 
-    def launch(self, n: int) -> Callable[[], list[int]]:
+    def launch(self, n: int, num_steps: int) -> Callable[[], list[list[int]]]:
+        steps = [self._step(n) for _ in range(num_steps)]
+        return lambda: steps
+
+    def _step(self, n: int) -> list[int]:
         assert n == len(self._states)
         self.num_launched += 1
         ids = torch.tensor([state[0] for state in self._states])
@@ -53,7 +57,7 @@ class Device(PackedDecoder):
             (max(id, 0), position + 1, count + 1, seed, sampler)
             for id, (_, position, count, seed, sampler) in zip(chosen, self._states, strict=True)
         ]
-        return lambda: chosen
+        return chosen
 
 
 def describe(row: Row) -> State | None:
@@ -96,16 +100,23 @@ def test_a_device_is_told_once_and_asked_for_no_step_too_many(
     assert (device.num_told, device.num_launched) == (2, 18)
 
 
-def test_the_next_step_begins_before_the_ids_are_read(device: Device) -> None:
+def test_the_next_steps_begin_before_the_ids_are_read(device: Device) -> None:
     engine = Engine(device)
     engine.add(request([1, 2], 7))
     engine.step()
-    assert device.num_launched == 2
+    # Four of few rows at once, then no four are left.
+    assert device.num_launched == 4 + 1
     # Not where the logits of the step are wanted, which the next one would overwrite.
     engine.clear()
     engine.add(request([1, 2], 7, num_alternatives=2))
     engine.step()
-    assert device.num_launched == 3
+    assert device.num_launched == 6
+    # One by one of many rows, of which one may end at any time.
+    engine.clear()
+    for _ in range(5):
+        engine.add(request([1, 2], 7))
+    engine.step()
+    assert device.num_launched == 8
 
 
 def test_rows_join_leave_and_slide_beside_rules_the_device_does_not_know(

@@ -104,7 +104,7 @@ def test_draws_are_the_samplers_from_the_scores_that_are_shown(
         settings = SamplerSettings.of(sampler)
         assert settings is not None
         decoder.set_rows([RowState(row, 1, row, 10 + row, settings) for row in range(5)])
-        drawn = decoder.launch(5)()
+        (drawn,) = decoder.launch(5)()
         assert not {*drawn} & {NO_ID, *lacking(vocab_size, writable)}
         numbers = torch.tensor([uniforms(10 + row, row, 1)[0] for row in range(5)])
         wanted = sampler.sample(decoder.logits[:5].cpu(), numbers.double())
@@ -205,7 +205,7 @@ def test_a_step_waits_for_nothing_and_takes_no_memory(
     try:
         # The same operations without their recording, where a wait would be told.
         with torch.inference_mode():
-            decoder._step(4, decoder._rules)
+            decoder._step(4, decoder._rules, decoder._chosen[0])
         read = decoder.launch(4)
     finally:
         torch.cuda.set_sync_debug_mode("default")

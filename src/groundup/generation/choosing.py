@@ -6,6 +6,7 @@ ids of the last are looked at.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -95,28 +96,36 @@ class HostChooser:
 @runtime_checkable
 class SamplingDecoder(Protocol):
     """A decoder that also samples: `set_rows` says where the rows stand, each `launch` begins a
-    step from where the last one ended. Calling its answer waits for the ids of the step."""
+    number of steps from where the last one ended. Calling its answer waits for their ids."""
 
     def set_rows(self, rows: Sequence[Any]) -> None: ...
 
-    def launch(self, n: int) -> Callable[[], list[int]]: ...
+    def launch(self, n: int, num_steps: int) -> Callable[[], list[list[int]]]: ...
 
     @property
     def logits(self) -> Float[Tensor, "rows writable"]: ...
 
 
-class DeviceChooser:
-    """Keeps one step ahead of the ids that are read.
+# So many steps of so few rows begin at once: a device stands still between two launches, as long as
+# a seventh of a small model's step. Of more rows one too often comes or goes, and what has begun by
+# then is dropped.
+STEPS_AT_ONCE = 4
+_FEW_ROWS = 4
 
-    A step that began before a row came or went is dropped and begun again: it only wrote keys and
-    values that the new one writes as well.
+
+class DeviceChooser:
+    """Keeps one launch ahead of the ids that are read.
+
+    Steps that began before a row came or went are dropped and begun again: they only wrote keys and
+    values that the new ones write as well.
     """
 
     def __init__(self, decoder: SamplingDecoder, describe: Callable[[Row], Any | None]) -> None:
         """`describe` makes of a row what `set_rows` takes, None if its rules are unknown there."""
         self._decoder = decoder
         self._describe = describe
-        self._ahead: Callable[[], list[int]] | None = None
+        self._ahead: tuple[Callable[[], list[list[int]]], int] | None = None
+        self._ids: deque[list[int]] = deque()
         self._knows_all = False
         self._can_look_ahead = False
 
@@ -131,13 +140,23 @@ class DeviceChooser:
             self._begin(rows)
         if not self._knows_all:
             return None
-        read = self._ahead or self._decoder.launch(len(rows))
-        is_ahead = self._can_look_ahead and num_quiet_steps > 1
-        self._ahead = self._decoder.launch(len(rows)) if is_ahead else None
-        return read(), self._decoder.logits[: len(rows)]
+        if not self._ids:
+            read, num_steps = self._ahead or self._launch(len(rows), num_quiet_steps)
+            num_left = num_quiet_steps - num_steps
+            is_ahead = self._can_look_ahead and num_left > 0
+            self._ahead = self._launch(len(rows), num_left) if is_ahead else None
+            self._ids.extend(read())
+        return self._ids.popleft(), self._decoder.logits[: len(rows)]
+
+    def _launch(self, n: int, most: int) -> tuple[Callable[[], list[list[int]]], int]:
+        """What waits for the ids of the steps that begin, and how many these are."""
+        has_many = self._can_look_ahead and n <= _FEW_ROWS and most >= STEPS_AT_ONCE
+        num_steps = STEPS_AT_ONCE if has_many else 1
+        return self._decoder.launch(n, num_steps), num_steps
 
     def _begin(self, rows: Sequence[Row]) -> None:
         self._ahead = None
+        self._ids.clear()
         states = [self._describe(row) for row in rows]
         self._knows_all = None not in states
         if self._knows_all:

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
+from groundup.generation.choosing import STEPS_AT_ONCE
 from groundup.generation.decoder import WritableIds, check_max_seq_len
 from groundup.generation.sampling import (
     NO_ID,
@@ -176,13 +177,14 @@ class CudaDecoder:
         with torch.inference_mode():
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
-            self._chosen = torch.zeros(max_rows, dtype=torch.int64, device=weight.device)
+            shape = (STEPS_AT_ONCE, max_rows)
+            self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._logits = torch.empty(max_rows, num_columns, device=weight.device)
             self._board = Board.make(max_rows, num_columns, weight.device)
             self._work = Buffers.make(max_rows, self._layers, weight)
-        # Two, so that one can be read while the next step fills the other.
-        self._read_back = [torch.zeros(max_rows, dtype=torch.int64).pin_memory() for _ in range(2)]
-        self._graphs: dict[tuple[int, Rules | None], torch.cuda.CUDAGraph] = {}
+        # Two, so that one can be read while the next steps fill the other.
+        self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
+        self._graphs: dict[tuple[int, Rules | None, int], torch.cuda.CUDAGraph] = {}
         self._rules = Rules()
         self._prompts: dict[int, tuple[Tensor, Buffers, torch.cuda.CUDAGraph]] = {}
 
@@ -257,18 +259,18 @@ class CudaDecoder:
         )
 
     @torch.inference_mode()
-    def launch(self, n: int) -> Callable[[], list[int]]:
-        """Begin a step of the rows 0 to n - 1; calling the answer waits for their ids."""
-        self._replay(n, self._rules)
+    def launch(self, n: int, num_steps: int = 1) -> Callable[[], list[list[int]]]:
+        """Begin some steps of the rows 0 to n - 1; calling the answer waits for the ids of each."""
+        self._replay(n, self._rules, num_steps)
         self._read_back.reverse()
-        ids = self._read_back[0][:n]
-        ids.copy_(self._chosen[:n], non_blocking=True)
+        ids = self._read_back[0][:num_steps]
+        ids.copy_(self._chosen[:num_steps], non_blocking=True)
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
 
-        def read() -> list[int]:
+        def read() -> list[list[int]]:
             done.synchronize()
-            read_ids: list[int] = ids.tolist()
+            read_ids: list[list[int]] = ids[:, :n].tolist()
             return read_ids
 
         return read
@@ -278,19 +280,20 @@ class CudaDecoder:
         """Those of the last step that was begun."""
         return self._logits[:, : self._end]
 
-    @property
-    def chosen(self) -> Int[Tensor, " rows"]:
-        return self._chosen
-
-    def _replay(self, n: int, rules: Rules | None) -> None:
-        """A step of n rows, with sampling if there are rules for it."""
+    def _replay(self, n: int, rules: Rules | None, num_steps: int = 1) -> None:
+        """Some steps of n rows, with sampling if there are rules for it."""
         size = min(self.max_rows, 1 << (n - 1).bit_length())
-        graph = self._graphs.get((size, rules))
+        graph = self._graphs.get((size, rules, num_steps))
         if graph is None:
             # What the first run does to the rows' state must not count.
             saved = self._whole.clone()
-            graph = self._record(lambda: self._step(size, rules), lambda: self._whole.copy_(saved))
-            self._graphs[size, rules] = graph
+
+            def run() -> None:
+                for chosen in self._chosen[:num_steps]:
+                    self._step(size, rules, chosen)
+
+            graph = self._record(run, lambda: self._whole.copy_(saved))
+            self._graphs[size, rules, num_steps] = graph
         graph.replay()
 
     def _record(
@@ -305,7 +308,7 @@ class CudaDecoder:
             run()
         return graph
 
-    def _step(self, n: int, rules: Rules | None) -> None:
+    def _step(self, n: int, rules: Rules | None, chosen: Tensor) -> None:
         work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
         self._through_blocks(work, ids, positions)
@@ -317,7 +320,7 @@ class CudaDecoder:
                 self._board,
                 self._whole,
                 self._floats,
-                self._chosen,
+                chosen,
                 self.max_seq_len - 1,
                 NO_ID,
                 rules,
