@@ -183,10 +183,22 @@ def _next_ids(logits: Tensor, top_p: float | None) -> Tensor:
     # Sorted in their own precision: half the digits are half the work.
     ordered, order = logits.sort(dim=-1, descending=True)
     probabilities = ordered.float().softmax(dim=-1)
-    reached_before = probabilities.cumsum(dim=-1) - probabilities
+    reached_before = _running_sum(probabilities) - probabilities
     rates = probabilities.masked_fill(reached_before >= top_p, 0.0)
     shortest = (rates / -torch.rand_like(rates).log()).argmax(-1, keepdim=True)
     return order.gather(-1, shortest)
+
+
+@torch.library.custom_op("groundup_benchmarks::running_sum", mutates_args=())
+def _running_sum(x: Tensor) -> Tensor:
+    """Along the last dimension. Torch 2.11 fails to compile one that an argmax follows, so that
+    its own kernel is called as it is."""
+    return x.cumsum(dim=-1)
+
+
+@_running_sum.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
 
 
 def _huggingface_writer(tool: str, model: Any, top_p: float | None) -> Write:

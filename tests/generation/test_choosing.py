@@ -102,21 +102,22 @@ def test_a_device_is_told_once_and_asked_for_no_step_too_many(
 
 def test_the_next_steps_begin_before_the_ids_are_read(device: Device) -> None:
     engine = Engine(device)
-    engine.add(request([1, 2], 7))
+    engine.add(request([1, 2], 10, stop_ids=frozenset([63])))
     engine.step()
-    # Four of few rows at once, then no four are left.
-    assert device.num_launched == 4 + 1
+    # Eight of few rows at once, then no eight are left.
+    assert device.num_launched == 8 + 1
     # Not where the logits of the step are wanted, which the next one would overwrite.
     engine.clear()
-    engine.add(request([1, 2], 7, num_alternatives=2))
+    engine.add(request([1, 2], 10, num_alternatives=2))
     engine.step()
-    assert device.num_launched == 6
-    # One by one of many rows, of which one may end at any time.
-    engine.clear()
-    for _ in range(5):
-        engine.add(request([1, 2], 7))
-    engine.step()
-    assert device.num_launched == 8
+    assert device.num_launched == 10
+    # Nor of many rows of which one may end at any time.
+    for stop_ids, num_launched in ((frozenset([63]), 12), (frozenset[int](), 21)):
+        engine.clear()
+        for _ in range(5):
+            engine.add(request([1, 2], 10, stop_ids=stop_ids))
+        engine.step()
+        assert device.num_launched == num_launched
 
 
 def test_rows_join_leave_and_slide_beside_rules_the_device_does_not_know(

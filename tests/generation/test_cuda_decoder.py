@@ -236,6 +236,7 @@ def _draw(
     logits = logits.cuda()
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
     board = Board.make(len(logits), logits.shape[1], logits.device)
-    sample(logits, board, whole, floats, chosen, 100, NO_ID)
+    tops = logits.nan_to_num(math.inf, math.inf, -math.inf).amax(1, keepdim=True)
+    sample(logits, tops, board, whole, floats, chosen, 100, NO_ID)
     assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
     return chosen.cpu()

@@ -34,7 +34,7 @@ from groundup.generation.sampling import (
 )
 from groundup.nn import InputMix, KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
-from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock
+from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.edge_search import (
     COUNT,
     ID,
@@ -47,7 +47,7 @@ from groundup.nn.kernels.cuda_decode.edge_search import (
     TOP_K,
     TOP_P,
 )
-from groundup.nn.kernels.cuda_decode.output_layer import to_logits
+from groundup.nn.kernels.cuda_decode.output_layer import Scores, to_logits
 from groundup.nn.kernels.cuda_decode.sampling import Board, Rules, sample
 
 if TYPE_CHECKING:
@@ -158,9 +158,15 @@ class CudaDecoder:
         if config.input_mix:
             mixes[:-1] = [cast(InputMix, mix).weight.detach() for mix in model.input_mixes]
         self._first_mix = mixes[0]
+        assert isinstance(model.final_norm, RMSNorm)
+        self._eps = model.final_norm.eps
+        gains: list[Tensor | None] = [None] * (config.num_layers - 1)
+        gains.append(model.final_norm.weight.detach())
         self._layers = [
-            DecodingBlock(block, self.cache.keys[number], self.cache.values[number], mix_after)
-            for number, (block, mix_after) in enumerate(zip(model.blocks, mixes[1:], strict=True))
+            DecodingBlock(block, keys, values, mix_after, gain_after)
+            for block, keys, values, mix_after, gain_after in zip(
+                model.blocks, self.cache.keys, self.cache.values, mixes[1:], gains, strict=True
+            )
         ]
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
@@ -168,18 +174,21 @@ class CudaDecoder:
         self._end = writable.end
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
+        self._soon = weights_soon(self._layers, self._output)
         # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
-        self._gaps = writable.gaps_on(weight.device, num_columns)
-        assert isinstance(model.final_norm, RMSNorm)
-        self._final_gain, self._eps = model.final_norm.weight.detach(), model.final_norm.eps
+        gaps = writable.gaps_on(weight.device, num_columns)
+        self._absent = None
+        if gaps is not None:
+            self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
+            self._absent[gaps] = True
         self._soft_cap = config.logit_soft_cap
         with torch.inference_mode():
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
             shape = (STEPS_AT_ONCE, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
-            self._logits = torch.empty(max_rows, num_columns, device=weight.device)
+            self._scores = Scores.make(max_rows, num_columns, weight.device)
             self._board = Board.make(max_rows, num_columns, weight.device)
             self._work = Buffers.make(max_rows, self._layers, weight)
         # Two, so that one can be read while the next steps fill the other.
@@ -190,30 +199,29 @@ class CudaDecoder:
 
     @torch.inference_mode()
     def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
-        x = self.prefill_many([(row, ids)])
-        logits = torch.empty(1, len(self._output), device=self.device)
-        last = x[-1:].contiguous()
-        self._to_logits(last, last.to(self._output.dtype), logits)
-        return logits[0, : self._end]
+        scores = Scores.make(1, len(self._output), self.device)
+        self._to_logits(self.prefill_many([(row, ids)]), scores)
+        return scores.logits[0, : self._end]
 
     @torch.inference_mode()
-    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-        """Let rows hold these ids, all computed together; what left the last block, by token."""
+    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> matmul.Stream:
+        """Let rows hold these ids, all computed together; what left the last block, of the last
+        token."""
         ids = np.concatenate([np.asarray(text, dtype=np.int64) for _, text in texts])
         positions = np.concatenate([np.arange(len(text)) for _, text in texts])
         rows = np.repeat([row for row, _ in texts], [len(text) for _, text in texts])
         tokens = torch.from_numpy(np.stack([ids, positions, rows])).to(self.device)
-        outs = []
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
-            if part.shape[1] <= _MOST_RECORDED:
-                outs.append(self._replay_prompt(part))
+            n = part.shape[1]
+            if n <= _MOST_RECORDED:
+                stream = self._replay_prompt(part)
             else:
-                work = Buffers.make(part.shape[1], self._layers, self._output)
-                outs.append(self._through_blocks(work, *part))
-        return torch.cat(outs)
+                work = Buffers.make(n, self._layers, self._output)
+                stream = self._through_blocks(work, *part)
+        return stream.rows(n - 1, n)
 
-    def _replay_prompt(self, tokens: Tensor) -> Tensor:
+    def _replay_prompt(self, tokens: Tensor) -> matmul.Stream:
         """`tokens` are ids, positions and rows; what left the last block, by token."""
         n = tokens.shape[1]
         size = max(16, 1 << (n - 1).bit_length())
@@ -231,7 +239,7 @@ class CudaDecoder:
             graph = self._record(lambda: self._through_blocks(work, *inputs))
             self._prompts[size] = inputs, work, graph
         graph.replay()
-        return work.stream.x[:n].clone()
+        return work.stream
 
     @torch.inference_mode()
     def decode(
@@ -241,7 +249,7 @@ class CudaDecoder:
         self._whole[:n, ID] = ids.to(self.device)
         self._whole[:n, POSITION] = positions.to(self.device)
         self._replay(n, None)
-        return self._logits[:n, : self._end]
+        return self._scores.logits[:n, : self._end]
 
     def copy(self, source: int, target: int) -> None:
         self.cache.copy(source, target)
@@ -254,8 +262,7 @@ class CudaDecoder:
         self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
         settings = [row.settings for row in rows]
         self._rules = Rules(
-            any(one.top_k for one in settings),
-            any(one.top_p < 1 or one.log_min_p > -math.inf for one in settings),
+            any(one.top_k for one in settings), any(one.top_p < 1 for one in settings)
         )
 
     @torch.inference_mode()
@@ -278,7 +285,7 @@ class CudaDecoder:
     @property
     def logits(self) -> Float[Tensor, "rows writable"]:
         """Those of the last step that was begun."""
-        return self._logits[:, : self._end]
+        return self._scores.logits[:, : self._end]
 
     def _replay(self, n: int, rules: Rules | None, num_steps: int = 1) -> None:
         """Some steps of n rows, with sampling if there are rules for it."""
@@ -311,12 +318,11 @@ class CudaDecoder:
     def _step(self, n: int, rules: Rules | None, chosen: Tensor) -> None:
         work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
-        self._through_blocks(work, ids, positions)
-        # Nothing needs what attention mixed any more, so its buffer is free for the norm.
-        self._to_logits(work.stream.x, work.mixed, self._logits[:n])
+        scores = self._scores.rows(n)
+        self._to_logits(self._through_blocks(work, ids, positions), scores)
         if rules is not None:
             sample(
-                self._logits[:n],
+                *scores,
                 self._board,
                 self._whole,
                 self._floats,
@@ -328,17 +334,15 @@ class CudaDecoder:
 
     def _through_blocks(
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
-    ) -> Tensor:
+    ) -> matmul.Stream:
         matmul.embed(ids, self._table, work.stream, self._first_mix)
         extra = None if self._extra_table is None else (ids, self._extra_table)
-        for layer in self._layers:
-            layer.advance(work, positions, sequences, extra)
-        return work.stream.x
+        for layer, soon in zip(self._layers, self._soon, strict=True):
+            layer.advance(work, positions, sequences, extra, soon)
+        return work.stream
 
-    def _to_logits(self, x: Tensor, normal: Tensor, logits: Tensor) -> None:
-        to_logits(x, self._final_gain, self._eps, self._output, normal, logits, self._soft_cap)
-        if self._gaps is not None:
-            logits.index_fill_(1, self._gaps, -torch.inf)
+    def _to_logits(self, stream: matmul.Stream, scores: Scores) -> None:
+        to_logits(stream, self._eps, self._output, scores, self._soft_cap, self._absent)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Attention of one token a row over its sequence's cache, for generating on CUDA in half precision.
 
-A row's sums run over the keys in blocks of one size from the first on, so they never depend on
+A program has a row and a head. Its keys are dealt out to 32 slots, each with a maximum and sums of
+its own: warps need nothing from each other before the end, and the order of sums never depends on
 what else is being generated.
 """
 
@@ -13,6 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+
+_SLOTS = 32
+# Blocks of keys, one for each slot, that are on their way at once. A program alone should wait but
+# once; many hide each other's waits, and must not take each other's registers.
+_BLOCKS_OF_FEW, _BLOCKS_OF_MANY = 8, 2
+_FEW_PROGRAMS = 128
+_X: dict[str, int] = {}
 
 
 class HeadChanges(NamedTuple):
@@ -68,6 +76,7 @@ def attend(
         "GATES": changes.num_gates,
         "EXTRA": changes.value_factor is not None,
     }
+    has_few = num_rows * num_heads <= _FEW_PROGRAMS
     if sequences is not None:
         _store[(num_rows, num_kv_heads)](
             *pointers,
@@ -93,9 +102,9 @@ def attend(
         d_head**-0.5,
         **sizes,
         STORED=sequences is not None,
-        # Keys looked at together, part of the order of sums as well.
-        BLOCK=128,
-        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1),
+        SLOTS=_SLOTS,
+        BLOCKS=_BLOCKS_OF_FEW if has_few else _BLOCKS_OF_MANY,
+        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1, **(_X if not has_few else {})),
     )
 
 
@@ -214,13 +223,38 @@ def _store(
 
 @triton.jit
 def _cached(
-    cache, start, first, end, D_HEAD: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr
+    cache, start, first, end, D_HEAD: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr
 ):
     """A block of a sequence's keys or values, from position `first` on and before `end`."""
-    index = first + tl.arange(0, BLOCK)
+    index = first + tl.arange(0, SLOTS)
     lane = tl.arange(0, LANES)
     known = (index < end)[:, None] & (lane < D_HEAD)[None, :]
     return tl.load(cache + start + index[:, None] * D_HEAD + lane[None, :], mask=known, other=0.0)
+
+
+@triton.jit
+def _all_cached(
+    cache, start, first, end,
+    D_HEAD: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Several blocks."""
+    tiles = ()
+    for block in tl.static_range(BLOCKS):
+        tile = _cached(cache, start, first + block * SLOTS, end, D_HEAD, LANES, SLOTS)
+        tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
+    return tiles
+
+
+@triton.jit
+def _add_keys(query, keys, values, first, end, top, total, sums, SLOTS: tl.constexpr):
+    """Add a block to each slot's maximum, its sum of weights and its sum of values."""
+    scores = tl.sum(keys.to(tl.float32) * query[None, :], axis=1)
+    scores = tl.where(first + tl.arange(0, SLOTS) < end, scores, float("-inf"))
+    new_top = tl.maximum(top, scores)
+    weight = tl.exp(scores - new_top)
+    shrink = tl.exp(top - new_top)
+    sums = sums * shrink[:, None] + weight[:, None] * values.to(tl.float32)
+    return new_top, total * shrink + weight, sums
 
 
 @triton.jit
@@ -251,10 +285,11 @@ def _attend(
     GATES: tl.constexpr,
     EXTRA: tl.constexpr,
     STORED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """softmax(q Kᵀ · scale) V over the sequence so far, by running maximum and sum."""
+    """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
     if STORED:
         wait(EARLY)
         begin(EARLY)
@@ -271,8 +306,8 @@ def _attend(
     start = (sequence * KV_HEADS + kv_head) * longest * D_HEAD
     # What earlier steps stored no launch of this one changes, nor the positions.
     end = tl.minimum(position, longest)
-    key_tile = _cached(keys, start, 0, end, D_HEAD, LANES, BLOCK)
-    value_tile = _cached(values, start, 0, end, D_HEAD, LANES, BLOCK)
+    key_tiles = _all_cached(keys, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
+    value_tiles = _all_cached(values, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
     if not STORED:
         wait(EARLY)
         begin(EARLY)
@@ -281,7 +316,7 @@ def _attend(
         packed, head, row, position, cos, sin, query_gain, eps,
         width, D_HEAD, LANES, ROTATE, NORM,
     ) * scale  # fmt: skip
-    # The new token comes first, from what was just computed, the earlier ones from the cache.
+    # The new token comes from what was just computed, the earlier ones from the cache.
     key = _head(
         packed, HEADS + kv_head, row, position, cos, sin, key_gain, eps,
         width, D_HEAD, LANES, ROTATE, NORM,
@@ -297,23 +332,33 @@ def _attend(
         inside = fits & (position < longest)
         tl.store(keys + own, key, mask=inside)
         tl.store(values + own, value.to(values.dtype.element_ty), mask=inside)
-    top = tl.sum(query * key.to(tl.float32), axis=0)
-    total = 1.0
-    sums = value
-    for first in range(0, end, BLOCK):
-        scores = tl.sum(key_tile.to(tl.float32) * query[None, :], axis=1)
-        scores = tl.where(first + tl.arange(0, BLOCK) < end, scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=0))
-        weights = tl.exp(scores - new_top)
-        shrink = tl.exp(top - new_top)
-        sums = sums * shrink + tl.sum(weights[:, None] * value_tile.to(tl.float32), axis=0)
-        total = total * shrink + tl.sum(weights, axis=0)
-        top = new_top
-        # The next block, on its way while this one is added up.
-        key_tile = _cached(keys, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
-        value_tile = _cached(values, start, first + BLOCK, end, D_HEAD, LANES, BLOCK)
+    # A slot without keys has a maximum below all others, but finite: no score minus no score.
+    top = tl.full((SLOTS,), -1e30, tl.float32)
+    total = tl.zeros((SLOTS,), dtype=tl.float32)
+    sums = tl.zeros((SLOTS, LANES), dtype=tl.float32)
+    for block in tl.static_range(BLOCKS - 1):
+        if block * SLOTS < end:
+            top, total, sums = _add_keys(
+                query, key_tiles[block], value_tiles[block], block * SLOTS, end,
+                top, total, sums, SLOTS,
+            )  # fmt: skip
+    key_tile, value_tile = key_tiles[BLOCKS - 1], value_tiles[BLOCKS - 1]
+    for first in range((BLOCKS - 1) * SLOTS, end, SLOTS):
+        # The next block, on its way while this one is added.
+        next_key_tile = _cached(keys, start, first + SLOTS, end, D_HEAD, LANES, SLOTS)
+        next_value_tile = _cached(values, start, first + SLOTS, end, D_HEAD, LANES, SLOTS)
+        top, total, sums = _add_keys(
+            query, key_tile, value_tile, first, end, top, total, sums, SLOTS
+        )
+        key_tile, value_tile = next_key_tile, next_value_tile
+    own_score = tl.sum(query * key.to(tl.float32), axis=0)
+    highest = tl.maximum(own_score, tl.max(top, axis=0))
+    shrink = tl.exp(top - highest)
+    own_weight = tl.exp(own_score - highest)
+    whole = own_weight + tl.sum(total * shrink, axis=0)
+    mix = own_weight * value + tl.sum(sums * shrink[:, None], axis=0)
     if GATES:
         gate = tl.load(packed + row * width + width - GATES + head).to(tl.float32)
-        total *= 0.5 * (1.0 + tl.exp(-gate))
+        whole *= 0.5 * (1.0 + tl.exp(-gate))
     out = mixed + row * HEADS * D_HEAD + head * D_HEAD + lane
-    tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=fits)
+    tl.store(out, (mix / whole).to(mixed.dtype.element_ty), mask=fits)

@@ -21,13 +21,19 @@ class DecodingBlock:
     """One block, and the keys and values of its layer in the cache."""
 
     def __init__(
-        self, block: nn.Module, keys: Tensor, values: Tensor, mix_after: Tensor | None
+        self,
+        block: nn.Module,
+        keys: Tensor,
+        values: Tensor,
+        mix_after: Tensor | None,
+        gain_after: Tensor | None,
     ) -> None:
-        """`mix_after` are the factors of the next block's `InputMix`, if it has one."""
+        """`mix_after` are the factors of the next block's `InputMix`, if it has one; `gain_after`
+        is the gain of the final norm, after the last block."""
         assert isinstance(block, TransformerBlock)
         attention, feed_forward = block.attention, block.feed_forward
         self._keys, self._values = keys, values
-        self._mix_after = mix_after
+        self._mix_after, self._gain_after = mix_after, gain_after
         rope, query_norm, key_norm = attention.rope, attention.query_norm, attention.key_norm
         self._eps = block.attention_norm.eps
         self._changes = HeadChanges(
@@ -53,7 +59,8 @@ class DecodingBlock:
             self.packed_weight = matmul.with_gain(packed, block.attention_norm.weight)
             if isinstance(feed_forward, SwiGLU):
                 self._kind = "swiglu"
-                inner = torch.cat([feed_forward.gate.weight, feed_forward.up.weight])
+                pairs = torch.stack([feed_forward.gate.weight, feed_forward.up.weight], dim=1)
+                inner = pairs.flatten(0, 1)
             else:
                 self._kind = feed_forward.activation
                 inner = feed_forward.up.weight
@@ -62,20 +69,41 @@ class DecodingBlock:
         self._down = feed_forward.down.weight.detach()
         self.d_ff = self._down.shape[1]
 
+    @property
+    def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In the order in which they are read."""
+        return self.packed_weight, self._output, self._inner, self._down
+
     def advance(
         self,
         b: Buffers,
         positions: Tensor,
         sequences: Tensor | None,
         extra: tuple[Tensor, Tensor] | None,
+        soon: Sequence[Tensor | None],
     ) -> None:
-        """See `attend` for what flows besides the buffers."""
-        matmul.normed_matmul(b.stream, self._eps, self.packed_weight, b.packed)
+        """See `attend` for what flows besides the buffers.
+
+        soon: what each matmul lets be on its way to the cache.
+        """
+        matmul.normed_matmul(b.stream, self._eps, self.packed_weight, b.packed, soon[0])
         cache = (self._keys, self._values)
         attend(b.packed, *cache, positions, sequences, self._changes, b.mixed, extra)
-        matmul.add_matmul(b.mixed, self._output, b.stream, None)
-        matmul.inner_matmul(b.stream, self._eps, self._inner, b.inner, self._kind)
-        matmul.add_matmul(b.inner, self._down, b.stream, self._mix_after)
+        matmul.add_matmul(b.mixed, self._output, b.stream, soon=soon[1])
+        matmul.inner_matmul(b.stream, self._eps, self._inner, b.inner, self._kind, soon[2])
+        mix, gain = self._mix_after, self._gain_after
+        matmul.add_matmul(b.inner, self._down, b.stream, mix, gain, soon[3])
+
+
+def weights_soon(blocks: Sequence[DecodingBlock], last: Tensor) -> list[list[Tensor | None]]:
+    """For each matmul of each block the weight after the next one's, if the cache does not hold
+    them all anyway. `last` is that of the output layer."""
+    weights: list[Tensor | None] = [weight for block in blocks for weight in block.weights]
+    num_bytes = sum(weight.nbytes for weight in (*weights, last) if weight is not None)
+    weights += [last, last]
+    if num_bytes <= torch.cuda.get_device_properties(last.device).L2_cache_size:
+        weights = [None] * len(weights)
+    return [weights[start + 2 : start + 6] for start in range(0, 4 * len(blocks), 4)]
 
 
 def _padded(num_gates: int) -> int:
@@ -107,5 +135,4 @@ class Buffers(NamedTuple):
 
     def rows(self, n: int) -> Buffers:
         """Those of the first n tokens."""
-        stream = matmul.Stream(*(part[:n] for part in self.stream))
-        return Buffers(stream, self.packed[:n], self.mixed[:n], self.inner[:n])
+        return Buffers(self.stream.rows(0, n), self.packed[:n], self.mixed[:n], self.inner[:n])

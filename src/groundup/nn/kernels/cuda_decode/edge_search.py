@@ -1,4 +1,11 @@
-"""The search for the least weight of a set of likeliest ids, and the cut there; see `sampling`."""
+"""The search for the least weight of a set of likeliest ids, the edge of the set; see `sampling`.
+
+Weights are compared by their bits, as whole numbers. The launch that makes them adds all that may
+matter to narrow bins (`fill`), in whole numbers, whose sum is the same in any order. `find` adds up
+the bins of a row until the target is reached, a count or a mass; `split` lists the ids of that bin.
+Those are few, and `edge_of` compares each with each, unless many are nearly the same: then it
+closes in on the edge by looking at their segments again.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +19,23 @@ ID, POSITION, COUNT, KEY, TOP_K, NUM_WHOLE = range(6)
 TEMPERATURE, TOP_P, LOG_MIN_P, NUM_FLOATS = range(4)
 # The same for kernels: where a row begins, and its columns.
 _WHOLE, _FLOATS = tl.constexpr(NUM_WHOLE), tl.constexpr(NUM_FLOATS)
-_TOP_K, _TOP_P, _LOG_MIN_P = tl.constexpr(TOP_K), tl.constexpr(TOP_P), tl.constexpr(LOG_MIN_P)
-# A launch looks at so many levels, and so the bits of a weight, of which there are 30, take so
-# many launches.
-LEVELS = tl.constexpr(8)
-NUM_ROUNDS = 10
+_TOP_K, _TOP_P = tl.constexpr(TOP_K), tl.constexpr(TOP_P)
 # Just above the bits of 1.0, the greatest weight.
 _TOP_BITS = tl.constexpr(0x3F800001)
+# 256 bins for each factor of two, from 1 down to 2^-32; the last takes, uncounted, what is less.
+NUM_BINS = tl.constexpr(8192)
+_BIN_SHIFT = tl.constexpr(15)
+# Bins that are emptied at once, and added up.
+CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
+# A weight of 1 in a bin.
+_ONE = tl.constexpr(1 << 40)
+# Ids of a bin that can be listed.
+MOST_LISTED = tl.constexpr(64)
+# Of each row what was found: the bits where the bin begins and ends, and what lies above.
+LOW, HIGH, ABOVE, NUM_FOUND = range(4)
+_FOUND, _HIGH, _ABOVE = tl.constexpr(NUM_FOUND), tl.constexpr(HIGH), tl.constexpr(ABOVE)
+_LEVELS = tl.constexpr(16)
+_NONE = tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
@@ -42,173 +59,242 @@ def bits_of(weight):
 
 
 @triton.jit
-def _is_active(whole, floats, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
+def is_active(whole, floats, row, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
     """Whether the row has the rule: top-k if it counts ids, else top-p."""
     top_k = tl.load(whole + row * _WHOLE + _TOP_K)
-    is_active = (top_k > 0) & (top_k < VOCAB)
+    active = (top_k > 0) & (top_k < VOCAB)
     if not COUNTS:
-        is_active = tl.load(floats + row * _FLOATS + _TOP_P) < 1.0
-    return is_active
+        active = tl.load(floats + row * _FLOATS + _TOP_P) < 1.0
+    return active
 
 
 @triton.jit
-def _found(sums, bounds, reached, row, segment, NUM: tl.constexpr, SEGMENTS: tl.constexpr):
-    """Between which bits the edge lies after a round, what lies above, and what is to be reached;
-    and whether the segment has anything between the bounds.
+def _target(
+    whole, floats, masses, row, COUNTS: tl.constexpr, NUM: tl.constexpr, SEGMENTS: tl.constexpr
+):
+    """What the set must reach."""
+    if COUNTS:
+        target = tl.load(whole + row * _WHOLE + _TOP_K).to(tl.float32)
+    else:
+        mass = tl.sum(of_segments(masses, row, 0.0, NUM, SEGMENTS), axis=0)
+        target = mass * tl.load(floats + row * _FLOATS + _TOP_P)
+    return target
 
-    From the lower bound on the target is reached, from the upper one on it is not.
+
+@triton.jit
+def fill(weight, bins, row, spare, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
+    """Add weights, or their number, to the bins of the row, which are empty.
+
+    spare: a mass that is not needed to reach the target.
     """
-    low = tl.load(bounds + row * 2)
-    high = tl.load(bounds + row * 2 + 1)
-    above = tl.load(reached + row * 2)
-    target = tl.load(reached + row * 2 + 1)
-    has_any = False
-    if high - low > 1:
-        step = (high - low + LEVELS - 1) // LEVELS
-        index = tl.arange(0, SEGMENTS)[:, None]
-        level = tl.arange(0, LEVELS)
-        sums += row * NUM * LEVELS
-        parts = tl.load(sums + index * LEVELS + level[None, :], mask=index < NUM, other=0.0)
-        total = above + tl.sum(parts, axis=0)
-        # Levels at or beyond the upper bound are no news: they do not reach the target.
-        is_reached = (level > 0) & (total >= target) & (low + level * step < high)
-        count = tl.sum(is_reached.to(tl.int32), axis=0)
-        low += count * step
-        if low + step < high:
-            high = low + step
-            above = tl.sum(tl.where(level == count + 1, total, 0.0), axis=0)
-        # The same sum from two levels on: nothing lies between them.
-        own = tl.load(sums + segment * LEVELS + level)
-        from_low = tl.sum(tl.where(level == count, own, 0.0), axis=0)
-        from_high = tl.sum(tl.where(level == count + 1, own, 0.0), axis=0)
-        has_any = from_low != from_high
-    return low, high, above, target, has_any
-
-
-@triton.jit
-def narrow(
-    weights,
-    masses,
-    whole,
-    floats,
-    old_sums,
-    old_bounds,
-    old_reached,
-    sums,
-    bounds,
-    reached,
-    COUNTS: tl.constexpr,
-    FIRST: tl.constexpr,
-    VOCAB: tl.constexpr,
-    NUM: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """A round of the search: what a segment has from each of eight levels up to the upper bound."""
-    wait(EARLY)
-    begin(EARLY)
-    segment, row = tl.program_id(0), tl.program_id(1)
-    if _is_active(whole, floats, row, COUNTS, VOCAB):
-        if FIRST:
-            low = tl.full((), 0, tl.int32)
-            high = tl.full((), _TOP_BITS, tl.int32)
-            above = tl.full((), 0.0, tl.float32)
-            has_any = tl.full((), True, tl.int1)
-            if COUNTS:
-                target = tl.load(whole + row * _WHOLE + _TOP_K).to(tl.float32)
-            else:
-                mass = tl.sum(of_segments(masses, row, 0.0, NUM, SEGMENTS), axis=0)
-                target = mass * tl.load(floats + row * _FLOATS + _TOP_P)
-        else:
-            low, high, above, target, has_any = _found(
-                old_sums, old_bounds, old_reached, row, segment, NUM, SEGMENTS
-            )
-        if segment == 0:
-            tl.store(bounds + row * 2, low)
-            tl.store(bounds + row * 2 + 1, high)
-            tl.store(reached + row * 2, above)
-            tl.store(reached + row * 2 + 1, target)
-        if high - low > 1:
-            level = tl.arange(0, LEVELS)
-            total = tl.zeros((LEVELS,), dtype=tl.float32)
-            if has_any:
-                step = (high - low + LEVELS - 1) // LEVELS
-                weight = load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT)
-                bits = bits_of(weight)
-                added = tl.where(bits < high, 1.0 if COUNTS else weight, 0.0)
-                is_above = bits[None, :] >= (low + level * step)[:, None]
-                total = tl.sum(tl.where(is_above, added[None, :], 0.0), axis=1)
-            tl.store(sums + (row * NUM + segment) * LEVELS + level, total)
-
-
-@triton.jit
-def count_ties(
-    weights,
-    masses,
-    whole,
-    floats,
-    sums,
-    bounds,
-    reached,
-    ties,
-    COUNTS: tl.constexpr,
-    VOCAB: tl.constexpr,
-    NUM: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """How many ids of each segment weigh just as much as the edge."""
-    wait(EARLY)
-    begin(EARLY)
-    segment, row = tl.program_id(0), tl.program_id(1)
-    if _is_active(whole, floats, row, COUNTS, VOCAB):
-        edge, _, _, _, _ = _found(sums, bounds, reached, row, segment, NUM, SEGMENTS)
-        bits = bits_of(load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT))
-        tl.store(ties + row * NUM + segment, tl.sum((bits == edge).to(tl.int32), axis=0))
-
-
-@triton.jit
-def cut(
-    weights,
-    masses,
-    whole,
-    floats,
-    sums,
-    bounds,
-    reached,
-    ties,
-    COUNTS: tl.constexpr,
-    VOCAB: tl.constexpr,
-    NUM: tl.constexpr,
-    SEGMENT: tl.constexpr,
-    SEGMENTS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    """Let only what lies above the edge stay, and at it the first ids that are still needed."""
-    wait(EARLY)
-    begin(EARLY)
-    segment, row = tl.program_id(0), tl.program_id(1)
-    weight = load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT)
     bits = bits_of(weight)
-    stays = bits >= 0
-    if _is_active(whole, floats, row, COUNTS, VOCAB):
-        edge, _, above, target, _ = _found(sums, bounds, reached, row, segment, NUM, SEGMENTS)
-        needed = target - above
-        if not COUNTS:
-            needed = tl.ceil(needed / tl.maximum(edge.to(tl.float32, bitcast=True), 1e-38))
-        # So many that the number is one for certain, and no more than there are.
-        needed = tl.minimum(tl.maximum(needed, 1.0), VOCAB).to(tl.int32)
-        counts = of_segments(ties, row, 0, NUM, SEGMENTS)
-        before = tl.sum(tl.where(tl.arange(0, SEGMENTS) < segment, counts, 0), axis=0)
-        is_tie = bits == edge
-        rank = before + tl.cumsum(is_tie.to(tl.int32), axis=0)
-        stays = (bits > edge) | (is_tie & (rank <= needed))
+    number = (_TOP_BITS - 1 - bits) >> _BIN_SHIFT
+    counts = (bits >= 0) & (bits < _TOP_BITS) & (number < NUM_BINS - 1)
+    if COUNTS:
+        added = (weight >= 0).to(tl.int64)
+    else:
+        added = (weight * _ONE).to(tl.int64)
+        # All ids that have so little have no more than that together.
+        counts &= weight > 0.9 * spare / VOCAB
+    tl.atomic_add(bins + row * NUM_BINS + number, added, mask=counts, sem="relaxed")
+
+
+@triton.jit
+def find(
+    masses,
+    whole,
+    floats,
+    bins,
+    found,
+    COUNTS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    NUM: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """The first bin, from the greatest weights on, with which the target is reached."""
+    wait(EARLY)
+    begin(EARLY)
+    row = tl.program_id(0)
+    if is_active(whole, floats, row, COUNTS, VOCAB):
+        target = _target(whole, floats, masses, row, COUNTS, NUM, SEGMENTS)
+        aim = (target if COUNTS else target * _ONE).to(tl.int64)
+        above = tl.full((), 0, tl.int64)
+        start = tl.full((), 0, tl.int32)
+        number = tl.full((), _NONE, tl.int32)
+        while (number == _NONE) & (start < NUM_BINS):
+            index = start + tl.arange(0, _SPAN)
+            part = tl.load(bins + row * NUM_BINS + index)
+            sums = above + tl.cumsum(part, axis=0)
+            is_reached = sums >= aim
+            number = tl.min(tl.where(is_reached, index, _NONE), axis=0)
+            above += tl.sum(tl.where(is_reached, 0, part), axis=0)
+            start += _SPAN
+        number = tl.minimum(number, NUM_BINS - 1)
+        found += row * _FOUND
+        begins = -((number + 1) << _BIN_SHIFT) + _TOP_BITS
+        tl.store(found, tl.where(number == NUM_BINS - 1, 0, begins))
+        tl.store(found + _HIGH, -(number << _BIN_SHIFT) + _TOP_BITS)
+        tl.store(found + _ABOVE, above)
+
+
+@triton.jit
+def split(
+    weights,
+    whole,
+    floats,
+    bins,
+    found,
+    above,
+    num_between,
+    num_listed,
+    listed,
+    COUNTS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    NUM: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    SEGMENTS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """Of a segment the mass above the bin that was found and the number of ids in it; these are
+    listed, in any order, with their bits."""
+    wait(EARLY)
+    begin(EARLY)
+    segment, row = tl.program_id(0), tl.program_id(1)
+    if is_active(whole, floats, row, COUNTS, VOCAB):
+        low = tl.load(found + row * _FOUND).to(tl.int32)
+        high = tl.load(found + row * _FOUND + _HIGH).to(tl.int32)
+        weight = load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT)
+        bits = bits_of(weight)
+        is_between = ((bits >= low) & (bits < high)).to(tl.int32)
+        num = tl.sum(is_between, axis=0)
+        tl.store(above + row * NUM + segment, tl.sum(tl.where(bits >= high, weight, 0.0), axis=0))
+        tl.store(num_between + row * NUM + segment, num)
+        if num > 0:
+            first = tl.atomic_add(num_listed + row, num, sem="relaxed")
+            place = first + tl.cumsum(is_between, axis=0) - 1
+            column = segment * SEGMENT + tl.arange(0, SEGMENT)
+            fits = (is_between > 0) & (place < MOST_LISTED)
+            entry = listed + (row * MOST_LISTED + place) * 2
+            tl.store(entry, bits, mask=fits)
+            tl.store(entry + 1, column, mask=fits)
+        # Nothing needs the bins any more; the next search finds them empty.
+        for start in range(segment * CHUNK, NUM_BINS, NUM * CHUNK):
+            number = start + tl.arange(0, CHUNK)
+            tl.store(bins + row * NUM_BINS + number, tl.zeros((CHUNK,), dtype=tl.int64))
+
+
+@triton.jit
+def is_kept(bits, column, edge, last):
+    """Those above the edge, and at it the ids up to the last one that is needed."""
+    return (bits > edge) | ((bits == edge) & (column <= last))
+
+
+@triton.jit
+def edge_of(
+    weights, masses, whole, floats, found, num_between, listed, row,
+    COUNTS: tl.constexpr, VOCAB: tl.constexpr, NUM: tl.constexpr,
+    SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """The bits of the edge, the last id at it that is needed, and of each segment the mass that
+    is kept of the bin that was found."""
+    target = _target(whole, floats, masses, row, COUNTS, NUM, SEGMENTS)
+    low = tl.load(found + row * _FOUND).to(tl.int32)
+    high = tl.load(found + row * _FOUND + _HIGH).to(tl.int32)
+    above = tl.load(found + row * _FOUND + _ABOVE).to(tl.float64)
     if not COUNTS:
-        # Of all that are as likely as min-p asks, and not one less, so that no tie is cut.
-        stays &= bits >= bits_of(tl.exp(tl.load(floats + row * _FLOATS + _LOG_MIN_P)))
-    kept = tl.where(stays, weight, 0.0)
-    column = segment * SEGMENT + tl.arange(0, SEGMENT)
-    tl.store(weights + row.to(tl.int64) * VOCAB + column, kept, mask=column < VOCAB)
-    tl.store(masses + row * NUM + segment, tl.sum(kept, axis=0))
+        above /= _ONE
+    counts = of_segments(num_between, row, 0, NUM, SEGMENTS)
+    num = tl.sum(counts, axis=0)
+    index = tl.arange(0, SEGMENTS)
+    if num <= MOST_LISTED:
+        place = tl.arange(0, MOST_LISTED)
+        entry = listed + (row * MOST_LISTED + place) * 2
+        bits = tl.load(entry, mask=place < num, other=0)
+        column = tl.load(entry + 1, mask=place < num, other=0)
+        weight = bits.to(tl.float32, bitcast=True)
+        # Exact in float64, whose sums so few numbers have in any order.
+        value = tl.where(place < num, 1.0 if COUNTS else weight, 0.0).to(tl.float64)
+        is_before = bits[:, None] > bits[None, :]
+        is_before |= (bits[:, None] == bits[None, :]) & (column[:, None] < column[None, :])
+        before = above + tl.sum(tl.where(is_before, value[:, None], 0.0), axis=0)
+        is_needed = (place < num) & (before < target)
+        edge = tl.min(tl.where(is_needed, bits, high), axis=0)
+        last = tl.max(tl.where(is_needed & (bits == edge), column, -1), axis=0)
+        is_in = is_needed[None, :] & ((column // SEGMENT)[None, :] == index[:, None])
+        kept = tl.sum(tl.where(is_in, weight.to(tl.float64)[None, :], 0.0), axis=1)
+        kept = kept.to(tl.float32)
+    else:
+        edge, needed = _settle(
+            weights, row, low, high, above.to(tl.float32), counts > 0, target,
+            COUNTS, VOCAB, NUM, SEGMENT, SEGMENTS,
+        )  # fmt: skip
+        kept = tl.zeros((SEGMENTS,), dtype=tl.float32)
+        last = tl.full((), -1, tl.int32)
+        segment = _next(-1, counts > 0, NUM, SEGMENTS)
+        while segment < NUM:
+            weight = load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT)
+            bits = bits_of(weight)
+            column = segment * SEGMENT + tl.arange(0, SEGMENT)
+            is_tie = bits == edge
+            is_needed = is_tie & (tl.cumsum(is_tie.to(tl.int32), axis=0) <= needed)
+            last = tl.maximum(last, tl.max(tl.where(is_needed, column, -1), axis=0))
+            needed -= tl.sum(is_tie.to(tl.int32), axis=0)
+            is_needed |= (bits > edge) & (bits < high)
+            mass = tl.sum(tl.where(is_needed, weight, 0.0), axis=0)
+            kept = tl.where(index == segment, mass, kept)
+            segment = _next(segment, counts > 0, NUM, SEGMENTS)
+    return edge, last, kept
+
+
+@triton.jit
+def _next(segment, has_any, NUM: tl.constexpr, SEGMENTS: tl.constexpr):
+    """The first segment after `segment` that has any; `NUM` if there is none."""
+    index = tl.arange(0, SEGMENTS)
+    return tl.min(tl.where(has_any & (index > segment), index, NUM), axis=0)
+
+
+@triton.jit
+def _settle(
+    weights, row, low, high, above, has_any, target,
+    COUNTS: tl.constexpr, VOCAB: tl.constexpr, NUM: tl.constexpr,
+    SEGMENT: tl.constexpr, SEGMENTS: tl.constexpr,
+):  # fmt: skip
+    """The bits of the edge, and how many ids at it are needed, the first ones.
+
+    From the lower bound on the target is reached, from the upper one on it is not; each round
+    looks at levels between them. above: what lies above the upper bound.
+    """
+    level = tl.arange(0, _LEVELS)
+    while high - low > 1:
+        at = low + level * ((high - low + _LEVELS - 1) // _LEVELS)
+        totals = tl.zeros((_LEVELS,), dtype=tl.float32) + above
+        least, most = high, low
+        segment = _next(-1, has_any, NUM, SEGMENTS)
+        while segment < NUM:
+            weight = load_segment(weights, row, segment, -1.0, VOCAB, SEGMENT)
+            bits = bits_of(weight)
+            is_between = (bits >= low) & (bits < high)
+            least = tl.minimum(least, tl.min(tl.where(is_between, bits, high), axis=0))
+            most = tl.maximum(most, tl.max(tl.where(is_between, bits, low), axis=0))
+            added = tl.where(is_between, 1.0 if COUNTS else weight, 0.0)
+            is_above = bits[None, :] >= at[:, None]
+            totals += tl.sum(tl.where(is_above, added[None, :], 0.0), axis=1)
+            segment = _next(segment, has_any, NUM, SEGMENTS)
+        if least >= most:
+            # All that lie between the bounds weigh the same.
+            low = most
+            high = most + 1
+        else:
+            # Levels at or beyond the upper bound are no news: they do not reach the target.
+            is_reached = (level > 0) & (totals >= target) & (at < high)
+            number = tl.sum(is_reached.to(tl.int32), axis=0)
+            low = tl.sum(tl.where(level == number, at, 0), axis=0)
+            high = tl.min(tl.where((level == number + 1) & (at < high), at, high), axis=0)
+            above = tl.maximum(above, tl.sum(tl.where(level == number + 1, totals, 0.0), axis=0))
+    needed = target - above
+    if not COUNTS:
+        needed = tl.ceil(needed / tl.maximum(low.to(tl.float32, bitcast=True), 1e-38))
+    # So many that the number is one for certain, and no more than there are.
+    return low, tl.minimum(tl.maximum(needed, 1.0), VOCAB).to(tl.int32)

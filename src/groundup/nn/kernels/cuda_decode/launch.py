@@ -53,3 +53,26 @@ def wait(EARLY: tl.constexpr):
     """Wait until the launches before this one have ended."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def prefetch(soon, num_bytes, EARLY: tl.constexpr):
+    """Let what a later launch reads be on its way to the cache; all programs share the work."""
+    if EARLY:
+        piece: tl.constexpr = 1024
+        num_programs = tl.num_programs(0) * tl.num_programs(1)
+        program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        start = (program + num_programs * tl.arange(0, 128)).to(tl.int64) * piece
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred p;
+            setp.ne.u32 p, $2, 0;
+            @p cp.async.bulk.prefetch.L2.global [$1], 1024;
+            mov.u32 $0, 0;
+            }""",
+            "=r,l,r",
+            [soon.to(tl.int64) + start, (start + piece <= num_bytes).to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )

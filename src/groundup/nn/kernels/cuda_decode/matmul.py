@@ -11,7 +11,8 @@ rows, so a text does not change with what else is being generated. Five launches
 
 x stays in float32, with a copy in half precision for the matmuls; the norms' gains are part of the
 weights. With so few rows reading the weights is all the work, and waiting for the launch before is
-most of the time: so a launch begins early, reads its weights and only then waits (`launch`).
+most of the time: so a launch begins early, reads its weights, lets those that a later launch reads
+be on their way to the cache (`soon`), and only then waits (`launch`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 from groundup.nn.kernels.cuda_decode.launch import (
     begin,
     options,
+    prefetch,
     shared_memory_bytes,
     wait,
 )
@@ -36,8 +38,11 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 _FEWEST_ROWS = 16
 _PART = 64
 _MOST_ROWS = 32
+_LOW = False
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
+# No more of a weight is fetched ahead of the launch that reads it: the cache is not only for it.
+_MOST_SOON_BYTES = 8 << 20
 # Shared memory that a program needs besides the tiles it reads ahead.
 _SPARE_BYTES = 32 << 10
 # How the inner layer is activated; 0 is the gate of SwiGLU.
@@ -52,11 +57,15 @@ class Stream(NamedTuple):
     x: Tensor
     """In float32."""
     half: Tensor
-    """The same as matmuls take it."""
+    """The same as matmuls take it; after the last block multiplied by the gain of the norm."""
     squares: Tensor
     """The sum of the squares of each 16 columns of x; the norms' part of the work."""
     first: Tensor
     """What the stream began with, if blocks mix it in."""
+
+    def rows(self, first: int, end: int) -> Stream:
+        """Those of some tokens."""
+        return Stream(*(part[first:end] for part in self))
 
 
 def embed(ids: Tensor, table: Tensor, stream: Stream, mix: Tensor | None) -> None:
@@ -79,51 +88,82 @@ def embed(ids: Tensor, table: Tensor, stream: Stream, mix: Tensor | None) -> Non
     )
 
 
-def normed_matmul(stream: Stream, eps: float, weight: Tensor, out: Tensor) -> None:
+def normed_matmul(
+    stream: Stream, eps: float, weight: Tensor, out: Tensor, soon: Tensor | None = None
+) -> None:
     """out = norm(stream) weightᵀ, the gain of the norm in the weight."""
-    inner_matmul(stream, eps, weight, out, "none")
+    inner_matmul(stream, eps, weight, out, "none", soon)
 
 
-def inner_matmul(stream: Stream, eps: float, weight: Tensor, out: Tensor, kind: str) -> None:
+def inner_matmul(
+    stream: Stream,
+    eps: float,
+    weight: Tensor,
+    out: Tensor,
+    kind: str,
+    soon: Tensor | None = None,
+) -> None:
     """out = f(norm(stream) weightᵀ), the gain of the norm in the weight.
 
     kind: of `ACTIVATIONS`; with "swiglu" out = silu(norm(stream) W_gateᵀ) · norm(stream) W_upᵀ,
-        the weights on top of each other.
+        and the rows of the two weights take turns.
     """
     num_rows, depth = stream.half.shape
+    is_gated = kind == "swiglu"
+    most_columns = TILE.value if is_gated else 2 * TILE.value
     grid, tiles = _tiles(
-        num_rows, out.shape[1], depth, 2 * TILE.value, 2 if kind == "swiglu" else 1
+        num_rows,
+        out.shape[1],
+        depth,
+        most_columns,
+        2 if is_gated else 1,
+        may_be_low=_LOW and kind == "none",
     )
     _inner_matmul[grid](
         stream.half,
         stream.squares,
         weight,
         out,
+        weight if soon is None else soon,
         num_rows,
         out.shape[1],
         eps,
+        _num_bytes(soon),
         KIND=ACTIVATIONS[kind],
         SQUARES=triton.next_power_of_2(stream.squares.shape[1]),
         **tiles,
     )
 
 
-def add_matmul(inputs: Tensor, weight: Tensor, stream: Stream, mix: Tensor | None) -> None:
+def add_matmul(
+    inputs: Tensor,
+    weight: Tensor,
+    stream: Stream,
+    mix: Tensor | None = None,
+    gain: Tensor | None = None,
+    soon: Tensor | None = None,
+) -> None:
     """Add inputs weightᵀ to the stream.
 
     mix: after that, x = mix[0] x + mix[1] first; None leaves it out.
+    gain: of the next norm, if it is not part of the weight that comes after.
     """
     num_rows, num_columns = stream.x.shape
-    # The squares of a tile are added up in an order that may depend on its width.
-    grid, tiles = _tiles(num_rows, num_columns, inputs.shape[1], most_columns=TILE.value)
+    # The squares of a tile are added up in an order that may depend on its width. There are few
+    # such tiles, which is why they may be low.
+    grid, tiles = _tiles(num_rows, num_columns, inputs.shape[1], TILE.value, may_be_low=True)
     _add_matmul[grid](
         inputs,
         weight,
         *stream,
         stream.x if mix is None else mix,
+        stream.x if gain is None else gain,
+        weight if soon is None else soon,
         num_rows,
         num_columns,
+        _num_bytes(soon),
         MIX=mix is not None,
+        GAIN=gain is not None,
         **tiles,
     )
 
@@ -133,13 +173,28 @@ def with_gain(weight: Tensor, gain: Tensor) -> Tensor:
     return (weight.float() * gain.float()).to(weight.dtype)
 
 
+def _num_bytes(soon: Tensor | None) -> int:
+    return 0 if soon is None else min(soon.nbytes, _MOST_SOON_BYTES)
+
+
 def _tiles(
-    num_rows: int, num_columns: int, depth: int, most_columns: int, num_weights: int = 1
+    num_rows: int,
+    num_columns: int,
+    depth: int,
+    most_columns: int,
+    num_weights: int = 1,
+    may_be_low: bool = False,
 ) -> tuple[tuple[int, int], dict[str, Any]]:
     """The grid of a matmul, and its tiles: the narrowest with which all programs run at once."""
     rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
-    row_tiles = triton.cdiv(num_rows, rows)
     columns = TILE.value
+    room = shared_memory_bytes() - _SPARE_BYTES
+    if may_be_low:
+        num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _FEWEST_ROWS)
+        at_once = room // (2 * (columns + _FEWEST_ROWS) * depth)
+        if num_low <= _NUM_PROGRAMS * at_once:
+            rows = _FEWEST_ROWS
+    row_tiles = triton.cdiv(num_rows, rows)
     while columns < most_columns and triton.cdiv(num_columns, columns) * row_tiles > _NUM_PROGRAMS:
         columns *= 2
     parts = 4 if depth <= 1024 else 8
@@ -147,7 +202,7 @@ def _tiles(
     # the shared memory.
     together = rows * depth <= 32 * 1024
     num_bytes = 2 * (columns * num_weights + rows * together) * depth
-    ahead = num_bytes <= shared_memory_bytes() - _SPARE_BYTES
+    ahead = num_bytes <= room
     tiles = {
         "DEPTH": depth,
         "ROWS": rows,
@@ -195,15 +250,29 @@ def _embed(
     tl.store(squares + row * num_tiles + tile, sums, mask=tile < num_tiles)
 
 
+@triton.jit
+def row_scale(squares, row, num_rows, eps, DEPTH: tl.constexpr, SQUARES: tl.constexpr):
+    """What the norm multiplies each row by, so that it can wait until after the matmul."""
+    # In float64, where so few numbers have the same sum in any order.
+    num_tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
+    index = tl.arange(0, SQUARES)[:, None]
+    fits = (index < num_tiles) & (row < num_rows)[None, :]
+    sums = tl.load(squares + row[None, :] * num_tiles + index, mask=fits, other=0.0)
+    mean = (tl.sum(sums.to(tl.float64), axis=0) / DEPTH).to(tl.float32)
+    return tl.rsqrt(mean + eps)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _inner_matmul(
     half,
     squares,
     weight,
     out,
+    soon,
     num_rows,
     width,
     eps,
+    soon_bytes,
     KIND: tl.constexpr,
     SQUARES: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -217,31 +286,22 @@ def _inner_matmul(
 ):
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     out_column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    # With a gate, its weights come first.
-    ups = weight + width * DEPTH if KIND == 0 else weight
-    up_tiles = all_weights(ups, out_column, width, DEPTH, PARTS, PART, AHEAD)
-    if KIND == 0:
-        gate_tiles = all_weights(weight, out_column, width, DEPTH, PARTS, PART, AHEAD)
+    # Of the weight: two for each result if it is gated.
+    each: tl.constexpr = 2 if KIND == 0 else 1
+    column = tl.program_id(0) * COLUMNS * each + tl.arange(0, COLUMNS * each)
+    tiles = all_weights(weight, column, width * each, DEPTH, PARTS, PART, AHEAD)
+    prefetch(soon, soon_bytes, EARLY)
     wait(EARLY)
     begin(EARLY)
     values = all_inputs(half, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
-    # In float64, where so few numbers have the same sum in any order.
-    num_tiles: tl.constexpr = (DEPTH + TILE - 1) // TILE
-    index = tl.arange(0, SQUARES)[:, None]
-    fits = (index < num_tiles) & (row < num_rows)[None, :]
-    sums = tl.load(squares + row[None, :] * num_tiles + index, mask=fits, other=0.0)
-    mean = (tl.sum(sums.to(tl.float64), axis=0) / DEPTH).to(tl.float32)
-    # The norm divides a whole row by one number, so that it can wait until after the matmul.
-    scale = tl.rsqrt(mean + eps)[None, :]
+    scale = row_scale(squares, row, num_rows, eps, DEPTH, SQUARES)[None, :]
     result = scale * dot(
-        ups, up_tiles, half, values, out_column, width, row, num_rows,
-        DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
+        weight, tiles, half, values, column, width * each, row, num_rows,
+        DEPTH, ROWS, COLUMNS * each, PARTS, PART, TOGETHER, AHEAD,
     )  # fmt: skip
     if KIND == 0:
-        gate = scale * dot(
-            weight, gate_tiles, half, values, out_column, width, row, num_rows,
-            DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
-        )  # fmt: skip
+        pairs = tl.permute(tl.reshape(result, (COLUMNS, 2, ROWS)), (0, 2, 1))
+        gate, result = tl.split(pairs)
         result *= gate / (1.0 + tl.exp(-gate))
     elif KIND == 1:
         result = result / (1.0 + tl.exp(-result))
@@ -264,9 +324,13 @@ def _add_matmul(
     squares,
     first,
     mix,
+    gain,
+    soon,
     num_rows,
     num_columns,
+    soon_bytes,
     MIX: tl.constexpr,
+    GAIN: tl.constexpr,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -281,6 +345,7 @@ def _add_matmul(
     fits = (row < num_rows)[None, :] & (out_column < num_columns)[:, None]
     offset = row[None, :] * num_columns + out_column[:, None]
     tiles = all_weights(weight, out_column, num_columns, DEPTH, PARTS, PART, AHEAD)
+    prefetch(soon, soon_bytes, EARLY)
     wait(EARLY)
     begin(EARLY)
     values = all_inputs(inputs, row, num_rows, DEPTH, PARTS, PART, TOGETHER)
@@ -294,6 +359,9 @@ def _add_matmul(
         embedding = tl.load(first + offset, mask=fits, other=0.0)
         result += tl.load(mix + 1).to(tl.float32) * embedding
     tl.store(x + offset, result, mask=fits)
-    tl.store(half + offset, result.to(half.dtype.element_ty), mask=fits)
     sums = tl.sum(result * result, axis=0)
+    if GAIN:
+        factor = tl.load(gain + out_column, mask=out_column < num_columns, other=0.0)
+        result *= factor.to(tl.float32)[:, None]
+    tl.store(half + offset, result.to(half.dtype.element_ty), mask=fits)
     tl.store(squares + row * tl.num_programs(0) + tl.program_id(0), sums, mask=row < num_rows)

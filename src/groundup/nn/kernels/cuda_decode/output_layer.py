@@ -2,78 +2,94 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+from groundup.nn.kernels.cuda_decode.matmul import Stream, row_scale
+
+_ROWS = 64
+_COLUMNS = 64
+_BLOCK = 64
+_STAGES = 4
+
+
+class Scores(NamedTuple):
+    """What the output layer leaves, a row for each token."""
+
+    logits: Tensor
+    tops: Tensor
+    """The highest logit of each 64 columns; +inf if one is no number."""
+
+    @classmethod
+    def make(cls, num_rows: int, num_columns: int, device: torch.device) -> Scores:
+        logits = torch.empty(num_rows, num_columns, device=device)
+        return cls(logits, logits.new_empty(num_rows, triton.cdiv(num_columns, _COLUMNS)))
+
+    def rows(self, n: int) -> Scores:
+        """Those of the first n tokens."""
+        return Scores(self.logits[:n], self.tops[:n])
 
 
 def to_logits(
-    x: Tensor,
-    gain: Tensor,
+    stream: Stream,
     eps: float,
     weight: Tensor,
-    normal: Tensor,
-    logits: Tensor,
+    scores: Scores,
     soft_cap: float | None = None,
+    absent: Tensor | None = None,
 ) -> None:
-    """logits = norm(x) weightᵀ, soft-capped if a cap is given; `normal` is for the norm.
+    """logits = norm(stream) weightᵀ, the gain of the norm in the stream; soft-capped if a cap is
+    given.
 
     The vocabulary is so large that reading its weights is all that counts, so many rows go
-    together, and the norm is taken once and not in every tile.
+    together.
+
+    absent: which ids cannot be written, if any; their logits are -inf.
     """
-    width = x.shape[1]
-    _normalize[(len(x),)](
-        x,
-        gain,
-        normal,
-        eps,
-        WIDTH=width,
-        BLOCK=triton.next_power_of_2(width),
-        **options(num_warps=4),
-    )
-    _matmul[(triton.cdiv(len(weight), 128), triton.cdiv(len(x), 64))](
-        normal,
+    num_rows, width = stream.half.shape
+    _matmul[(triton.cdiv(len(weight), _COLUMNS), triton.cdiv(num_rows, _ROWS))](
+        stream.half,
+        stream.squares,
         weight,
-        logits,
-        len(x),
+        weight if absent is None else absent,
+        *scores,
+        num_rows,
         len(weight),
+        eps,
         soft_cap or 0.0,
         DEPTH=width,
-        ROWS=64,
-        COLUMNS=128,
-        BLOCK=64,
-        **options(num_warps=4, num_stages=4),
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+        BLOCK=_BLOCK,
+        SQUARES=triton.next_power_of_2(stream.squares.shape[1]),
+        GAPS=absent is not None,
+        **options(num_warps=4, num_stages=_STAGES),
     )
-
-
-@triton.jit
-def _normalize(x, gain, normal, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    row = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    fits = column < WIDTH
-    factor = tl.load(gain + column, mask=fits, other=0.0).to(tl.float32)
-    wait(EARLY)
-    begin(EARLY)
-    value = tl.load(x + row * WIDTH + column, mask=fits, other=0.0)
-    scale = tl.rsqrt(tl.sum(value * value, axis=0) / WIDTH + eps)
-    value = value * scale * factor
-    tl.store(normal + row * WIDTH + column, value.to(normal.dtype.element_ty), mask=fits)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _matmul(
     inputs,
+    squares,
     weight,
+    absent,
     out,
+    tops,
     num_rows,
     num_columns,
+    eps,
     soft_cap,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    SQUARES: tl.constexpr,
+    GAPS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     wait(EARLY)
@@ -89,9 +105,16 @@ def _matmul(
         offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
         tile = tl.load(weight + offset, mask=fits, other=0.0)
         total = tl.dot(value, tile, total)
+    total *= row_scale(squares, row, num_rows, eps, DEPTH, SQUARES)[:, None]
     if soft_cap > 0:
         # tanh(y) = 1 - 2 / (e^(2y) + 1).
         total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))
+    if GAPS:
+        is_absent = tl.load(absent + out_column, mask=out_column < num_columns, other=True)
+        total = tl.where(is_absent[None, :], float("-inf"), total)
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
     offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
     tl.store(out + offset, total, mask=fits)
+    total = tl.where(fits, tl.where(total == total, total, float("inf")), float("-inf"))
+    top = tops + row * tl.num_programs(0) + tl.program_id(0)
+    tl.store(top, tl.max(total, axis=1), mask=row < num_rows)
