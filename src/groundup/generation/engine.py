@@ -44,9 +44,10 @@ class Engine:
         self._device = device_chooser(model)
         self._rows: list[Row] = []
         self._has_changed = False
-        # Steps in which nothing can happen but a stop id, and whether likelihoods are asked for.
+        # Steps in which nothing can happen but a stop id, and whether any row has such ids or asks
+        # for likelihoods.
         self._num_quiet_steps = 0
-        self._has_questions = False
+        self._has_stops = self._has_questions = False
         self._handles = itertools.count()
 
     @property
@@ -86,15 +87,22 @@ class Engine:
             self._slide()
             self._read_prompts()
             self._num_quiet_steps = min(map(self._steps_until_event, self._rows))
+            self._has_stops = any(row.request.stop_ids for row in self._rows)
             self._has_questions = any(row.request.num_alternatives >= 0 for row in self._rows)
         chosen, logits = self._choose()
         likelihoods = self._likelihoods(logits, chosen) if self._has_questions else {}
         self._num_quiet_steps -= 1
+        for row, id in zip(self._rows, chosen, strict=True):
+            row.ids.append(id)
+            row.num_new += 1
+        may_end = self._num_quiet_steps == 0 or self._has_stops or NO_ID in chosen
+        if not may_end and not likelihoods:
+            # What most steps of many rows are, so that little time goes into each row.
+            tokens = [NewToken(id, None, (), None) for id in chosen]
+            return list(zip([row.handle for row in self._rows], tokens, strict=True))
         new: list[tuple[int, NewToken]] = []
         finished = []
         for index, (row, id) in enumerate(zip(self._rows, chosen, strict=True)):
-            row.ids.append(id)
-            row.num_new += 1
             reason: FinishReason | None = None
             if id == NO_ID:
                 reason = "error"

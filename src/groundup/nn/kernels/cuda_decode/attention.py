@@ -16,11 +16,10 @@ from torch import Tensor
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
 
 _SLOTS = 32
-# Blocks of keys, one for each slot, that are on their way at once. A program alone should wait but
-# once; many hide each other's waits, and must not take each other's registers.
-_BLOCKS_OF_FEW, _BLOCKS_OF_MANY = 8, 2
+# Blocks of keys, one for each slot, that are read before the launch waits. A program alone should
+# not wait again; many hide each other's waits, and must not take each other's registers.
+_BLOCKS_OF_FEW = 8
 _FEW_PROGRAMS = 128
-_X: dict[str, int] = {}
 
 
 class HeadChanges(NamedTuple):
@@ -103,8 +102,8 @@ def attend(
         **sizes,
         STORED=sequences is not None,
         SLOTS=_SLOTS,
-        BLOCKS=_BLOCKS_OF_FEW if has_few else _BLOCKS_OF_MANY,
-        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1, **(_X if not has_few else {})),
+        BLOCKS=_BLOCKS_OF_FEW if has_few else 3 if d_head > 32 else 1,
+        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1),
     )
 
 

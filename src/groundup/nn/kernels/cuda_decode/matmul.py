@@ -38,7 +38,6 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 _FEWEST_ROWS = 16
 _PART = 64
 _MOST_ROWS = 32
-_LOW = False
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
 # No more of a weight is fetched ahead of the launch that reads it: the cache is not only for it.
@@ -111,14 +110,10 @@ def inner_matmul(
     num_rows, depth = stream.half.shape
     is_gated = kind == "swiglu"
     most_columns = TILE.value if is_gated else 2 * TILE.value
-    grid, tiles = _tiles(
-        num_rows,
-        out.shape[1],
-        depth,
-        most_columns,
-        2 if is_gated else 1,
-        may_be_low=_LOW and kind == "none",
-    )
+    # Tall tiles of so deep inputs take too many registers.
+    may_be_low = kind == "none" and depth > 512
+    num_weights = 2 if is_gated else 1
+    grid, tiles = _tiles(num_rows, out.shape[1], depth, most_columns, num_weights, may_be_low)
     _inner_matmul[grid](
         stream.half,
         stream.squares,

@@ -14,8 +14,6 @@ from groundup.nn.kernels.cuda_decode.matmul import Stream, row_scale
 
 _ROWS = 64
 _COLUMNS = 64
-_BLOCK = 64
-_STAGES = 4
 
 
 class Scores(NamedTuple):
@@ -65,10 +63,10 @@ def to_logits(
         DEPTH=width,
         ROWS=_ROWS,
         COLUMNS=_COLUMNS,
-        BLOCK=_BLOCK,
+        BLOCK=64,
         SQUARES=triton.next_power_of_2(stream.squares.shape[1]),
         GAPS=absent is not None,
-        **options(num_warps=4, num_stages=_STAGES),
+        **options(num_warps=4, num_stages=4),
     )
 
 
