@@ -40,7 +40,7 @@ class Experiment(NamedTuple):
     report: Words
 
 
-def experiments(texts: list[Text], jobs: int, tokens: int, minutes: float) -> list[Experiment]:
+def experiments(texts: list[Text], jobs: int, tokens: int) -> list[Experiment]:
     """All of them, in their order: later ones use what earlier ones made."""
     web = str(CONFIGS / "train" / "web.yaml")
     ten_minutes = str(CONFIGS / "train" / "ten_minutes.yaml")
@@ -60,7 +60,7 @@ def experiments(texts: list[Text], jobs: int, tokens: int, minutes: float) -> li
         _sweep("recipe", 1),
         Experiment(
             "ten_minutes",
-            [["train", "--config", ten_minutes, "--minutes", str(minutes)]],
+            [["train", "--config", ten_minutes]],
             ["report", "runs/ten_minutes", "--title", "Ten minutes"],
         ),
     ]
@@ -116,7 +116,7 @@ def main() -> int:
     ]
     for text in texts:
         prepare(text, folder, run)
-    chosen = experiments(texts, arguments.jobs, arguments.ablation_tokens, arguments.minutes)
+    chosen = experiments(texts, arguments.jobs, arguments.ablation_tokens)
     for experiment in chosen:
         if arguments.only and experiment.name not in arguments.only:
             continue
@@ -140,7 +140,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="names of experiments; all if not given")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, where sizes allow")
     parser.add_argument("--ablation-tokens", type=int, default=16_384_000)
-    parser.add_argument("--minutes", type=float, default=10, help="of the last experiment")
     parser.add_argument("--reports-alone", action="store_true", help="run nothing, write reports")
     return parser.parse_args()
 
