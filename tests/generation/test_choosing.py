@@ -25,6 +25,8 @@ State = tuple[int, int, int, int, Sampler]
 class Device(PackedDecoder):
     """Samples at once what a device would sample in its own time, and goes on from there."""
 
+    steps_at_once = 8
+
     def __init__(self, model: TransformerLM, max_rows: int) -> None:
         super().__init__(model, max_rows)
         self.num_told = self.num_launched = 0

@@ -98,6 +98,9 @@ class SamplingDecoder(Protocol):
     """A decoder that also samples: `set_rows` says where the rows stand, each `launch` begins a
     number of steps from where the last one ended. Calling its answer waits for their ids."""
 
+    steps_at_once: int
+    """The other number of steps there may be than one."""
+
     def set_rows(self, rows: Sequence[Any]) -> None: ...
 
     def launch(self, n: int, num_steps: int) -> Callable[[], list[list[int]]]: ...
@@ -106,10 +109,8 @@ class SamplingDecoder(Protocol):
     def logits(self) -> Float[Tensor, "rows writable"]: ...
 
 
-# So many steps begin at once: a device stands still between two launches, as long as a third of a
-# small model's step. But of many rows with stop ids one ends too often, and what has begun by then
-# is dropped.
-STEPS_AT_ONCE = 8
+# Rows of which one so seldom ends by a stop id that several steps begin at once all the same; what
+# has begun by then is dropped.
 _FEW_ROWS = 4
 
 
@@ -151,7 +152,9 @@ class DeviceChooser:
 
     def _launch(self, n: int, most: int) -> tuple[Callable[[], list[list[int]]], int]:
         """What waits for the ids of the steps that begin, and how many these are."""
-        num_steps = STEPS_AT_ONCE if self._can_launch_many and most >= STEPS_AT_ONCE else 1
+        num_steps = self._decoder.steps_at_once
+        if not self._can_launch_many or most < num_steps:
+            num_steps = 1
         return self._decoder.launch(n, num_steps), num_steps
 
     def _begin(self, rows: Sequence[Row]) -> None:

@@ -19,7 +19,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
-from groundup.generation.choosing import STEPS_AT_ONCE
 from groundup.generation.decoder import WritableIds, check_max_seq_len
 from groundup.generation.sampling import (
     NO_ID,
@@ -129,6 +128,9 @@ class CudaDecoder:
     Its copies of the projections, made when it is built, do not follow the model's.
     """
 
+    # A device stands still between two launches, as long as a third of a small model's step.
+    steps_at_once = 8
+
     def __init__(
         self,
         model: TransformerLM,
@@ -186,7 +188,7 @@ class CudaDecoder:
         with torch.inference_mode():
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
-            shape = (STEPS_AT_ONCE, max_rows)
+            shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._scores = Scores.make(max_rows, num_columns, weight.device)
             self._board = Board.make(max_rows, num_columns, weight.device)
