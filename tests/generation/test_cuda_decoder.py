@@ -111,6 +111,13 @@ def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     together = _texts(engine, requests)
     for number in (0, 7, 23, 39):
         assert _texts(engine, [requests[number]]) == [together[number]]
+    # To the last digit, and where one reads more keys at once than the other.
+    many, alone = CudaDecoder(model, 64), CudaDecoder(model, 1)
+    ids = torch.randint(0, 500, (150,), generator=generator)
+    for decoder in (many, alone):
+        decoder.prefill_many([(row, ids.tolist()) for row in range(decoder.max_rows)])
+    logits = many.decode(ids[:64], torch.full((64,), 150))
+    assert torch.equal(alone.decode(ids[:1], torch.tensor([150])), logits[:1])
     assert _texts(Engine(CudaDecoder(model, 3)), requests[:3]) == together[:3]
 
 
@@ -161,7 +168,7 @@ def test_draws_are_the_samplers() -> None:
         sampler = Sampler.of(
             chance.choice([0, 0.5, 1.0, 1.7]),
             chance.choice([None, 1, 3, 50]),
-            chance.choice([None, 1.0, 0.9, 0.5, 0.05]),
+            chance.choice([None, 1.0, 0.9, 0.5, 0.05, 1e-50]),
             chance.choice([None, 0.0, 0.1, 0.7]),
         )
         seeds = [chance.randrange(1 << 60) for _ in range(6)]

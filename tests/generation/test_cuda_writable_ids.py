@@ -162,7 +162,7 @@ def test_damage_to_what_cannot_be_written_is_not_seen(bad: float, cuda_model: Ne
 
 
 @every_vocabulary
-def test_nothing_is_ruled_out_where_rows_hold_nothing_else(
+def test_just_the_columns_that_cannot_be_written_are_ruled_out(
     vocab_size: int, writable: WritableIds, cuda_model: NewModel
 ) -> None:
     absent = CudaDecoder(cuda_model(vocab_size), 1, writable=writable)._absent

@@ -1,8 +1,8 @@
-"""The fast decoder on CUDA: a step of all rows, model and sampling, is one recorded graph.
+"""The fast decoder on CUDA: steps of all rows, model and sampling, are one recorded graph.
 
-A graph has a fixed number of rows, so there is one for each power of two; rows beyond those in use
-compute what nobody reads. Between steps nothing travels but the chosen ids, and those a step late
-if the engine wants it so.
+A graph has a fixed number of rows, so there is one for each power of two, each set of rules, and
+one step or several; rows beyond those in use compute what nobody reads. Between launches nothing
+travels but the chosen ids, and those a launch late if the engine wants it so.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ _MOST_TOGETHER = 4096
 # Up to so many are a recorded graph too, one for each power of two: launches cost the host more
 # than such a prompt costs the device.
 _MOST_RECORDED = 1024
+# So many steps begin at once, if the weights are no more than so many bytes.
+_MOST_STEPS, _FEW_BYTES = 8, 1 << 30
 # Rows of logits are multiples of so many long, where they can be: they are read several at a time.
 _ALIGNMENT = 16
 
@@ -119,6 +121,8 @@ def as_numbers(
     floats[:, [TEMPERATURE, TOP_P, LOG_MIN_P]] = [
         (row.settings.temperature, row.settings.top_p, row.settings.log_min_p) for row in rows
     ]
+    # What is 0 in float32 would need no id at all.
+    floats[:, TOP_P] = np.maximum(floats[:, TOP_P], np.finfo(np.float32).tiny)
     return whole, floats
 
 
@@ -127,9 +131,6 @@ class CudaDecoder:
 
     Its copies of the projections, made when it is built, do not follow the model's.
     """
-
-    # A device stands still between two launches, as long as a third of a small model's step.
-    steps_at_once = 8
 
     def __init__(
         self,
@@ -162,8 +163,11 @@ class CudaDecoder:
         self._first_mix = mixes[0]
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
+        gain = model.final_norm.weight.detach()
+        # The gain is in the stream before the norm's own factor is, and must not let it overflow.
+        self._factor = 2.0 ** math.ceil(math.log2(max(1.0, float(gain.abs().max()))))
         gains: list[Tensor | None] = [None] * (config.num_layers - 1)
-        gains.append(model.final_norm.weight.detach())
+        gains.append(gain / self._factor)
         self._layers = [
             DecodingBlock(block, keys, values, mix_after, gain_after)
             for block, keys, values, mix_after, gain_after in zip(
@@ -176,7 +180,14 @@ class CudaDecoder:
         self._end = writable.end
         num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
-        self._soon = weights_soon(self._layers, self._output)
+        num_bytes = sum(part.nbytes for layer in self._layers for part in layer.weights)
+        num_bytes += self._output.nbytes
+        self._soon: list[list[Tensor | None]] = [[None] * 4] * config.num_layers
+        if num_bytes > torch.cuda.get_device_properties(self.device).L2_cache_size:
+            self._soon = weights_soon(self._layers, self._output)
+        # A device stands still between two launches, as long as a third of a small model's step.
+        # Of a large one that is nothing, and who waits for the first id would wait for all.
+        self.steps_at_once = _MOST_STEPS if num_bytes < _FEW_BYTES else 1
         # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
         gaps = writable.gaps_on(weight.device, num_columns)
@@ -344,7 +355,8 @@ class CudaDecoder:
         return work.stream
 
     def _to_logits(self, stream: matmul.Stream, scores: Scores) -> None:
-        to_logits(stream, self._eps, self._output, scores, self._soft_cap, self._absent)
+        norm = (self._eps, self._factor)
+        to_logits(stream, norm, self._output, scores, self._soft_cap, self._absent)
 
 
 @torch.no_grad()

@@ -2,7 +2,8 @@
 
 A program has a row and a head. Its keys are dealt out to 32 slots, each with a maximum and sums of
 its own: warps need nothing from each other before the end, and the order of sums never depends on
-what else is being generated.
+what else is being generated. How many keys are read at once does, and so might the compiler's
+choice of which product to add unrounded: here it has none.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from torch import Tensor
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
 
 _SLOTS = 32
-# Blocks of keys, one for each slot, that are read before the launch waits. A program alone should
-# not wait again; many hide each other's waits, and must not take each other's registers.
-_BLOCKS_OF_FEW = 8
+# Blocks of keys, one for each slot, that are read at once, for heads of up to 64 and for wider
+# ones. A program alone should wait but once; many hide each other's waits, and must not take each
+# other's registers.
+_BLOCKS_OF_FEW, _BLOCKS_OF_MANY = (8, 4), (2, 1)
 _FEW_PROGRAMS = 128
 
 
@@ -76,6 +78,7 @@ def attend(
         "EXTRA": changes.value_factor is not None,
     }
     has_few = num_rows * num_heads <= _FEW_PROGRAMS
+    blocks = (_BLOCKS_OF_FEW if has_few else _BLOCKS_OF_MANY)[d_head > 64]
     if sequences is not None:
         _store[(num_rows, num_kv_heads)](
             *pointers,
@@ -102,8 +105,8 @@ def attend(
         **sizes,
         STORED=sequences is not None,
         SLOTS=_SLOTS,
-        BLOCKS=_BLOCKS_OF_FEW if has_few else 3 if d_head > 32 else 1,
-        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1),
+        BLOCKS=blocks,
+        **options(num_warps=2 if d_head <= 32 else 4, num_stages=1, enable_fp_fusion=False),
     )
 
 
@@ -245,15 +248,24 @@ def _all_cached(
 
 
 @triton.jit
-def _add_keys(query, keys, values, first, end, top, total, sums, SLOTS: tl.constexpr):
-    """Add a block to each slot's maximum, its sum of weights and its sum of values."""
-    scores = tl.sum(keys.to(tl.float32) * query[None, :], axis=1)
-    scores = tl.where(first + tl.arange(0, SLOTS) < end, scores, float("-inf"))
-    new_top = tl.maximum(top, scores)
-    weight = tl.exp(scores - new_top)
-    shrink = tl.exp(top - new_top)
-    sums = sums * shrink[:, None] + weight[:, None] * values.to(tl.float32)
-    return new_top, total * shrink + weight, sums
+def _add_keys(
+    query, key_tiles, value_tiles, first, end, top, total, sums,
+    SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Add blocks to each slot's maximum, its sum of weights and its sum of values."""
+    for block in tl.static_range(BLOCKS):
+        if first + block * SLOTS < end:
+            scores = tl.sum(key_tiles[block].to(tl.float32) * query[None, :], axis=1)
+            index = first + block * SLOTS + tl.arange(0, SLOTS)
+            scores = tl.where(index < end, scores, float("-inf"))
+            new_top = tl.maximum(top, scores)
+            weight = tl.exp(scores - new_top)
+            shrink = tl.exp(top - new_top)
+            value = value_tiles[block].to(tl.float32)
+            sums = tl.fma(weight[:, None], value, sums * shrink[:, None])
+            total = tl.fma(total, shrink, weight)
+            top = new_top
+    return top, total, sums
 
 
 @triton.jit
@@ -303,7 +315,7 @@ def _attend(
     lane = tl.arange(0, LANES)
     fits = lane < D_HEAD
     start = (sequence * KV_HEADS + kv_head) * longest * D_HEAD
-    # What earlier steps stored no launch of this one changes, nor the positions.
+    # What earlier steps stored no launch of this one changes, nor the positions before the last.
     end = tl.minimum(position, longest)
     key_tiles = _all_cached(keys, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
     value_tiles = _all_cached(values, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
@@ -335,21 +347,15 @@ def _attend(
     top = tl.full((SLOTS,), -1e30, tl.float32)
     total = tl.zeros((SLOTS,), dtype=tl.float32)
     sums = tl.zeros((SLOTS, LANES), dtype=tl.float32)
-    for block in tl.static_range(BLOCKS - 1):
-        if block * SLOTS < end:
-            top, total, sums = _add_keys(
-                query, key_tiles[block], value_tiles[block], block * SLOTS, end,
-                top, total, sums, SLOTS,
-            )  # fmt: skip
-    key_tile, value_tile = key_tiles[BLOCKS - 1], value_tiles[BLOCKS - 1]
-    for first in range((BLOCKS - 1) * SLOTS, end, SLOTS):
-        # The next block, on its way while this one is added.
-        next_key_tile = _cached(keys, start, first + SLOTS, end, D_HEAD, LANES, SLOTS)
-        next_value_tile = _cached(values, start, first + SLOTS, end, D_HEAD, LANES, SLOTS)
+    top, total, sums = _add_keys(
+        query, key_tiles, value_tiles, 0, end, top, total, sums, SLOTS, BLOCKS
+    )
+    for first in range(SLOTS * BLOCKS, end, SLOTS * BLOCKS):
+        key_tiles = _all_cached(keys, start, first, end, D_HEAD, LANES, SLOTS, BLOCKS)
+        value_tiles = _all_cached(values, start, first, end, D_HEAD, LANES, SLOTS, BLOCKS)
         top, total, sums = _add_keys(
-            query, key_tile, value_tile, first, end, top, total, sums, SLOTS
+            query, key_tiles, value_tiles, first, end, top, total, sums, SLOTS, BLOCKS
         )
-        key_tile, value_tile = next_key_tile, next_value_tile
     own_score = tl.sum(query * key.to(tl.float32), axis=0)
     highest = tl.maximum(own_score, tl.max(top, axis=0))
     shrink = tl.exp(top - highest)

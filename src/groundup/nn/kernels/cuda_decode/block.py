@@ -96,13 +96,9 @@ class DecodingBlock:
 
 
 def weights_soon(blocks: Sequence[DecodingBlock], last: Tensor) -> list[list[Tensor | None]]:
-    """For each matmul of each block the weight after the next one's, if the cache does not hold
-    them all anyway. `last` is that of the output layer."""
-    weights: list[Tensor | None] = [weight for block in blocks for weight in block.weights]
-    num_bytes = sum(weight.nbytes for weight in (*weights, last) if weight is not None)
-    weights += [last, last]
-    if num_bytes <= torch.cuda.get_device_properties(last.device).L2_cache_size:
-        weights = [None] * len(weights)
+    """For each matmul of each block the weight after the next one's; `last` is that of the output
+    layer."""
+    weights = [*(weight for block in blocks for weight in block.weights), last, None]
     return [weights[start + 2 : start + 6] for start in range(0, 4 * len(blocks), 4)]
 
 

@@ -22,9 +22,11 @@ _WHOLE, _FLOATS = tl.constexpr(NUM_WHOLE), tl.constexpr(NUM_FLOATS)
 _TOP_K, _TOP_P = tl.constexpr(TOP_K), tl.constexpr(TOP_P)
 # Just above the bits of 1.0, the greatest weight.
 _TOP_BITS = tl.constexpr(0x3F800001)
-# 256 bins for each factor of two, from 1 down to 2^-32; the last takes, uncounted, what is less.
+# For masses 256 bins for each factor of two, from 1 down to 2^-32; the last is for what is less,
+# and not filled. For counts, which may need the least of weights, 64 down to the smallest number,
+# and the last is for zero.
 NUM_BINS = tl.constexpr(8192)
-_BIN_SHIFT = tl.constexpr(15)
+_MASS_SHIFT, _COUNT_SHIFT = tl.constexpr(15), tl.constexpr(17)
 # Bins that are emptied at once, and added up.
 CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
 # A weight of 1 in a bin.
@@ -88,13 +90,15 @@ def fill(weight, bins, row, spare, COUNTS: tl.constexpr, VOCAB: tl.constexpr):
     spare: a mass that is not needed to reach the target.
     """
     bits = bits_of(weight)
-    number = (_TOP_BITS - 1 - bits) >> _BIN_SHIFT
-    counts = (bits >= 0) & (bits < _TOP_BITS) & (number < NUM_BINS - 1)
+    shift: tl.constexpr = _COUNT_SHIFT if COUNTS else _MASS_SHIFT
+    number = (_TOP_BITS - 1 - bits) >> shift
+    counts = (bits > 0) & (bits < _TOP_BITS) & (number < NUM_BINS - 1)
     if COUNTS:
-        added = (weight >= 0).to(tl.int64)
+        added = (weight > 0).to(tl.int64)
     else:
         added = (weight * _ONE).to(tl.int64)
-        # All ids that have so little have no more than that together.
+        # All ids that have so little have no more than that together; a tenth of it is left for
+        # what was rounded.
         counts &= weight > 0.9 * spare / VOCAB
     tl.atomic_add(bins + row * NUM_BINS + number, added, mask=counts, sem="relaxed")
 
@@ -118,6 +122,8 @@ def find(
     begin(EARLY)
     row = tl.program_id(0)
     if is_active(whole, floats, row, COUNTS, VOCAB):
+        shift: tl.constexpr = _COUNT_SHIFT if COUNTS else _MASS_SHIFT
+        least: tl.constexpr = 1 if COUNTS else -(NUM_BINS - 1 << _MASS_SHIFT) + _TOP_BITS
         target = _target(whole, floats, masses, row, COUNTS, NUM, SEGMENTS)
         aim = (target if COUNTS else target * _ONE).to(tl.int64)
         above = tl.full((), 0, tl.int64)
@@ -133,9 +139,9 @@ def find(
             start += _SPAN
         number = tl.minimum(number, NUM_BINS - 1)
         found += row * _FOUND
-        begins = -((number + 1) << _BIN_SHIFT) + _TOP_BITS
-        tl.store(found, tl.where(number == NUM_BINS - 1, 0, begins))
-        tl.store(found + _HIGH, -(number << _BIN_SHIFT) + _TOP_BITS)
+        is_last = number == NUM_BINS - 1
+        tl.store(found, tl.where(is_last, 0, -((number + 1) << shift) + _TOP_BITS))
+        tl.store(found + _HIGH, tl.where(is_last, least, -(number << shift) + _TOP_BITS))
         tl.store(found + _ABOVE, above)
 
 
@@ -214,7 +220,7 @@ def edge_of(
         bits = tl.load(entry, mask=place < num, other=0)
         column = tl.load(entry + 1, mask=place < num, other=0)
         weight = bits.to(tl.float32, bitcast=True)
-        # Exact in float64, whose sums so few numbers have in any order.
+        # In float64, where the sums of so few and similar numbers are exact, and so have no order.
         value = tl.where(place < num, 1.0 if COUNTS else weight, 0.0).to(tl.float64)
         is_before = bits[:, None] > bits[None, :]
         is_before |= (bits[:, None] == bits[None, :]) & (column[:, None] < column[None, :])

@@ -1,8 +1,9 @@
 """Launches that begin before the one before them has ended (programmatic dependent launch).
 
-A kernel that is launched early calls `begin`, which lets the next one begin as well, reads what no
-launch of the same step writes, and calls `wait`, which returns when all launches before it have
-ended. Everything else it reads or writes comes after that. GPUs since Hopper can do so.
+A kernel that is launched early reads what the launch before it does not write and calls `wait`,
+which returns when all launches before it have ended. Everything else it reads or writes comes after
+that. Then it calls `begin`, which lets the next launch begin: so of the launches before that one
+all have ended but this. GPUs since Hopper can do so.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Scores(NamedTuple):
 
 def to_logits(
     stream: Stream,
-    eps: float,
+    norm: tuple[float, float],
     weight: Tensor,
     scores: Scores,
     soft_cap: float | None = None,
@@ -47,9 +47,11 @@ def to_logits(
     The vocabulary is so large that reading its weights is all that counts, so many rows go
     together.
 
+    norm: its eps, and what the gain in the stream is to be multiplied by.
     absent: which ids cannot be written, if any; their logits are -inf.
     """
     num_rows, width = stream.half.shape
+    eps, factor = norm
     _matmul[(triton.cdiv(len(weight), _COLUMNS), triton.cdiv(num_rows, _ROWS))](
         stream.half,
         stream.squares,
@@ -59,6 +61,7 @@ def to_logits(
         num_rows,
         len(weight),
         eps,
+        factor,
         soft_cap or 0.0,
         DEPTH=width,
         ROWS=_ROWS,
@@ -81,6 +84,7 @@ def _matmul(
     num_rows,
     num_columns,
     eps,
+    factor,
     soft_cap,
     DEPTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -103,7 +107,7 @@ def _matmul(
         offset = out_column.to(tl.int64)[None, :] * DEPTH + column[:, None]
         tile = tl.load(weight + offset, mask=fits, other=0.0)
         total = tl.dot(value, tile, total)
-    total *= row_scale(squares, row, num_rows, eps, DEPTH, SQUARES)[:, None]
+    total *= (factor * row_scale(squares, row, num_rows, eps, DEPTH, SQUARES))[:, None]
     if soft_cap > 0:
         # tanh(y) = 1 - 2 / (e^(2y) + 1).
         total = soft_cap * (1.0 - 2.0 / (tl.exp(2.0 * total / soft_cap) + 1.0))

@@ -125,25 +125,28 @@ def sample(
     tops_sizes = {"NUM_TOPS": num_tops, "TOPS": triton.next_power_of_2(num_tops)}
     grid = (num, num_rows)
     weights, weights_after = board.weights
-    sums = (board.masses, board.likely, board.bins)
+    sums = (board.masses, board.likely)
     state = (whole, floats)
     _weigh[grid](
-        logits, tops, weights, *sums, *state, *board.num_listed,
+        logits, tops, weights, *sums, board.bins, *state, *board.num_listed,
         COUNTS=rules.top_k, SEARCH=any(rules), **tops_sizes, **sizes,
     )  # fmt: skip
     for counts in (True, False):
         if not (rules.top_k if counts else rules.top_p):
             continue
         listed = (board.num_listed[int(counts)], board.listed[int(counts)])
-        found = (board.found, board.above, board.num_between)
         find[(num_rows,)](
             board.masses, *state, board.bins, board.found,
             COUNTS=counts, **(sizes | {"num_warps": 2 * _WARPS}),
         )  # fmt: skip
-        split[grid](weights, *state, board.bins, *found, *listed, COUNTS=counts, **sizes)
+        split[grid](
+            weights, *state, board.bins, board.found, board.above, board.num_between, *listed,
+            COUNTS=counts, **sizes,
+        )  # fmt: skip
         if counts:
             _cut[grid](
-                weights, weights_after, *sums, *state, *found, listed[1],
+                weights, weights_after, *sums, board.bins, *state,
+                board.found, board.num_between, listed[1],
                 SEARCH=rules.top_p, **sizes,
             )  # fmt: skip
             weights = weights_after
@@ -169,7 +172,7 @@ def _least_bits(floats, row):
 
 
 @triton.jit
-def _leave(
+def _hand_on(
     weight, least_mass, weights, masses, likely, bins, whole, floats, row, segment,
     COUNTS: tl.constexpr, SEARCH: tl.constexpr,
     VOCAB: tl.constexpr, NUM: tl.constexpr, SEGMENT: tl.constexpr,
@@ -223,7 +226,7 @@ def _weigh(
     else:
         weight = tl.exp((value - top) / temperature)
         least_mass = tl.sum(tl.exp((all_tops - top) / temperature), axis=0)
-    _leave(
+    _hand_on(
         weight, least_mass, weights, masses, likely, bins, whole, floats, row, segment,
         COUNTS, SEARCH, VOCAB, NUM, SEGMENT,
     )  # fmt: skip
@@ -242,7 +245,6 @@ def _cut(
     whole,
     floats,
     found,
-    above,
     num_between,
     listed,
     SEARCH: tl.constexpr,
@@ -265,7 +267,7 @@ def _cut(
         column = segment * SEGMENT + tl.arange(0, SEGMENT)
         weight = tl.where(is_kept(bits_of(weight), column, edge, last), weight, 0.0)
     # The greatest weight is 1.
-    _leave(
+    _hand_on(
         weight, 1.0, new_weights, masses, likely, bins, whole, floats, row, segment,
         False, SEARCH, VOCAB, NUM, SEGMENT,
     )  # fmt: skip
@@ -277,7 +279,6 @@ def _pick(
     tops,
     masses,
     likely,
-    bins,
     whole,
     floats,
     found,
