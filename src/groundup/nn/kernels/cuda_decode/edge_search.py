@@ -28,14 +28,14 @@ _TOP_BITS = tl.constexpr(0x3F800001)
 NUM_BINS = tl.constexpr(8192)
 _MASS_SHIFT, _COUNT_SHIFT = tl.constexpr(15), tl.constexpr(17)
 # Bins that are emptied at once, and added up.
-CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
+_CHUNK, _SPAN = tl.constexpr(1024), tl.constexpr(4096)
 # A weight of 1 in a bin.
 _ONE = tl.constexpr(1 << 40)
 # Ids of a bin that can be listed.
 MOST_LISTED = tl.constexpr(64)
 # Of each row what was found: the bits where the bin begins and ends, and what lies above.
-LOW, HIGH, ABOVE, NUM_FOUND = range(4)
-_FOUND, _HIGH, _ABOVE = tl.constexpr(NUM_FOUND), tl.constexpr(HIGH), tl.constexpr(ABOVE)
+NUM_FOUND = 3
+_FOUND, _HIGH, _ABOVE = tl.constexpr(NUM_FOUND), tl.constexpr(1), tl.constexpr(2)
 _LEVELS = tl.constexpr(16)
 _NONE = tl.constexpr(0x7FFFFFFF)
 
@@ -186,9 +186,9 @@ def split(
             tl.store(entry, bits, mask=fits)
             tl.store(entry + 1, column, mask=fits)
         # Nothing needs the bins any more; the next search finds them empty.
-        for start in range(segment * CHUNK, NUM_BINS, NUM * CHUNK):
-            number = start + tl.arange(0, CHUNK)
-            tl.store(bins + row * NUM_BINS + number, tl.zeros((CHUNK,), dtype=tl.int64))
+        for start in range(segment * _CHUNK, NUM_BINS, NUM * _CHUNK):
+            number = start + tl.arange(0, _CHUNK)
+            tl.store(bins + row * NUM_BINS + number, tl.zeros((_CHUNK,), dtype=tl.int64))
 
 
 @triton.jit
