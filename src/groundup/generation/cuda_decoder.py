@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -220,9 +221,10 @@ class CudaDecoder:
     def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> matmul.Stream:
         """Let rows hold these ids, all computed together; what left the last block, of the last
         token."""
-        ids = np.concatenate([np.asarray(text, dtype=np.int64) for _, text in texts])
-        positions = np.concatenate([np.arange(len(text)) for _, text in texts])
-        rows = np.repeat([row for row, _ in texts], [len(text) for _, text in texts])
+        lengths = np.array([len(text) for _, text in texts])
+        ids = np.fromiter(chain.from_iterable(text for _, text in texts), np.int64, lengths.sum())
+        positions = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
+        rows = np.repeat([row for row, _ in texts], lengths)
         tokens = torch.from_numpy(np.stack([ids, positions, rows])).to(self.device)
         # In order, so that the beginning of a text that is cut has been stored before its end.
         for part in torch.split(tokens, _MOST_TOGETHER, dim=1):

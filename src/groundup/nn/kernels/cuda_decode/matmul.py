@@ -34,10 +34,12 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 
 # How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
 # number of rows, or rows would feel each other in the last digit: how the depth is cut into parts
-# and spans is fixed. Sixteen rows are the fewest that tensor cores take; each warp has a part.
-_FEWEST_ROWS = 16
+# and spans is fixed. Eight rows are the fewest that tensor cores take; each warp has a part.
+_FEWEST_ROWS, _LOW_ROWS, _MOST_ROWS = 8, 16, 32
 _PART = 64
-_MOST_ROWS = 32
+# So many rows are those of prompts: there are programs enough whatever the tiles, so that these are
+# large.
+_PROMPT_ROWS, _PROMPT_TILE = 256, (64, 64)
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
 # No more of a weight is fetched ahead of the launch that reads it: the cache is not only for it.
@@ -183,21 +185,27 @@ def _tiles(
     """The grid of a matmul, and its tiles: the narrowest with which all programs run at once."""
     rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
     columns = TILE.value
+    parts = 4 if depth <= 1024 else 8
     room = shared_memory_bytes() - _SPARE_BYTES
-    if may_be_low:
-        num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _FEWEST_ROWS)
-        at_once = room // (2 * (columns + _FEWEST_ROWS) * depth)
+    if may_be_low and num_rows > _LOW_ROWS:
+        num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _LOW_ROWS)
+        at_once = room // (2 * (columns + _LOW_ROWS) * depth)
         if num_low <= _NUM_PROGRAMS * at_once:
-            rows = _FEWEST_ROWS
+            rows = _LOW_ROWS
+    is_prompt = num_rows >= _PROMPT_ROWS and _bytes_of_span(parts, sum(_PROMPT_TILE)) <= room
+    if is_prompt:
+        rows = _PROMPT_TILE[0]
+        if most_columns * num_weights > TILE.value:
+            columns = most_columns = _PROMPT_TILE[1] // num_weights
     row_tiles = triton.cdiv(num_rows, rows)
     while columns < most_columns and triton.cdiv(num_columns, columns) * row_tiles > _NUM_PROGRAMS:
         columns *= 2
-    parts = 4 if depth <= 1024 else 8
     # All inputs at once where they fit into the registers; all weights ahead where both fit into
     # the shared memory.
     together = rows * depth <= 32 * 1024
     num_bytes = 2 * (columns * num_weights + rows * together) * depth
-    ahead = num_bytes <= room
+    ahead = num_bytes <= room and not is_prompt
+    fits_twice = 2 * _bytes_of_span(parts, columns * num_weights + rows) <= room
     tiles = {
         "DEPTH": depth,
         "ROWS": rows,
@@ -206,9 +214,14 @@ def _tiles(
         "PART": _PART,
         "TOGETHER": together and ahead,
         "AHEAD": ahead,
-        **options(num_warps=parts, num_stages=1 if ahead else 3),
+        **options(num_warps=parts, num_stages=1 if ahead else 3 if fits_twice else 2),
     }
     return (triton.cdiv(num_columns, columns), row_tiles), tiles
+
+
+def _bytes_of_span(parts: int, num_rows: int) -> int:
+    """Of so many rows of weights and inputs together."""
+    return 2 * parts * _PART * num_rows
 
 
 @triton.jit
