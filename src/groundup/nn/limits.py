@@ -16,10 +16,12 @@ _OTHER_CHUNK_BYTES = 64 << 20
 _CUDA_MEMORY_PER_CHUNK = 32
 _MIN_CHUNK_ROWS = 512
 
-# Of our own attention kernel on CUDA: on its way back one program holds all queries of a head.
-# With 256 queries of 64 values cuDNN's is faster: 13.9 instead of 14.4 ms for a step of four layers
-# of 512 (H200, 2026-11).
+# Of our own attention kernels on CUDA, by d_head. The way there has a program for each head, of
+# which long sequences give too few. With 256 queries of 64 values cuDNN's is as fast; on the way
+# back ours takes 0.75 of its time then, 0.87 with 512 and, as it rotates by itself, 0.88 with 1,024
+# (H200, 2026-11).
 _SHORT_SEQ = {16: range(16, 257), 32: range(16, 257), 64: range(16, 193)}
+_QUICK_SEQ = range(16, 1025)
 
 
 def logit_chunk_bytes(device: str, memory_bytes: int | None = None) -> int:
@@ -44,9 +46,13 @@ def logit_chunk_rows(num_rows: int, row_bytes: int, chunk_bytes: int) -> int:
 
 
 def is_short_attention(seq: int, d_head: int) -> bool:
-    """Whether our own CUDA kernel attends, which rotates queries and keys again on its way back
-    instead of keeping them; longer sequences go through torch's attention."""
+    """Whether our own CUDA kernel attends; longer sequences go through torch's attention."""
     return seq in _SHORT_SEQ.get(d_head, ())
+
+
+def is_quick_on_the_way_back(seq: int, d_head: int) -> bool:
+    """Whether our own CUDA kernels compute the gradient sooner than torch's, on a Hopper GPU."""
+    return d_head in _SHORT_SEQ and seq in _QUICK_SEQ
 
 
 def is_packed_attention(seq: int, d_head: int) -> bool:

@@ -201,7 +201,8 @@ def _mixes_precisions(execution: Execution) -> bool:
 
 
 def _num_prepared(config: ModelConfig) -> int:
-    """How many of queries, keys and values the CUDA kernels for packed projections make anew."""
+    """How many of queries, keys and values the CUDA kernels for packed projections keep besides
+    those that the projections made."""
     is_short = is_short_attention(config.context_length, config.d_head)
     has_extra = config.extra_values == "projection"
     is_plain = not config.qk_norm and not has_extra

@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A thread takes 16 bytes at a time; more lanes spill registers, fewer leave loads waiting.
-_LANES = 256
+# A thread takes 16 bytes at a time; more lanes spill registers, fewer leave loads waiting. Of long
+# rows fewer at once, so that the second pass still finds them in the cache.
+_LANES, _LANES_OF_LONG = 256, 512
 _WIDTH = 8
-_NUM_WARPS = 8
+_LONG = 32_768
 
 
 def chunk_loss_and_gradient(
@@ -25,6 +26,7 @@ def chunk_loss_and_gradient(
 ) -> None:
     """Write the loss of each row into `losses`, and over the logits `scale` times its gradient."""
     num_rows, vocab_size = logits.shape
+    lanes = _LANES_OF_LONG if vocab_size > _LONG else _LANES
     _loss_and_gradient[(num_rows,)](
         logits,
         targets,
@@ -38,9 +40,9 @@ def chunk_loss_and_gradient(
         scale,
         HAS_CAP=soft_cap is not None,
         HAS_LATER=later is not None,
-        LANES=_LANES,
+        LANES=lanes,
         WIDTH=_WIDTH,
-        num_warps=_NUM_WARPS,
+        num_warps=lanes // 32,
     )
 
 
@@ -107,4 +109,5 @@ def _loss_and_gradient(
             gradient -= tl.where(begin + index == later_target, later_scale, 0.0)
         if HAS_CAP:
             gradient *= 1.0 - (x / cap) * (x / cap)
-        tl.store(row + begin + index, gradient, mask=inside)
+        # Nobody reads it before all other rows are written.
+        tl.store(row + begin + index, gradient, mask=inside, cache_modifier=".cs")

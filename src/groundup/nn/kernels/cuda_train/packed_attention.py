@@ -3,7 +3,7 @@ projections, so that neither what attention sees nor the parts of the gradient g
 more than once.
 
 Short sequences go to our own kernel, which rotates by itself where that is all there is to do,
-longer ones to torch's.
+longer ones to torch's; on the way back those that are not very long go to ours too.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import functools
 import torch
 from torch import Tensor
 
+from groundup.nn.kernels.cuda_train.attention import attention_backward, short_attention
 from groundup.nn.kernels.cuda_train.projections import prepare, prepare_backward
-from groundup.nn.kernels.cuda_train.short_attention import (
-    short_attention,
-    short_attention_backward,
-)
-from groundup.nn.limits import is_short_attention
+from groundup.nn.limits import is_quick_on_the_way_back, is_short_attention
 
 
 @torch.library.custom_op("groundup::packed_attention", mutates_args=())
@@ -36,17 +33,16 @@ def packed_attention(
     """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what the
     way back needs: each row's logsumexp, and what `prepare` made of the projections."""
     batch, seq, width = packed.shape
-    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    is_short, is_plain, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    if is_short and is_plain:
+        return short_attention(packed, num_heads, _rotation(cos, sin))
     prepared = packed.new_empty(0)
     if num_parts:
         prepared = prepare(
             packed, num_heads, num_parts, cos, sin, query_gain, key_gain, eps, extra, factor
         )
-    if is_short and num_parts:
-        out, logsumexp = short_attention(prepared.view_as(packed), None, None, num_heads)
-        return out, logsumexp, prepared
     if is_short:
-        out, logsumexp = short_attention(packed, cos, sin, num_heads)
+        out, logsumexp, _ = short_attention(prepared.view_as(packed), num_heads, None)
         return out, logsumexp, prepared
     mixed, logsumexp = _attend(*_heads(packed, prepared, num_heads))
     # The kernels lay heads out within rows, so this is a view of what they wrote.
@@ -56,7 +52,7 @@ def packed_attention(
 @packed_attention.register_fake
 def _(packed, num_heads, cos, sin, query_gain, key_gain, eps, extra, factor):
     batch, seq, width = packed.shape
-    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    is_short, _, num_parts = _way(packed, num_heads, cos, query_gain, extra)
     prepared = packed.new_empty(0)
     if num_parts:
         prepared = packed.new_empty(batch, seq, num_parts, num_heads, width // 3 // num_heads)
@@ -85,26 +81,22 @@ def packed_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the packed projections, of the gains, the extra values and their factor;
     empty ones of what is None."""
-    batch, seq, _ = packed.shape
-    is_short, num_parts = _way(packed, num_heads, cos, query_gain, extra)
+    batch, seq, width = packed.shape
+    is_short, is_plain, _ = _way(packed, num_heads, cos, query_gain, extra)
     empty = packed.new_empty(0)
-    if is_short and not num_parts:
-        d_packed = short_attention_backward(d_out, packed, out, logsumexp, cos, sin, num_heads)
-        return d_packed, empty, empty.clone(), empty.clone()
-    if is_short:
-        gradients = _heads(
-            short_attention_backward(
-                d_out, prepared.view_as(packed), out, logsumexp, None, None, num_heads
-            ),
-            empty,
-            num_heads,
-        )
+    d_out = d_out.contiguous()
+    heads = _heads(packed, prepared, num_heads)
+    is_quick = _is_hopper() and is_quick_on_the_way_back(seq, width // 3 // num_heads)
+    if is_short or is_quick:
+        rotation = _rotation(cos, sin) if is_plain else None
+        d_packed = attention_backward(d_out, *heads, out, logsumexp, rotation)
+        if is_plain:
+            return d_packed, empty, empty.clone(), empty.clone()
+        gradients = _heads(d_packed, empty, num_heads)
     else:
         mixed, d_mixed = (
-            part.view(batch, seq, num_heads, -1).transpose(1, 2)
-            for part in (out, d_out.contiguous())
+            part.view(batch, seq, num_heads, -1).transpose(1, 2) for part in (out, d_out)
         )
-        heads = _heads(packed, prepared, num_heads)
         gradients = _attend_backward(d_mixed, *heads, mixed, logsumexp)
     return prepare_backward(gradients, packed, cos, sin, query_gain, key_gain, eps, extra, factor)
 
@@ -125,12 +117,17 @@ def _(
 
 def _remember(ctx, inputs, output):
     packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor = inputs
-    ctx.save_for_backward(packed, *output, cos, sin, query_gain, key_gain, extra, factor)
+    # Rotating back takes no more than what was rotated.
+    _, is_plain, num_parts = _way(packed, ctx.num_heads, cos, query_gain, extra)
+    kept = None if is_plain and num_parts == 3 else packed
+    ctx.save_for_backward(kept, *output, cos, sin, query_gain, key_gain, extra, factor)
 
 
 def _backward(ctx, d_out, d_logsumexp, d_prepared):
     packed, out, logsumexp, prepared, *rest = ctx.saved_tensors
     cos, sin, query_gain, key_gain, extra, factor = rest
+    if packed is None:
+        packed, prepared = prepared.flatten(2), prepared.new_empty(0)
     d_packed, d_gains, d_extra, d_factor = packed_attention_backward(
         d_out, packed, out, logsumexp, prepared, ctx.num_heads, cos, sin,
         query_gain, key_gain, ctx.eps, extra, factor,
@@ -149,13 +146,18 @@ def _way(
     cos: Tensor | None,
     query_gain: Tensor | None,
     extra: Tensor | None,
-) -> tuple[bool, int]:
-    """Whether our own kernel attends, and how many of queries, keys and values are made anew for
-    attention: 0, 2 or 3 of them."""
+) -> tuple[bool, bool, int]:
+    """Whether our own kernel attends, whether there is nothing to do before that but the rotation,
+    and how many of queries, keys and values are made anew for attention: 0, 2 or 3 of them."""
     is_short = is_short_attention(packed.shape[1], packed.shape[2] // 3 // num_heads)
-    if query_gain is None and extra is None and (is_short or cos is None):
-        return is_short, 0
-    return is_short, 3 if is_short or extra is not None else 2
+    is_plain = query_gain is None and extra is None
+    if is_plain and cos is None:
+        return is_short, True, 0
+    return is_short, is_plain, 3 if is_short or extra is not None else 2
+
+
+def _rotation(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    return None if cos is None or sin is None else (cos, sin)
 
 
 def _heads(packed: Tensor, prepared: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,6 +179,11 @@ def _uses_cudnn() -> bool:
 @functools.cache
 def _has_fast_cudnn() -> bool:
     return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()
+
+
+@functools.cache
+def _is_hopper() -> bool:
+    return torch.cuda.get_device_capability()[0] == 9
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
