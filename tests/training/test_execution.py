@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.distributed.process_group import World
+from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
@@ -104,9 +104,33 @@ def test_cuda_gets_half_precision_and_compilation_and_a_fallback_says_so(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: has_all)
     monkeypatch.setattr(execution, "HAS_TRITON", has_all)
     resolved = resolve(make_config("run", {"device": "auto", "micro_batch_size": None}))
-    expected = ("cuda", "bfloat16", "blocks") if has_all else ("cuda", "float32", "off")
+    expected = ("cuda", "bfloat16", "model") if has_all else ("cuda", "float32", "off")
     assert (resolved.device, resolved.precision, resolved.compile) == expected
     assert ("needs triton" in caplog.text) is not has_all
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "expected"),
+    [
+        ({}, ALONE, "model"),
+        ({"model.num_layers": 7}, ALONE, "blocks"),
+        ({"distributed.recompute": True}, ALONE, "blocks"),
+        ({}, World(0, 2, 0, 2, is_open=True), "blocks"),
+        ({"compile": "model"}, World(0, 2, 0, 2, is_open=True), "model"),
+    ],
+)
+def test_few_layers_are_compiled_as_one_where_no_rank_waits_for_another(
+    changes: dict[str, object],
+    world: World,
+    expected: str,
+    make_config: MakeConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
+    monkeypatch.setattr(execution, "HAS_TRITON", True)
+    given = {"device": "auto", "micro_batch_size": 1, "distributed.strategy": "ddp", **changes}
+    assert resolve(make_config("run", given), world).compile == expected
 
 
 def test_without_cuda_auto_is_mps_where_there_is_one(
