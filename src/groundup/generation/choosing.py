@@ -153,7 +153,8 @@ class DeviceChooser:
     def _launch(self, n: int, most: int) -> tuple[Callable[[], list[list[int]]], int]:
         """What waits for the ids of the steps that begin, and how many these are."""
         num_steps = self._decoder.steps_at_once
-        if not self._can_launch_many or most < num_steps:
+        # The last ones begin singly: the ids of each are given out while the next is computed.
+        if not self._can_launch_many or most <= num_steps:
             num_steps = 1
         return self._decoder.launch(n, num_steps), num_steps
 
