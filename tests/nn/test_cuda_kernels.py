@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
 )
 
-# (batch, seq, heads, d_head): our own kernel up to 256 positions, torch's between our rotations
-# beyond; lengths that fill no tile, and the smallest of everything.
+# (batch, seq, heads, d_head): our own kernels up to 256 positions, beyond that torch's between our
+# rotations, and ours on the way back up to 1,024; lengths that fill no tile, and the smallest ones.
 SHAPES = [
     (3, 256, 16, 32),
     (2, 200, 4, 64),

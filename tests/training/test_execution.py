@@ -1,6 +1,8 @@
 """How a run computes: every "auto" resolved, switches put back, compiled models equal, its peak."""
 
+import copy
 import functools
+import io
 import json
 import os
 import re
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from groundup.distributed.process_group import ALONE, World
+from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
 from groundup.runs.config import RunConfig
@@ -104,33 +106,9 @@ def test_cuda_gets_half_precision_and_compilation_and_a_fallback_says_so(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: has_all)
     monkeypatch.setattr(execution, "HAS_TRITON", has_all)
     resolved = resolve(make_config("run", {"device": "auto", "micro_batch_size": None}))
-    expected = ("cuda", "bfloat16", "model") if has_all else ("cuda", "float32", "off")
+    expected = ("cuda", "bfloat16", "blocks") if has_all else ("cuda", "float32", "off")
     assert (resolved.device, resolved.precision, resolved.compile) == expected
     assert ("needs triton" in caplog.text) is not has_all
-
-
-@pytest.mark.parametrize(
-    ("changes", "world", "expected"),
-    [
-        ({}, ALONE, "model"),
-        ({"model.num_layers": 7}, ALONE, "blocks"),
-        ({"distributed.recompute": True}, ALONE, "blocks"),
-        ({}, World(0, 2, 0, 2, is_open=True), "blocks"),
-        ({"compile": "model"}, World(0, 2, 0, 2, is_open=True), "model"),
-    ],
-)
-def test_few_layers_are_compiled_as_one_where_no_rank_waits_for_another(
-    changes: dict[str, object],
-    world: World,
-    expected: str,
-    make_config: MakeConfig,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
-    monkeypatch.setattr(execution, "HAS_TRITON", True)
-    given = {"device": "auto", "micro_batch_size": 1, "distributed.strategy": "ddp", **changes}
-    assert resolve(make_config("run", given), world).compile == expected
 
 
 def test_without_cuda_auto_is_mps_where_there_is_one(
@@ -258,6 +236,27 @@ def test_a_compiled_model_computes_the_same(
     torch.testing.assert_close(one, other)
     for first, second in zip(plain.parameters(), compiled.parameters(), strict=True):
         torch.testing.assert_close(first.grad, second.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("mode", ["blocks", "model"])
+def test_a_copy_of_a_compiled_model_has_weights_of_its_own(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    model = build_state(make_config()).model
+    compile_model(model, make_config("run", {"compile": mode}))
+    saved = io.BytesIO()
+    torch.save(model, saved)
+    saved.seek(0)
+    ids = torch.arange(16)[None]
+    before = model(ids).detach()
+    for copied in (copy.deepcopy(model), torch.load(saved, weights_only=False)):
+        torch.testing.assert_close(copied(ids), before)
+        with torch.no_grad():
+            copied.token_embedding.weight.zero_()
+        assert not torch.allclose(copied(ids), before)
+        torch.testing.assert_close(model(ids), before)
 
 
 @pytest.fixture

@@ -126,6 +126,12 @@ class TransformerLM(nn.Module):
         """The model of these settings, with new weights on that device and of that dtype."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # `hidden` as compiled for this model would compute a copy's results with its weights.
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call]
+        state.pop("hidden", None)
+        return state
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""

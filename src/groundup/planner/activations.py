@@ -144,8 +144,8 @@ def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
 def _fused_attention(
     config: ModelConfig, execution: Execution, *, is_masked: bool
 ) -> dict[str, int]:
-    """Packed projections, which the values are a view of; rotated queries and keys; the mixed
-    values and each head's logsumexp."""
+    """Packed projections, which the values are a view of; rotated queries and keys, which some
+    kernels keep in their place; the mixed values and each head's logsumexp."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     is_packed = not is_masked and _stays_packed(config, execution)
     has_rope = config.positions == "rope"

@@ -232,7 +232,7 @@ class RunConfig(Settings):
     A CPU without bfloat16 instructions refuses bfloat16."""
 
     compile: Literal["auto", "off", "blocks", "model"] = "auto"
-    """Compile each block or the model as one; auto compiles on CUDA alone, few layers as one."""
+    """Compile each block or the model as one; auto compiles on CUDA alone."""
 
     cuda_graph: bool = True
     """Record a step on CUDA once and replay it, so that the host never holds the device up."""

@@ -41,9 +41,6 @@ _MATMUL_SIZE = 512
 _MATMUL_SECONDS = 0.1
 _MAX_MATMULS = 100
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-# Up to so many layers are compiled as one: what a block adds goes into the next one's norm in one
-# pass, 2 to 3% of a step, and compiling takes no longer. Of more it would, and one block does.
-_MOST_LAYERS_AS_ONE = 6
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +53,6 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     config: as the user gave them.
     world: the ranks that share the batch.
     """
-    wants_auto = config.compile == "auto"
     config = resolve_device(config)
     if config.model.dropout and (world.size > 1 or config.distributed.recompute):
         raise ConfigError(
@@ -70,10 +66,6 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
         memory = sharded(planned_memory(config), num_shards(strategy, world))
         size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
         size = None if size == config.batch_size else size
-    compiled = config.compile
-    if wants_auto and compiled == "model" and world.is_open:
-        # Ranks send weights and gradients of one block while another is computed.
-        compiled = "blocks"
     is_exact = strategy == "ddp" and reduces_exactly(config)
     if num_rows % (size or (config.batch_size if is_exact else 1)):
         raise ConfigError(
@@ -81,7 +73,7 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
             f"cannot be divided among {world.size} ranks, which take {num_rows} sequences each: "
             f"use --micro-batch-size {num_rows}, or a divisor of it"
         )
-    return config.model_copy(update={"micro_batch_size": size, "compile": compiled})
+    return config.model_copy(update={"micro_batch_size": size})
 
 
 def reduces_exactly(config: RunConfig) -> bool:
@@ -131,7 +123,7 @@ def resolve_device(config: RunConfig) -> RunConfig:
         update={
             "device": device,
             "precision": _resolve_precision(config.precision, device),
-            "compile": _resolve_compile(config, device),
+            "compile": _resolve_compile(config.compile, device),
         }
     )
 
@@ -338,16 +330,15 @@ def _resolve_precision(precision: str, device: str) -> str:
     return "float32"
 
 
-def _resolve_compile(config: RunConfig, device: str) -> str:
-    if config.compile != "auto":
-        return config.compile
+def _resolve_compile(mode: str, device: str) -> str:
+    if mode != "auto":
+        return mode
     if not device.startswith("cuda"):
         return "off"
     if not HAS_TRITON:
         _log.warning("compile is off, because torch.compile needs triton, which is not installed")
         return "off"
-    is_deep = config.model.num_layers > _MOST_LAYERS_AS_ONE
-    return "blocks" if is_deep or config.distributed.recompute else "model"
+    return "blocks"
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ import triton.language as tl
 
 # Triton 3.2, which torch 2.6 comes with, has no tuples of tiles, and so cannot compile the matmuls.
 HAS_TUPLES = hasattr(tl.core, "tuple")
+# Tensor cores take eight rows; Triton lets them from 3.5 on.
+FEWEST_ROWS = 8 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 5) else 16
 
 
 def options(**chosen: Any) -> dict[str, Any]:

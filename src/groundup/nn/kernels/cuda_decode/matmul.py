@@ -24,6 +24,7 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import (
+    FEWEST_ROWS,
     begin,
     options,
     prefetch,
@@ -34,8 +35,8 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 
 # How a matmul is split into tiles. Sums run along the depth in an order that must not depend on the
 # number of rows, or rows would feel each other in the last digit: how the depth is cut into parts
-# and spans is fixed. Eight rows are the fewest that tensor cores take; each warp has a part.
-_FEWEST_ROWS, _LOW_ROWS, _MOST_ROWS = 8, 16, 32
+# and spans is fixed. Each warp has a part.
+_LOW_ROWS, _MOST_ROWS = 16, 32
 _PART = 64
 # So many rows are those of prompts: there are programs enough whatever the tiles, so that these are
 # large.
@@ -45,7 +46,7 @@ _NUM_PROGRAMS = 144
 # No more of a weight is fetched ahead of the launch that reads it: the cache is not only for it.
 _MOST_SOON_BYTES = 8 << 20
 # Shared memory that a program needs besides the tiles it reads ahead.
-_SPARE_BYTES = 32 << 10
+_SPARE_BYTES = 2 << 10
 # How the inner layer is activated; 0 is the gate of SwiGLU.
 ACTIVATIONS = {"swiglu": 0, "silu": 1, "gelu": 2, "relu2": 3, "none": 4}
 # Columns of the narrowest tiles.
@@ -182,14 +183,17 @@ def _tiles(
     num_weights: int = 1,
     may_be_low: bool = False,
 ) -> tuple[tuple[int, int], dict[str, Any]]:
-    """The grid of a matmul, and its tiles: the narrowest with which all programs run at once."""
-    rows = min(max(triton.next_power_of_2(num_rows), _FEWEST_ROWS), _MOST_ROWS)
+    """The grid of a matmul, and its tiles: the narrowest with which all programs run at once, large
+    ones for prompts."""
+    rows = min(max(triton.next_power_of_2(num_rows), FEWEST_ROWS), _MOST_ROWS)
     columns = TILE.value
     parts = 4 if depth <= 1024 else 8
+    # What is read ahead are whole spans.
+    padded = triton.cdiv(depth, parts * _PART) * parts * _PART
     room = shared_memory_bytes() - _SPARE_BYTES
     if may_be_low and num_rows > _LOW_ROWS:
         num_low = triton.cdiv(num_columns, columns) * triton.cdiv(num_rows, _LOW_ROWS)
-        at_once = room // (2 * (columns + _LOW_ROWS) * depth)
+        at_once = room // (2 * (columns + _LOW_ROWS) * padded)
         if num_low <= _NUM_PROGRAMS * at_once:
             rows = _LOW_ROWS
     is_prompt = num_rows >= _PROMPT_ROWS and _bytes_of_span(parts, sum(_PROMPT_TILE)) <= room
@@ -203,7 +207,8 @@ def _tiles(
     # All inputs at once where they fit into the registers; all weights ahead where both fit into
     # the shared memory.
     together = rows * depth <= 32 * 1024
-    num_bytes = 2 * (columns * num_weights + rows * together) * depth
+    num_bytes = 2 * (columns * num_weights + rows * together) * padded
+    num_bytes += 0 if together else _bytes_of_span(parts, rows)
     ahead = num_bytes <= room and not is_prompt
     fits_twice = 2 * _bytes_of_span(parts, columns * num_weights + rows) <= room
     tiles = {

@@ -83,7 +83,7 @@ def packed_attention_backward(
     empty ones of what is None."""
     batch, seq, width = packed.shape
     is_short, is_plain, _ = _way(packed, num_heads, cos, query_gain, extra)
-    empty = packed.new_empty(0)
+    empty, wide = packed.new_empty(0), packed.new_empty(0, dtype=torch.float32)
     d_out = d_out.contiguous()
     heads = _heads(packed, prepared, num_heads)
     is_quick = _is_hopper() and is_quick_on_the_way_back(seq, width // 3 // num_heads)
@@ -91,7 +91,7 @@ def packed_attention_backward(
         rotation = _rotation(cos, sin) if is_plain else None
         d_packed = attention_backward(d_out, *heads, out, logsumexp, rotation)
         if is_plain:
-            return d_packed, empty, empty.clone(), empty.clone()
+            return d_packed, wide, empty, wide.clone()
         gradients = _heads(d_packed, empty, num_heads)
     else:
         mixed, d_mixed = (
@@ -120,6 +120,8 @@ def _remember(ctx, inputs, output):
     # Rotating back takes no more than what was rotated.
     _, is_plain, num_parts = _way(packed, ctx.num_heads, cos, query_gain, extra)
     kept = None if is_plain and num_parts == 3 else packed
+    # Of the three results the first alone has a gradient; no zeros for the others.
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(kept, *output, cos, sin, query_gain, key_gain, extra, factor)
 
 
