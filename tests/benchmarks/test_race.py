@@ -26,7 +26,6 @@ def test_both_recipes_learn_from_the_same_windows(
     config = str(REPOSITORY / "configs" / "train" / "speedrun.yaml")
     words = [str(REPOSITORY / "benchmarks" / "race.py"), config, "--seconds", "1", "--seeds", "0"]
     words += ["--rates", "1e-2", "--out", "race.json", "--set", "device=cpu", "batch_size=4"]
-    words += ["compile=off"]
     words += [*(f"model.{one}" for one in SMALL), "data.shards=shards"]
     words += ["data.tokenizer=tokenizer.json", "evaluation.num_windows=16", "num_threads=1"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=600)

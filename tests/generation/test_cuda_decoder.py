@@ -48,6 +48,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "gelu": {"feed_forward": "gelu"},
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
+    # A little more than what is read ahead at once, as much as there is room for.
+    "just over": {"d_ff": 6_208, "feed_forward": "relu2"},
 }
 
 
@@ -95,7 +97,7 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
 
 
 @needs_cuda
-@pytest.mark.parametrize("shape", ["plain", "recipe", "wide"])
+@pytest.mark.parametrize("shape", ["plain", "recipe", "wide", "just over"])
 def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     model = _model(**SHAPES[shape])
     generator = torch.Generator().manual_seed(2)

@@ -18,8 +18,8 @@ _MIN_CHUNK_ROWS = 512
 
 # Of our own attention kernels on CUDA, by d_head. The way there has a program for each head, of
 # which long sequences give too few. With 256 queries of 64 values cuDNN's is as fast; on the way
-# back ours takes 0.75 of its time then, 0.87 with 512 and, as it rotates by itself, 0.88 with 1,024
-# (H200, 2026-11).
+# back ours takes 0.67 of its time then, 0.78 with 512 and, as it rotates by itself, 0.87 with 1,024
+# (H200, 2026-11; narrower heads were measured with 256 alone).
 _SHORT_SEQ = {16: range(16, 257), 32: range(16, 257), 64: range(16, 193)}
 _QUICK_SEQ = range(16, 1025)
 
