@@ -265,13 +265,15 @@ def _our_writer(model: TransformerLM, is_greedy: bool) -> peers.Write:
         if len(prompts) not in engines:
             engines[len(prompts)] = Engine(model, len(prompts))
         engine = engines[len(prompts)]
-        new: dict[int, list[int]] = {}
-        for seed, ids in enumerate(prompts.tolist()):
-            new[engine.add(GenerationRequest(tuple(ids), num_new_ids, sampler, seed))] = []
-        while engine.num_running:
-            for handle, token in engine.step():
-                new[handle].append(token.id)
-        return torch.from_numpy(np.array(list(new.values())))
+        handles = [
+            engine.add(GenerationRequest(tuple(ids), num_new_ids, sampler, seed))
+            for seed, ids in enumerate(prompts.tolist())
+        ]
+        written = np.empty((num_new_ids, len(handles)), np.int64)
+        for ids in written:
+            new = dict(engine.step())
+            ids[:] = [new[handle].id for handle in handles]
+        return torch.from_numpy(written.T)
 
     return write
 

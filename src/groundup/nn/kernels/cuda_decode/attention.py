@@ -14,7 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
+from groundup.nn.kernels.cuda_decode.launch import (
+    MOST_SOON_BYTES,
+    begin,
+    options,
+    prefetch_pieces,
+    wait,
+)
 
 _SLOTS = 32
 # Blocks of keys, one for each slot, that are read at once, for heads of up to 64 and for wider
@@ -48,6 +54,7 @@ def attend(
     changes: HeadChanges,
     mixed: Tensor,
     extra: tuple[Tensor, Tensor] | None = None,
+    is_far: bool = False,
 ) -> None:
     """Change queries, keys and values, store keys and values, and attend, for each row and head.
 
@@ -57,6 +64,7 @@ def attend(
         is the next token of sequence i.
     mixed: where the result goes.
     extra: the id of each row, and the table of what is added to values; ids lie as positions do.
+    is_far: fetch keys and values into the cache while the projections are still being made.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
@@ -102,6 +110,7 @@ def attend(
         longest,
         changes.eps,
         d_head**-0.5,
+        is_far * MOST_SOON_BYTES // (num_rows * num_kv_heads),
         **sizes,
         STORED=sequences is not None,
         SLOTS=_SLOTS,
@@ -248,6 +257,22 @@ def _all_cached(
 
 
 @triton.jit
+def _prefetch_rest(
+    keys, values, start, first, end, longest, most_bytes, D_HEAD: tl.constexpr, EARLY: tl.constexpr
+):
+    """Let the keys and values from `first` on be on their way to the cache, up to 1,024 bytes more
+    than that and no more than `most_bytes`."""
+    each: tl.constexpr = D_HEAD * 2
+    if each % 16 == 0:
+        num_bytes = tl.minimum((longest - first) * each, (end - first) * each + 1023)
+        num_bytes = tl.minimum(num_bytes, most_bytes)
+        rest = start + first * D_HEAD
+        piece = tl.arange(0, 128)
+        prefetch_pieces(keys + rest, piece, num_bytes, EARLY)
+        prefetch_pieces(values + rest, piece, num_bytes, EARLY)
+
+
+@triton.jit
 def _add_keys(
     query, key_tiles, value_tiles, first, end, top, total, sums,
     SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
@@ -287,6 +312,7 @@ def _attend(
     longest,
     eps,
     scale,
+    most_bytes,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D_HEAD: tl.constexpr,
@@ -320,6 +346,7 @@ def _attend(
     key_tiles = _all_cached(keys, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
     value_tiles = _all_cached(values, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
     if not STORED:
+        _prefetch_rest(keys, values, start, SLOTS * BLOCKS, end, longest, most_bytes, D_HEAD, EARLY)
         wait(EARLY)
         begin(EARLY)
 

@@ -19,6 +19,9 @@ import triton.language as tl
 HAS_TUPLES = hasattr(tl.core, "tuple")
 # Tensor cores take eight rows; Triton lets them from 3.5 on.
 FEWEST_ROWS = 8 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 5) else 16
+# No more of a weight, of keys or of values is fetched ahead of the launch that reads it: the cache
+# is not only for it.
+MOST_SOON_BYTES = 8 << 20
 
 
 def options(**chosen: Any) -> dict[str, Any]:
@@ -61,11 +64,16 @@ def wait(EARLY: tl.constexpr):
 @triton.jit
 def prefetch(soon, num_bytes, EARLY: tl.constexpr):
     """Let what a later launch reads be on its way to the cache; all programs share the work."""
+    num_programs = tl.num_programs(0) * tl.num_programs(1)
+    program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    prefetch_pieces(soon, program + num_programs * tl.arange(0, 128), num_bytes, EARLY)
+
+
+@triton.jit
+def prefetch_pieces(soon, piece, num_bytes, EARLY: tl.constexpr):
+    """Those pieces of 1,024 bytes with these numbers that are whole."""
     if EARLY:
-        piece: tl.constexpr = 1024
-        num_programs = tl.num_programs(0) * tl.num_programs(1)
-        program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-        start = (program + num_programs * tl.arange(0, 128)).to(tl.int64) * piece
+        start = piece.to(tl.int64) * 1024
         tl.inline_asm_elementwise(
             """{
             .reg .pred p;
@@ -74,7 +82,7 @@ def prefetch(soon, num_bytes, EARLY: tl.constexpr):
             mov.u32 $0, 0;
             }""",
             "=r,l,r",
-            [soon.to(tl.int64) + start, (start + piece <= num_bytes).to(tl.int32)],
+            [soon.to(tl.int64) + start, (start + 1024 <= num_bytes).to(tl.int32)],
             dtype=tl.int32,
             is_pure=False,
             pack=1,

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import (
     FEWEST_ROWS,
+    MOST_SOON_BYTES,
     begin,
     options,
     prefetch,
@@ -43,8 +44,6 @@ _PART = 64
 _PROMPT_ROWS, _PROMPT_TILE = 256, (64, 64)
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
-# No more of a weight is fetched ahead of the launch that reads it: the cache is not only for it.
-_MOST_SOON_BYTES = 8 << 20
 # Shared memory that a program needs besides the tiles it reads ahead.
 _SPARE_BYTES = 2 << 10
 # How the inner layer is activated; 0 is the gate of SwiGLU.
@@ -172,7 +171,7 @@ def with_gain(weight: Tensor, gain: Tensor) -> Tensor:
 
 
 def _num_bytes(soon: Tensor | None) -> int:
-    return 0 if soon is None else min(soon.nbytes, _MOST_SOON_BYTES)
+    return 0 if soon is None else min(soon.nbytes, MOST_SOON_BYTES)
 
 
 def _tiles(
