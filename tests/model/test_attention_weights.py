@@ -44,3 +44,11 @@ def test_looking_leaves_the_model_as_it_was() -> None:
     model.attention_weights(torch.arange(5))
     assert torch.equal(model(torch.arange(5)), before)
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_they_are_there_for_a_compiled_model_that_has_run() -> None:
+    model, ids = TransformerLM(**SIZES), torch.arange(5)
+    expected = model.attention_weights(ids)
+    model.hidden = torch.compile(model.hidden, backend="eager")  # type: ignore[method-assign]
+    model(ids)
+    torch.testing.assert_close(model.attention_weights(ids), expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any, Literal
 
 import torch
@@ -204,7 +206,8 @@ class TransformerLM(nn.Module):
             for layer in layers
         ]
         try:
-            self.hidden(ids)
+            with _uncompiled():
+                self.hidden(ids)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -270,3 +273,12 @@ def _in_autocast_dtype(x: Tensor) -> Tensor:
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return x.to(torch.get_autocast_dtype(kind))
     return x
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[object]:
+    """Layers run as they are written: what has been compiled calls no hooks."""
+    if "torch._dynamo" not in sys.modules:
+        # Nothing was compiled, and to load the compiler takes seconds.
+        return contextlib.nullcontext()
+    eager: contextlib.AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return eager
