@@ -54,7 +54,7 @@ def attend(
     changes: HeadChanges,
     mixed: Tensor,
     extra: tuple[Tensor, Tensor] | None = None,
-    is_far: bool = False,
+    fetches_ahead: bool = False,
 ) -> None:
     """Change queries, keys and values, store keys and values, and attend, for each row and head.
 
@@ -64,7 +64,7 @@ def attend(
         is the next token of sequence i.
     mixed: where the result goes.
     extra: the id of each row, and the table of what is added to values; ids lie as positions do.
-    is_far: fetch keys and values into the cache while the projections are still being made.
+    fetches_ahead: let the GPU fetch keys and values into its L2 cache while projections are made.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
@@ -110,7 +110,7 @@ def attend(
         longest,
         changes.eps,
         d_head**-0.5,
-        is_far * MOST_SOON_BYTES // (num_rows * num_kv_heads),
+        fetches_ahead * MOST_SOON_BYTES // (num_rows * num_kv_heads),
         **sizes,
         STORED=sequences is not None,
         SLOTS=_SLOTS,

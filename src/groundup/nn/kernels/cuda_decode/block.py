@@ -87,9 +87,17 @@ class DecodingBlock:
         soon: what each matmul lets be on its way to the cache; if anything, attention does as well.
         """
         matmul.normed_matmul(b.stream, self._eps, self.packed_weight, b.packed, soon[0])
-        cache = (self._keys, self._values)
-        is_far = soon[0] is not None
-        attend(b.packed, *cache, positions, sequences, self._changes, b.mixed, extra, is_far)
+        attend(
+            b.packed,
+            self._keys,
+            self._values,
+            positions,
+            sequences,
+            self._changes,
+            b.mixed,
+            extra,
+            fetches_ahead=soon[0] is not None,
+        )
         matmul.add_matmul(b.mixed, self._output, b.stream, soon=soon[1])
         matmul.inner_matmul(b.stream, self._eps, self._inner, b.inner, self._kind, soon[2])
         mix, gain = self._mix_after, self._gain_after
