@@ -40,8 +40,8 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 _LOW_ROWS, _MOST_ROWS = 16, 32
 _PART = 64
 # So many rows are those of prompts: there are programs enough whatever the tiles, so that these are
-# large.
-_PROMPT_ROWS, _PROMPT_TILE = 256, (64, 64)
+# large; and half of a part is read at a time, so that a multiprocessor has room for two programs.
+_PROMPT_ROWS, _PROMPT_TILE, _PROMPT_STEP = 256, (64, 64), 32
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
 # Shared memory that a program needs besides the tiles it reads ahead.
@@ -195,7 +195,8 @@ def _tiles(
         at_once = room // (2 * (columns + _LOW_ROWS) * padded)
         if num_low <= _NUM_PROGRAMS * at_once:
             rows = _LOW_ROWS
-    is_prompt = num_rows >= _PROMPT_ROWS and _bytes_of_span(parts, sum(_PROMPT_TILE)) <= room
+    is_prompt = num_rows >= _PROMPT_ROWS
+    step = _PROMPT_STEP if is_prompt else _PART
     if is_prompt:
         rows = _PROMPT_TILE[0]
         if most_columns * num_weights > TILE.value:
@@ -207,25 +208,21 @@ def _tiles(
     # the shared memory.
     together = rows * depth <= 32 * 1024
     num_bytes = 2 * (columns * num_weights + rows * together) * padded
-    num_bytes += 0 if together else _bytes_of_span(parts, rows)
+    num_bytes += 0 if together else 2 * parts * _PART * rows
     ahead = num_bytes <= room and not is_prompt
-    fits_twice = 2 * _bytes_of_span(parts, columns * num_weights + rows) <= room
+    fits_twice = 2 * 2 * parts * step * (columns * num_weights + rows) <= room
     tiles = {
         "DEPTH": depth,
         "ROWS": rows,
         "COLUMNS": columns,
         "PARTS": parts,
         "PART": _PART,
+        "STEP": step,
         "TOGETHER": together and ahead,
         "AHEAD": ahead,
         **options(num_warps=parts, num_stages=1 if ahead else 3 if fits_twice else 2),
     }
     return (triton.cdiv(num_columns, columns), row_tiles), tiles
-
-
-def _bytes_of_span(parts: int, num_rows: int) -> int:
-    """Of so many rows of weights and inputs together."""
-    return 2 * parts * _PART * num_rows
 
 
 @triton.jit
@@ -292,6 +289,7 @@ def _inner_matmul(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
     PART: tl.constexpr,
+    STEP: tl.constexpr,
     TOGETHER: tl.constexpr,
     AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
@@ -309,7 +307,7 @@ def _inner_matmul(
     scale = row_scale(squares, row, num_rows, eps, DEPTH, SQUARES)[None, :]
     result = scale * dot(
         weight, tiles, half, values, column, width * each, row, num_rows,
-        DEPTH, ROWS, COLUMNS * each, PARTS, PART, TOGETHER, AHEAD,
+        DEPTH, ROWS, COLUMNS * each, PARTS, PART, STEP, TOGETHER, AHEAD,
     )  # fmt: skip
     if KIND == 0:
         pairs = tl.permute(tl.reshape(result, (COLUMNS, 2, ROWS)), (0, 2, 1))
@@ -348,6 +346,7 @@ def _add_matmul(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
     PART: tl.constexpr,
+    STEP: tl.constexpr,
     TOGETHER: tl.constexpr,
     AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
@@ -364,7 +363,7 @@ def _add_matmul(
     result = tl.load(x + offset, mask=fits, other=0.0)
     result += dot(
         weight, tiles, inputs, values, out_column, num_columns, row, num_rows,
-        DEPTH, ROWS, COLUMNS, PARTS, PART, TOGETHER, AHEAD,
+        DEPTH, ROWS, COLUMNS, PARTS, PART, STEP, TOGETHER, AHEAD,
     )  # fmt: skip
     if MIX:
         result *= tl.load(mix).to(tl.float32)

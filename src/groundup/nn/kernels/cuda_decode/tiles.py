@@ -19,10 +19,11 @@ def _weights(
     DEPTH: tl.constexpr,
     PARTS: tl.constexpr,
     PART: tl.constexpr,
+    STEP: tl.constexpr,
 ):
-    """A tile of the weight, (parts, columns, part)."""
+    """A tile of the weight, (parts, columns, step)."""
     part = start + tl.arange(0, PARTS) * PART
-    column = part[:, None, None] + tl.arange(0, PART)[None, None, :]
+    column = part[:, None, None] + tl.arange(0, STEP)[None, None, :]
     fits = (column < DEPTH) & (out_column < num_columns)[None, :, None]
     offset = out_column.to(tl.int64)[None, :, None] * DEPTH + column
     return tl.load(weight + offset, mask=fits, other=0.0)
@@ -30,11 +31,12 @@ def _weights(
 
 @triton.jit
 def _inputs(
-    inputs, row, start, num_rows, DEPTH: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr
-):
-    """A tile of inputsᵀ, (parts, part, rows)."""
+    inputs, row, start, num_rows,
+    DEPTH: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """A tile of inputsᵀ, (parts, step, rows)."""
     part = start + tl.arange(0, PARTS) * PART
-    column = part[:, None, None] + tl.arange(0, PART)[None, :, None]
+    column = part[:, None, None] + tl.arange(0, STEP)[None, :, None]
     fits = (column < DEPTH) & (row < num_rows)[None, None, :]
     return tl.load(inputs + row[None, None, :] * DEPTH + column, mask=fits, other=0.0)
 
@@ -53,7 +55,7 @@ def all_weights(
     tiles = ()
     if AHEAD:
         for start in tl.static_range(0, DEPTH, PARTS * PART):
-            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
+            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART, PART)
             tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
     return tiles
 
@@ -72,7 +74,7 @@ def all_inputs(
     tiles = ()
     if TOGETHER:
         for start in tl.static_range(0, DEPTH, PARTS * PART):
-            tile = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+            tile = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART, PART)
             tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
     return tiles
 
@@ -92,6 +94,7 @@ def dot(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
     PART: tl.constexpr,
+    STEP: tl.constexpr,
     TOGETHER: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
@@ -106,11 +109,14 @@ def dot(
                 value = values[index]
             else:
                 start = index * PARTS * PART
-                value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+                value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART, PART)
             total = tl.dot(weights[index], value, total)
     else:
-        for start in range(0, DEPTH, PARTS * PART):
-            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART)
-            value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART)
+        steps: tl.constexpr = PART // STEP
+        num_spans: tl.constexpr = (DEPTH + PARTS * PART - 1) // (PARTS * PART)
+        for index in range(num_spans * steps):
+            start = index // steps * (PARTS * PART) + index % steps * STEP
+            tile = _weights(weight, out_column, start, num_columns, DEPTH, PARTS, PART, STEP)
+            value = _inputs(inputs, row, start, num_rows, DEPTH, PARTS, PART, STEP)
             total = tl.dot(tile, value, total)
     return tl.sum(total, axis=0)
