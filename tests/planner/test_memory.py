@@ -170,3 +170,13 @@ def test_textbook_memory_of_gpt2_xl_is_a_line_whose_largest_batch_in_80_gb_is_2(
     assert memory.bytes_at(3) == 3 * 18_034_335_744 + 34_032_921_600
     assert memory.largest_batch(80 * 10**9) == memory.largest_batch(80 * 2**30) == 2
     assert memory.largest_batch(30 * 10**9) == 0
+
+
+def test_float8_holds_the_gradients_of_a_chunk_of_logits_once_more() -> None:
+    execution = Execution.of("cuda", "float8")
+    assert execution == Execution.of("cuda", "bfloat16")
+    kinds = StepKind.of({"precision": "bfloat16"}), StepKind.of({"precision": "float8"})
+    config = PRESETS["tinystories"]
+    plain, rounded = (training_memory(config, execution, step=kind) for kind in kinds)
+    tokens = 512 * config.context_length
+    assert rounded._chunk(tokens) == 1.5 * plain._chunk(tokens)

@@ -30,6 +30,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
+on_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+    reason="float8 matmuls need a GPU from Hopper on",
+)
+
 # Larger than on the CPU, so that several programs share a sum.
 SHAPE = {
     "device": "cuda",
@@ -43,7 +48,9 @@ SHAPE = {
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("mode", ["off", "blocks", "model"])
-@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "precision", ["bfloat16", "float32", pytest.param("float8", marks=on_hopper)]
+)
 def test_resume_is_bitwise_exact_in_deterministic_mode(
     make_config: MakeConfig, precision: str, mode: str, optimizer: str
 ) -> None:

@@ -71,6 +71,31 @@ def test_bfloat16_is_refused_on_a_cpu_without_it_and_only_there(
     assert resolve_device(make_config("run", on_mps)).precision == "bfloat16"
 
 
+def test_float8_is_refused_where_there_is_none(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"device is cpu, .* use --precision auto"):
+        resolve(make_config("run", {"precision": "float8"}))
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an A100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    changes: dict[str, object] = {"precision": "float8", "device": "cuda"}
+    with pytest.raises(ConfigError, match="an A100 has none: Hopper is the first"):
+        resolve(make_config("run", changes))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(execution, "HAS_TRITON", False)
+    with pytest.raises(ConfigError, match="Triton"):
+        resolve(make_config("run", changes))
+    monkeypatch.setattr(execution, "HAS_TRITON", True)
+    config = resolve_device(make_config("run", changes))
+    assert config.precision == "float8"
+    assert execution.matmul_precision(config) == "bfloat16"
+    with pytest.raises(ConfigError, match=r"model\.kernels is reference"):
+        resolve(make_config("run", {**changes, "model.kernels": "reference"}))
+
+
 @pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
 def test_a_device_that_is_not_there_is_named(

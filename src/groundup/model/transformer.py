@@ -143,6 +143,19 @@ class TransformerLM(nn.Module):
     def output_weight(self) -> Tensor:
         return self.lm_head.weight
 
+    def use_float8(self) -> None:
+        """From now on matmuls are in float8 while the model learns: see `nn.float8`. Before any
+        compilation."""
+        has_norms = self.config.norm == "pre"
+        for name, layer in self.blocks.named_modules():
+            own_name = name.rpartition(".")[2]
+            # A gate is a number a head: too few columns to gain anything.
+            if isinstance(layer, Linear) and own_name != "head_gate":
+                is_normalized = has_norms and own_name not in ("output", "down")
+                layer.float8 = "normalized" if is_normalized else "any"
+        if has_norms:
+            self.lm_head.float8 = "normalized"
+
     def forward(
         self,
         ids: Int[Tensor, "... seq"],
@@ -262,6 +275,7 @@ class TransformerLM(nn.Module):
             z_loss=z_loss,
             reduction=reduction,
             later=later,
+            in_float8=self.lm_head.float8 != "no",
         )
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice, did_you_mean
+from groundup.nn import float8
 from groundup.nn import kernels as fused
 from groundup.nn.functional import gelu, silu, squared_relu
 from groundup.nn.limits import Kernels
@@ -44,6 +45,10 @@ class SwiGLU(nn.Module):
         self.down = Linear(d_ff, d_model, device=device, dtype=dtype)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        in_float8 = self.up.float8 == "normalized" and torch.is_grad_enabled()
+        if in_float8 and float8.takes(x, self.up.weight):
+            gate_up = torch.cat((self.gate.weight, self.up.weight))
+            return float8.swiglu(x, gate_up, self.down.weight)
         y: Tensor = self.down(self._gated(x))
         return y
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from groundup.nn import float8
 from groundup.nn.initialization import truncated_normal_
 
 
@@ -17,6 +19,9 @@ class Linear(nn.Module):
 
     W begins normal with variance 2 / (in_features + out_features), truncated at three sigma.
     """
+
+    # Whether matmuls are in float8 while the model learns, of inputs from a norm or any.
+    float8: Literal["no", "normalized", "any"] = "no"
 
     def __init__(
         self,
@@ -38,7 +43,7 @@ class Linear(nn.Module):
         truncated_normal_(self.weight, std=std, limit=3.0 * std)
 
     def forward(self, x: Float[Tensor, "... in_features"]) -> Float[Tensor, "... out_features"]:
-        return x @ self.weight.T
+        return _linear(x, self.weight, self.float8)
 
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.out_features}"
@@ -48,4 +53,11 @@ def packed_linear(
     x: Float[Tensor, "... in_features"], layers: Sequence[Linear]
 ) -> Float[Tensor, "... out_features"]:
     """The outputs of several layers side by side, by one matmul with their stacked weights."""
-    return x @ torch.cat([layer.weight for layer in layers]).T
+    weight = torch.cat([layer.weight for layer in layers])
+    return _linear(x, weight, layers[0].float8)
+
+
+def _linear(x: Tensor, weight: Tensor, in_float8: str) -> Tensor:
+    if in_float8 != "no" and torch.is_grad_enabled() and float8.takes(x, weight):
+        return float8.linear(x, weight, in_float8 == "normalized")
+    return x @ weight.T

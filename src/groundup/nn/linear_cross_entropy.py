@@ -14,13 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.errors import ConfigError, DataError, check_choice
-from groundup.nn import kernels
+from groundup.nn import float8, kernels
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.nn.losses import check_targets, cross_entropy, in_float32_at_least
 from groundup.nn.losses import z_loss as mean_z_loss
 
 # From here on torch adds a bfloat16 matmul to float32 in one call on CUDA.
 _ADDS_WIDE_SINCE = (2, 10)
+# On gradients of logits, which are between -2 and 2, where 57,344 is the most that e5m2 can hold.
+_GRADIENT_FACTOR = 2.0**14
 _TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
@@ -34,6 +36,7 @@ def linear_cross_entropy(
     reduction: Literal["mean", "sum"] = "mean",
     later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
     chunk_rows: int | None = None,
+    in_float8: bool = False,
 ) -> Float[Tensor, ""]:
     """Mean or sum over rows of cross-entropy + z_loss · (log Z)², for l = hidden weightᵀ:
 
@@ -51,6 +54,8 @@ def linear_cross_entropy(
     soft_cap: bound on the logits, above 0; None for no cap.   z_loss: weight of (log Z)².
     later: a second id for each row, or -1 for none, and the weight of its cross-entropy.
     chunk_rows: rows of logits at once; by default what `nn.limits` says.
+    in_float8: compute logits and their way back to `hidden`, which a norm returned, in float8 where
+        there are kernels for it.
     """
     _check(hidden, weight, targets, soft_cap, z_loss, reduction, chunk_rows)
     dtype = _matmul_dtype(hidden, weight)
@@ -67,6 +72,7 @@ def linear_cross_entropy(
         *(later or (None, None)),
         chunk_rows,
         dtype,
+        in_float8,
         recording and hidden.requires_grad,
         recording and weight.requires_grad,
     )
@@ -105,6 +111,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         later_weight: Tensor | None,
         chunk_rows: int,
         dtype: torch.dtype,
+        in_float8: bool,
         hidden_learns: bool,
         weight_learns: bool,
     ) -> Tensor:
@@ -121,12 +128,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # A compiler plans memory by itself, and torch 2.11's loses what is written into a slice.
         in_place = not torch.compiler.is_compiling()
         parts = []
+        eighth = None
+        if in_float8 and in_place and d_rows is not None and float8.takes(rows, columns):
+            eighth = _Float8(rows, columns, buffer)
         # Operands have their type already; autocast would only cast the float32 sums down.
         with torch.autocast(rows.device.type, enabled=False):
             for start in range(0, len(rows), chunk_rows):
                 part = slice(start, start + chunk_rows)
                 chunk = rows[part]
-                logits = torch.mm(chunk, columns.T, out=buffer[: len(chunk)] if in_place else None)
+                if eighth is not None:
+                    logits = eighth.logits(part, buffer[: len(chunk)])
+                else:
+                    out = buffer[: len(chunk)] if in_place else None
+                    logits = torch.mm(chunk, columns.T, out=out)
                 if d_rows is None and d_columns is None:
                     total = total + _chunk_loss(logits, ids[part], soft_cap, z_loss)
                     continue
@@ -134,10 +148,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if later_ids is not None and later_weight is not None:
                     of_later = later_ids[part], later_weight
                 loss, d_logits = _chunk_loss_and_gradient(
-                    logits, ids[part], soft_cap, z_loss, of_later
+                    logits,
+                    ids[part],
+                    soft_cap,
+                    z_loss,
+                    of_later,
+                    None if eighth is None else eighth.d_logits(len(chunk)),
                 )
                 total = total + loss
-                if d_rows is not None:
+                if eighth is not None and d_rows is not None:
+                    eighth.d_rows(d_rows[part])
+                elif d_rows is not None:
                     out = d_rows[part] if in_place else None
                     parts.append(torch.mm(d_logits, columns, out=out))
                 if d_columns is not None:
@@ -162,7 +183,34 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shape, dtype = ctx.hidden_like
         d_hidden = None if d_rows is None else _times(d_rows, d_total).to(dtype).view(shape)
         d_weight = None if d_columns is None else _times(d_columns, d_total).to(ctx.weight_dtype)
-        return d_hidden, d_weight, *[None] * 9
+        return d_hidden, d_weight, *[None] * 10
+
+
+class _Float8:
+    """Both matmuls of an output layer's chunks with rows and columns in float8, all but the one
+    that adds to the weight's gradient."""
+
+    def __init__(self, rows: Tensor, columns: Tensor, buffer: Tensor) -> None:
+        self._rows = kernels.rounding.rounded(rows, float8.INPUT_FACTOR)
+        self._columns, self._turned = kernels.rounding.rounded_both_ways(
+            columns, float8.WEIGHT_FACTOR
+        )
+        # The probability of most ids is tiny: these need bits of exponent rather than of mantissa.
+        self._d_logits = torch.empty_like(buffer, dtype=torch.float8_e5m2)
+        factors = (float8.INPUT_FACTOR, _GRADIENT_FACTOR)
+        self._scales = [torch.full((), 1 / factor, device=rows.device) for factor in factors]
+
+    def logits(self, part: slice, out: Tensor) -> Tensor:
+        left = float8.Rounded(self._rows[part], self._scales[0])
+        return float8.matmul(left, self._columns, out=out)
+
+    def d_logits(self, num_rows: int) -> tuple[Tensor, float]:
+        """What the gradients of a chunk's logits, by a factor, are to be written into as well."""
+        return self._d_logits[:num_rows], _GRADIENT_FACTOR
+
+    def d_rows(self, out: Tensor) -> None:
+        left = float8.Rounded(self._d_logits[: len(out)], self._scales[1])
+        float8.matmul(left, self._turned, is_precise=True, out=out)
 
 
 def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float) -> Tensor:
@@ -182,9 +230,11 @@ def _chunk_loss_and_gradient(
     soft_cap: float | None,
     z_loss: float,
     later: tuple[Tensor, Tensor] | None = None,
+    rounded: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The summed loss of one chunk, and its gradient, written over the logits."""
-    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss, later)
+    """The summed loss of one chunk, and its gradient, written over the logits; `rounded` as in
+    `kernels.loss_and_gradient`."""
+    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss, later, rounded)
     if losses is not None:
         return losses.sum(), logits
     return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss, later)

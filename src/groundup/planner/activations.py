@@ -40,7 +40,7 @@ class Execution(NamedTuple):
         """From the settings of a run: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
         kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
         kind = kinds.get(device.partition(":")[0], "cpu")
-        return cls(kind, "bfloat16" if precision == "bfloat16" else "float32")
+        return cls(kind, "bfloat16" if precision in ("bfloat16", "float8") else "float32")
 
     @property
     def value_bytes(self) -> int:

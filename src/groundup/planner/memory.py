@@ -77,6 +77,8 @@ class TrainingMemory:
     """Low-rank adapters alone learn, and each weight is read as a sum with its own."""
     is_masked: bool = False
     """Rows hold several sequences that do not see each other, as in tuning."""
+    in_float8: bool = False
+    """Matmuls are in float8, and so are the gradients of a chunk's logits besides."""
     num_shards: int = 1
     """GPUs that hold the state between them; weights, gradients and the optimizer's are a part."""
     factor: float = 1.0
@@ -249,7 +251,8 @@ class TrainingMemory:
         in place."""
         row = self.config.vocab_size * self.execution.value_bytes
         rows = logit_chunk_rows(tokens, row, self.chunk_bytes)
-        return rows * (row + self._wide_copies() * self.config.vocab_size * FLOAT32_BYTES)
+        copies = self._wide_copies() * FLOAT32_BYTES + self.in_float8
+        return rows * (row + copies * self.config.vocab_size)
 
     def _wide_copies(self) -> int:
         """How often passes over logits hold them in float32 besides, where no kernel of ours works
@@ -277,7 +280,8 @@ class StepKind:
     """Of low-rank adapters, if they alone learn."""
 
     is_masked: bool = False
-    """As in `TrainingMemory`."""
+    in_float8: bool = False
+    """Both as in `TrainingMemory`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "StepKind":
@@ -291,6 +295,7 @@ class StepKind:
             adds_in_tree=adds_in_tree if reduction == "auto" else reduction == "exact",
             lora_rank=rank if isinstance(rank, int) else None,
             is_masked=bool(settings.get("tuning.chats")),
+            in_float8=settings.get("precision") == "float8",
         )
 
 
@@ -346,6 +351,7 @@ def training_memory(
         adds_in_tree=adds_in_tree,
         is_adapted=is_adapted,
         is_masked=is_masked,
+        in_float8=step.in_float8,
     )
 
 

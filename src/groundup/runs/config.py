@@ -227,8 +227,9 @@ class RunConfig(Settings):
     device: Annotated[str, AfterValidator(_check_device)] = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float8"] = "auto"
     """Of matmuls; weights stay in float32. auto is bfloat16 on GPUs that have it, else float32.
+    float8 is bfloat16 with most matmuls of a training step in 8 bits, on GPUs from Hopper on.
     A CPU without bfloat16 instructions refuses bfloat16."""
 
     compile: Literal["auto", "off", "blocks", "model"] = "auto"

@@ -40,6 +40,7 @@ from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, wh
 _MATMUL_SIZE = 512
 _MATMUL_SECONDS = 0.1
 _MAX_MATMULS = 100
+_FLOAT8_CAPABILITY = (9, 0)
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 _log = logging.getLogger(__name__)
@@ -62,6 +63,16 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
     strategy = choose_strategy(config, world)
+    if config.precision == "float8" and config.model.kernels == "reference":
+        raise ConfigError(
+            "precision float8 is for the fused kernels, and model.kernels is reference: use "
+            "--precision bfloat16"
+        )
+    if config.precision == "float8" and strategy != "ddp":
+        raise ConfigError(
+            f"precision float8 wants each rank to have all weights, and distributed.strategy "
+            f"{strategy} shares them: use --precision bfloat16"
+        )
     if config.micro_batch_size == "auto":
         memory = sharded(planned_memory(config), num_shards(strategy, world))
         size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
@@ -203,8 +214,9 @@ def device_name(config: RunConfig) -> str:
 
 
 def matmul_precision(config: RunConfig) -> Precision:
-    """What matmuls are computed in."""
-    if config.precision == "bfloat16":
+    """What matmuls are computed in; MFU is in parts of its peak. Of float8 steps a good part, and
+    all that is evaluated, is bfloat16."""
+    if config.precision in ("bfloat16", "float8"):
         return "bfloat16"
     return "tf32" if config.tf32 and config.device.startswith("cuda") else "float32"
 
@@ -214,13 +226,15 @@ def describe_kernels(config: RunConfig) -> str:
     layers = "fused attention and layers"
     if config.model.kernels == "reference":
         layers = "reference formulas"
-    elif config.device.startswith("cuda") and HAS_TRITON and config.precision == "bfloat16":
+    elif config.device.startswith("cuda") and HAS_TRITON and config.precision != "float32":
         layers += " in Triton"
     precision = {
         "bfloat16": "bfloat16 (autocast, float32 weights)",
         "tf32": "float32 with TF32 matmuls",
         "float32": "float32",
     }[matmul_precision(config)]
+    if config.precision == "float8":
+        precision = f"float8 in training, else {precision}"
     is_deterministic = config.deterministic or config.device == "cpu"
     parts = [
         layers,
@@ -323,11 +337,21 @@ def _memory_bytes(config: RunConfig) -> int:
 def _resolve_precision(precision: str, device: str) -> str:
     if precision == "bfloat16" and device == "cpu" and (reason := why_no_bfloat16()):
         raise ConfigError(f"precision is bfloat16, but {reason}: use --precision float32")
+    if precision == "float8" and (reason := _why_no_float8(device)):
+        raise ConfigError(f"precision is float8, but {reason}: use --precision auto")
     if precision != "auto":
         return precision
     if device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False):
         return "bfloat16"
     return "float32"
+
+
+def _why_no_float8(device: str) -> str | None:
+    if not device.startswith("cuda"):
+        return f"device is {device}, and its matmuls are for CUDA alone"
+    if torch.cuda.get_device_capability(device) < _FLOAT8_CAPABILITY:
+        return f"{torch.cuda.get_device_name(device)} has none: Hopper is the first that does"
+    return None if HAS_TRITON else "Triton, which its kernels are made with, is not installed"
 
 
 def _resolve_compile(mode: str, device: str) -> str:

@@ -14,6 +14,7 @@ if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import cross_entropy as cuda_cross_entropy
     from groundup.nn.kernels.cuda_train import gating as cuda_gating
     from groundup.nn.kernels.cuda_train import packed_attention as cuda_attention
+    from groundup.nn.kernels.cuda_train import rounding as rounding
 
 
 def can_run_on(x: Tensor) -> bool:
@@ -67,13 +68,23 @@ def loss_and_gradient(
     soft_cap: float | None,
     z_loss: float,
     later: tuple[Tensor, Tensor] | None = None,
+    rounded: tuple[Tensor, float] | None = None,
 ) -> Tensor | None:
     """The loss of each row of logits, which its gradient is written over; see
-    `linear_cross_entropy` for the formula. None, and nothing done, where no kernel fits."""
+    `linear_cross_entropy` for the formula. None, and nothing done, where no kernel fits.
+
+    rounded: gets the gradient times a factor as well, in float8 (e5m2); for CUDA alone."""
     if logits.is_cuda and can_run_on(logits):
         losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
         cuda_cross_entropy.chunk_loss_and_gradient(
-            logits, targets, losses, soft_cap, z_loss, 1.0, *(later or ())
+            logits,
+            targets,
+            losses,
+            soft_cap,
+            z_loss,
+            1.0,
+            *(later or (None, None)),
+            *(rounded or ()),
         )
         return losses
     if soft_cap is None and is_plain_cpu(logits) and not (later and z_loss):

@@ -23,8 +23,12 @@ def chunk_loss_and_gradient(
     scale: float,
     later: Tensor | None = None,
     later_weight: Tensor | None = None,
+    rounded: Tensor | None = None,
+    rounded_factor: float = 1.0,
 ) -> None:
-    """Write the loss of each row into `losses`, and over the logits `scale` times its gradient."""
+    """Write the loss of each row into `losses`, and over the logits `scale` times its gradient.
+
+    rounded: gets that times `rounded_factor` as well, in float8 (e5m2)."""
     num_rows, vocab_size = logits.shape
     lanes = _LANES_OF_LONG if vocab_size > _LONG else _LANES
     _loss_and_gradient[(num_rows,)](
@@ -33,13 +37,16 @@ def chunk_loss_and_gradient(
         losses,
         targets if later is None else later,
         losses if later_weight is None else later_weight,
+        logits if rounded is None else rounded,
         vocab_size,
         logits.stride(0),
         soft_cap or 1.0,
         z_loss,
         scale,
+        rounded_factor,
         HAS_CAP=soft_cap is not None,
         HAS_LATER=later is not None,
+        ROUNDS=rounded is not None,
         LANES=lanes,
         WIDTH=_WIDTH,
         num_warps=lanes // 32,
@@ -59,13 +66,16 @@ def _loss_and_gradient(
     losses,
     later,
     later_weight,
+    rounded,
     vocab_size,
     row_stride,
     cap,
     z_loss,
     scale,
+    rounded_factor,
     HAS_CAP: tl.constexpr,
     HAS_LATER: tl.constexpr,
+    ROUNDS: tl.constexpr,
     LANES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -111,3 +121,7 @@ def _loss_and_gradient(
             gradient *= 1.0 - (x / cap) * (x / cap)
         # Nobody reads it before all other rows are written.
         tl.store(row + begin + index, gradient, mask=inside, cache_modifier=".cs")
+        if ROUNDS:
+            small = (gradient * rounded_factor).to(tl.float8e5)
+            first = rounded + row_index * vocab_size
+            tl.store(first + begin + index, small, mask=inside, cache_modifier=".cs")

@@ -59,13 +59,25 @@ packed_swiglu.register_autograd(_backward, setup_context=_remember)
 
 
 @triton.jit
+def gated(gate, up):
+    return gate * tl.sigmoid(gate) * up
+
+
+@triton.jit
+def gate_gradients(gate, up, d):
+    sigmoid = tl.sigmoid(gate)
+    # d silu(g) / dg = σ(g) (1 + g (1 - σ(g)))
+    return d * up * sigmoid * (1.0 + gate * (1.0 - sigmoid)), d * gate * sigmoid
+
+
+@triton.jit
 def _gate(packed, out, count, D_FF: tl.constexpr, BLOCK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     source = packed + (index // D_FF) * (2 * D_FF) + index % D_FF
     gate = tl.load(source, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(source + D_FF, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + index, gate * tl.sigmoid(gate) * up, mask=inside)
+    tl.store(out + index, gated(gate, up), mask=inside)
 
 
 @triton.jit
@@ -76,7 +88,6 @@ def _gate_backward(packed, d_out, d_packed, count, D_FF: tl.constexpr, BLOCK: tl
     gate = tl.load(packed + offset, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(packed + offset + D_FF, mask=inside, other=0.0).to(tl.float32)
     d = tl.load(d_out + index, mask=inside, other=0.0).to(tl.float32)
-    sigmoid = tl.sigmoid(gate)
-    # d silu(g) / dg = σ(g) (1 + g (1 - σ(g)))
-    tl.store(d_packed + offset, d * up * sigmoid * (1.0 + gate * (1.0 - sigmoid)), mask=inside)
-    tl.store(d_packed + offset + D_FF, d * gate * sigmoid, mask=inside)
+    d_gate, d_up = gate_gradients(gate, up, d)
+    tl.store(d_packed + offset, d_gate, mask=inside)
+    tl.store(d_packed + offset + D_FF, d_up, mask=inside)

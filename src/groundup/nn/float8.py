@@ -1,0 +1,138 @@
+"""Matmuls in 8-bit floating point, for CUDA from Hopper on.
+
+While a model learns, y = x Wᵀ and dx = dy W are computed from operands that are rounded to float8
+(e4m3: three bits of mantissa, at most 448), with sums in float32. dW = dyᵀ x stays in bfloat16.
+
+A norm's output is at most √d_model times its gain, and weights are small: one fixed factor brings
+each into the range of float8. Other rows, and those of gradients, are divided by their largest
+value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from groundup.nn import kernels
+
+# Normalized inputs of up to 56 and weights of up to 7 are not cut off.
+INPUT_FACTOR, WEIGHT_FACTOR = 8.0, 64.0
+LARGEST = 448.0
+# What the matmuls' tiles are made of.
+_MULTIPLE = 16
+# To read a matrix and to write its rounded copy takes as long as a matmul with about 600 columns
+# saves (H200, 2026-11).
+_LEAST_COLUMNS = 640
+
+
+class Rounded(NamedTuple):
+    """scale · values, with values in float8 and one scale for all of them or one for each row."""
+
+    values: Tensor
+    scale: Tensor
+
+
+def takes(x: Tensor, *weights: Tensor) -> bool:
+    """Whether x times each of these weights is a matmul that float8 can do."""
+    sizes = [x.numel() // x.shape[-1], x.shape[-1], *(len(weight) for weight in weights)]
+    is_half = x.is_cuda and x.dtype == torch.bfloat16
+    return is_half and not any(size % _MULTIPLE for size in sizes)
+
+
+def linear(x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
+    """x Wᵀ, for an x that a norm returned or any other."""
+    y: Tensor = _Linear.apply(x, weight.to(x.dtype), is_normalized)  # type: ignore[no-untyped-call]
+    return y
+
+
+def swiglu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """W_down (silu(W_gate x) · W_up x) for a normalized x, `gate_up` being both weights stacked."""
+    y: Tensor = _SwiGLU.apply(x, gate_up.to(x.dtype), down.to(x.dtype))  # type: ignore[no-untyped-call]
+    return y
+
+
+def rounded(x: Tensor, factor: float) -> Rounded:
+    values = (x * factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    return Rounded(values, torch.full((), 1 / factor, device=x.device))
+
+
+def rounded_rows(x: Tensor) -> Rounded:
+    """Each row divided by its largest value."""
+    if x.is_cuda:
+        return Rounded(*kernels.rounding.rounded_rows(x))
+    wide = x.float()
+    scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / LARGEST
+    values = (wide / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+    return Rounded(values, scale)
+
+
+def matmul(
+    left: Rounded, right: Tensor, is_precise: bool = False, out: Tensor | None = None
+) -> Tensor:
+    """left rightᵀ in bfloat16; `right` is a weight in float8, WEIGHT_FACTOR times itself.
+
+    is_precise: sums of many terms are kept in float32 all the way, for a tenth of the speed.
+    """
+    shape = (1, len(right)) if left.scale.ndim else ()
+    return torch._scaled_mm(
+        left.values,
+        right.T,
+        scale_a=left.scale,
+        scale_b=torch.full(shape, 1 / WEIGHT_FACTOR, device=right.device),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=not is_precise,
+        out=out,
+    )
+
+
+def _times(rows: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ for an x that is rounded by a pass of its own, if that pays."""
+    if len(weight) < _LEAST_COLUMNS:
+        return rows @ weight.T
+    return matmul(rounded_rows(rows), _weight(weight))
+
+
+def _weight(weight: Tensor) -> Tensor:
+    return rounded(weight.contiguous(), WEIGHT_FACTOR).values
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, -2)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        rows = _rows(x)
+        if is_normalized:
+            y = matmul(rounded(rows, INPUT_FACTOR), _weight(weight))
+        else:
+            y = _times(rows, weight)
+        return y.view(*x.shape[:-1], len(weight))
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        d_rows = _rows(d_y)
+        return _times(d_rows, weight.T).view_as(x), d_rows.T @ _rows(x), None
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        packed = matmul(rounded(_rows(x), INPUT_FACTOR), _weight(gate_up))
+        hidden, *eighth = kernels.rounding.rounded_swiglu(packed)
+        ctx.save_for_backward(x, gate_up, down, packed, hidden)
+        return matmul(Rounded(*eighth), _weight(down)).view(*x.shape[:-1], len(down))
+
+    @staticmethod
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, gate_up, down, packed, hidden = ctx.saved_tensors
+        d_rows = _rows(d_y)
+        d_hidden = _times(d_rows, down.T)
+        d_packed, *eighth = kernels.rounding.rounded_swiglu_backward(d_hidden, packed)
+        d_x = matmul(Rounded(*eighth), _weight(gate_up.T))
+        return d_x.view_as(x), d_packed.T @ _rows(x), d_rows.T @ hidden

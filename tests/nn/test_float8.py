@@ -1,0 +1,166 @@
+"""Matmuls in float8 are those of bfloat16 up to what eight bits can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from groundup.model import TransformerLM
+from groundup.nn import float8
+from groundup.nn.feed_forward import FeedForward, SwiGLU
+from groundup.nn.linear import Linear
+from groundup.nn.linear_cross_entropy import linear_cross_entropy
+
+# torch says so when the first matmul of a process is on the way back.
+pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
+
+_HAS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+on_hopper = pytest.mark.skipif(not _HAS_HOPPER, reason="float8 matmuls need a GPU from Hopper on")
+
+
+def _apart(x: Tensor, y: Tensor) -> float:
+    return float((x.double() - y.double()).norm() / y.double().norm())
+
+
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_rows_are_rounded_to_three_bits_whatever_their_size(size: float) -> None:
+    x = size * torch.randn(16, 64).exp()
+    values, scale = float8.rounded_rows(x)
+    assert values.float().abs().amax(dim=1).eq(448).all()
+    torch.testing.assert_close(values.float() * scale, x, rtol=1 / 16, atol=size * 1e-3)
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    values, scale = float8.rounded_rows(torch.zeros(2, 16))
+    assert not (values.float() * scale).any()
+
+
+def test_what_is_too_large_is_cut_off() -> None:
+    values, scale = float8.rounded(torch.tensor([1.0, -1e9, 1e9]), 8.0)
+    assert (values.float() * scale).tolist() == [1.0, -56.0, 56.0]
+
+
+@on_hopper
+@pytest.mark.parametrize("width", [48, 512, 768, 2_304, 5_504])
+def test_rows_are_rounded_alike_by_the_kernel(width: int) -> None:
+    x = torch.randn(33, width, dtype=torch.bfloat16).exp()
+    values, scale = float8.rounded_rows(x)
+    of_kernel, its_scale = float8.rounded_rows(x.cuda())
+    torch.testing.assert_close(its_scale.cpu(), scale, rtol=1e-6, atol=0)
+    # A division that rounds otherwise moves a few to the next of the values there are.
+    apart = of_kernel.cpu().float() - values.float()
+    assert (apart != 0).float().mean() < 0.01
+    assert (apart.abs() <= values.float().abs() / 7).all()
+
+
+@on_hopper
+@pytest.mark.parametrize("kind", ["normalized", "any"])
+def test_a_linear_layer_and_its_gradients(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = Linear(640, 720, device="cuda")
+    x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
+    plain = _results(layer, x)
+    layer.float8 = kind  # type: ignore[assignment]
+    rounded = _results(layer, x)
+    assert 1e-3 < _apart(rounded[0], plain[0]) < 0.05
+    assert 1e-3 < _apart(rounded[1], plain[1]) < 0.05
+    torch.testing.assert_close(rounded[2], plain[2], rtol=0, atol=0)
+
+
+@on_hopper
+@pytest.mark.parametrize("d_ff", [640, 1_104])
+@pytest.mark.parametrize("kind", ["swiglu", "relu2"])
+def test_a_feed_forward_layer_and_its_gradients(kind: str, d_ff: int) -> None:
+    torch.manual_seed(0)
+    layer = (
+        SwiGLU(640, d_ff, device="cuda")
+        if kind == "swiglu"
+        else FeedForward(640, d_ff, kind, device="cuda")
+    )
+    x = torch.randn(4, 32, 640, device="cuda", dtype=torch.bfloat16)
+    plain = _results(layer, x)
+    for name, part in layer.named_children():
+        assert isinstance(part, Linear)
+        part.float8 = "any" if name == "down" else "normalized"
+    rounded = _results(layer, x)
+    for a, b in zip(rounded, plain, strict=True):
+        assert 1e-3 < _apart(a, b) < 0.1
+
+
+@on_hopper
+def test_evaluation_is_not_rounded() -> None:
+    layer = Linear(64, 48, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        plain = layer(x)
+        layer.float8 = "normalized"
+        torch.testing.assert_close(layer(x), plain, rtol=0, atol=0)
+
+
+@on_hopper
+def test_sizes_that_do_not_fit_stay_in_bfloat16() -> None:
+    layer = Linear(64, 40, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
+    plain = layer(x)
+    layer.float8 = "any"
+    torch.testing.assert_close(layer(x), plain, rtol=0, atol=0)
+
+
+@on_hopper
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("chunk_rows", [48, 128])
+def test_the_output_layer_and_its_gradients(later: bool, chunk_rows: int) -> None:
+    torch.manual_seed(0)
+    hidden = torch.randn(128, 64, device="cuda", dtype=torch.bfloat16)
+    weight = 0.1 * torch.randn(1_008, 64, device="cuda")
+    targets = torch.randint(1_008, (128,), device="cuda")
+    second = (targets.roll(1), torch.tensor(0.3, device="cuda")) if later else None
+    results = []
+    for in_float8 in (False, True):
+        inputs = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = linear_cross_entropy(
+                *inputs, targets, later=second, chunk_rows=chunk_rows, in_float8=in_float8
+            )
+        loss.backward()
+        results.append((loss.detach(), *(x.grad for x in inputs if x.grad is not None)))
+    plain, rounded = results
+    assert _apart(rounded[0], plain[0]) < 0.003
+    assert 1e-3 < _apart(rounded[1], plain[1]) < 0.08
+    assert 1e-4 < _apart(rounded[2], plain[2]) < 0.05
+
+
+def _results(layer: torch.nn.Module, x: Tensor) -> list[Tensor]:
+    """The output, and the gradients of the input and of the weights."""
+    layer.zero_grad()
+    x = x.clone().requires_grad_()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = layer(x)
+    y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y))
+    assert x.grad is not None
+    return [y.detach(), x.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
+
+
+@pytest.mark.parametrize(("norm", "of_inner"), [("pre", "normalized"), ("none", "any")])
+def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner: str) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 32}
+    model = TransformerLM(**sizes, num_layers=1, num_heads=2, norm=norm, head_gates=True)
+    ids = torch.arange(16)[None]
+    before = model.loss(ids, ids)
+    model.use_float8()
+    found = {
+        name.rpartition(".")[2]: layer.float8
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear)
+    }
+    assert found == {
+        **dict.fromkeys(("query", "key", "value", "gate", "up"), of_inner),
+        **dict.fromkeys(("output", "down"), "any"),
+        "head_gate": "no",
+        "lm_head": "normalized" if norm == "pre" else "no",
+    }
+    # Where there is no float8 nothing changes.
+    assert model.loss(ids, ids) == before
