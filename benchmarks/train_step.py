@@ -36,9 +36,10 @@ from machine import PeakMemory, timed, timed_again, timed_on_cuda
 from measure import Benchmark, main
 from rows import BEST_RIVAL, OURS, Json, Measure, Task, Verdict
 
+_FLOAT8 = f"{OURS}, float8"
 _RIVALS = {
     "cpu": ("torch", "torch, compiled", "gpt", "gpt, compiled", "huggingface"),
-    "cuda": ("torch, compiled", "gpt, compiled", "huggingface, compiled"),
+    "cuda": ("torch, compiled", "gpt, compiled", "huggingface, compiled", _FLOAT8),
 }
 
 
@@ -126,7 +127,7 @@ def work(job: Json) -> Json:
     # First of all, and so nothing that follows is the first of its kind in this process.
     checked = _check(tool, job["device"])
     memory = PeakMemory()
-    with (_our_step if tool == OURS else _peer_step)(config, job) as step:
+    with (_our_step if tool in (OURS, _FLOAT8) else _peer_step)(config, job) as step:
         # Forgets the peak of building, which is no part of training.
         PeakMemory()
         if is_cuda:
@@ -217,6 +218,7 @@ def _our_step(model: ModelConfig, job: Json) -> Iterator[Step]:
     config = resolve(
         RunConfig(
             device=job["device"],
+            precision="float8" if job["tool"] == _FLOAT8 else "auto",
             batch_size=job["batch_size"],
             clip_norm=_CLIP_NORM,
             num_threads=job["cores"],
@@ -277,6 +279,8 @@ def on_device(device: str) -> Benchmark:
         "our architecture in plain torch, gpt that of GPT-2 (LayerNorm, learned positions, GELU, "
         "tied output), huggingface LlamaForCausalLM, each with torch's fused AdamW"
     )
+    if device == "cuda":
+        conditions += "; float8 is ours with most matmuls in 8 bits, in MFU of bfloat16's peak"
     return Benchmark(
         f"train_step_{device}",
         "How fast is one optimizer step: forward, backward, clipping, AdamW?",

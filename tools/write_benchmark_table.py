@@ -180,7 +180,8 @@ def _other(row: Json, tool: str) -> str:
 
 
 def _right_rivals(row: Json) -> list[str]:
-    cells = {tool: cell for tool, cell in row["tools"].items() if tool != OURS}
+    # Not ours in another form, as with one thread or in float8.
+    cells = {tool: cell for tool, cell in row["tools"].items() if not tool.startswith(OURS)}
     return [tool for tool, cell in cells.items() if cell.get("agrees") and "median" in cell]
 
 

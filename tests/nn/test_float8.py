@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groundup.model import TransformerLM
-from groundup.nn import float8
+from groundup.nn import float8, kernels
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.linear import Linear
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
@@ -54,6 +54,14 @@ def test_rows_are_rounded_alike_by_the_kernel(width: int) -> None:
     apart = of_kernel.cpu().float() - values.float()
     assert (apart != 0).float().mean() < 0.01
     assert (apart.abs() <= values.float().abs() / 7).all()
+
+
+@on_hopper
+def test_what_is_not_a_number_stays_so() -> None:
+    x = torch.randn(16, 64, device="cuda", dtype=torch.bfloat16)
+    x[3, 5] = torch.nan
+    small = kernels.rounding.rounded(x, 8.0), kernels.rounding.rounded_rows(x)[0]
+    assert all(one.isnan().sum() == one[3, 5].isnan() == 1 for one in map(Tensor.float, small))
 
 
 @on_hopper

@@ -160,4 +160,6 @@ def _gate_backward(packed, d_out, d_packed, small, scale, D_FF: tl.constexpr, BL
 
 @triton.jit
 def _small(value):
-    return tl.minimum(tl.maximum(value, -_LARGEST), _LARGEST).to(tl.float8e4nv)
+    # What is not a number stays so, or a bad step would not be found.
+    kept = tl.clamp(value, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return kept.to(tl.float8e4nv)
