@@ -40,6 +40,10 @@ TRAIN = ["train", "--config", "small.yaml", "--name", "new"]
     ("words", "complaint"),
     [
         ([*TRAIN, "--precision", "bfloat16"], BFLOAT16),
+        (
+            [*TRAIN, "--precision", "float8"],
+            "device is cpu, and float8 is for CUDA",
+        ),
         (["generate", "small", "--precision", "bfloat16"], BFLOAT16),
         (["serve", "small", "--port", "0", "--precision", "bfloat16"], BFLOAT16),
         (["evaluate", "small", "--precision", "bfloat16"], BFLOAT16),
@@ -69,11 +73,13 @@ def test_it_is_one_line(shell: Any, words: list[str], complaint: str) -> None:
     assert not Path("sweeps/half/runs").exists() and not Path("sweeps/gpu/runs").exists()
 
 
+@pytest.mark.parametrize("precision", ["bfloat16", "float8"])
 def test_a_run_in_bfloat16_is_evaluated_in_float32_where_that_is_asked_for(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], precision: str
 ) -> None:
+    """So is one that learned in float8, whose evaluations were in bfloat16."""
     config = Path("runs/small/config.yaml")
-    text = config.read_text("utf-8").replace("precision: float32", "precision: bfloat16")
+    text = config.read_text("utf-8").replace("precision: float32", f"precision: {precision}")
     config.write_text(text, "utf-8")
     assert main(["evaluate", "small"]) == 2
     assert BFLOAT16 in capsys.readouterr().err

@@ -35,6 +35,8 @@ def test_the_memory_of_what_is_measured_is_planned(no_metrics: Metrics, device: 
     assert planned() == memory.process_bytes + memory.bytes_at(8)
     assert (memory.process_bytes > 100_000_000) == (device == "cpu")
     assert planned(micro_batch_size=2) < planned()
+    if device != "cpu":
+        assert planned(precision="bfloat16") < planned(precision="float8") < planned()
     chats: dict[str, Any] = {"tuning.chats": ["chats.jsonl"]}
     assert planned() < planned(**chats) > planned(**chats, **{"tuning.lora_rank": 2})
 

@@ -172,11 +172,12 @@ def test_textbook_memory_of_gpt2_xl_is_a_line_whose_largest_batch_in_80_gb_is_2(
     assert memory.largest_batch(30 * 10**9) == 0
 
 
-def test_float8_holds_the_gradients_of_a_chunk_of_logits_once_more() -> None:
+def test_float8_holds_its_copies_of_the_output_layer_and_of_a_chunk_of_logits() -> None:
     execution = Execution.of("cuda", "float8")
     assert execution == Execution.of("cuda", "bfloat16")
     kinds = StepKind.of({"precision": "bfloat16"}), StepKind.of({"precision": "float8"})
     config = PRESETS["tinystories"]
     plain, rounded = (training_memory(config, execution, step=kind) for kind in kinds)
     tokens = 512 * config.context_length
-    assert rounded._chunk(tokens) == 1.5 * plain._chunk(tokens)
+    of_layer = (2 * config.vocab_size + tokens) * config.d_model
+    assert rounded._chunk(tokens) == 1.5 * plain._chunk(tokens) + of_layer

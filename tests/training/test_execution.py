@@ -15,6 +15,7 @@ import torch
 from groundup.distributed.process_group import World
 from groundup.errors import ConfigError
 from groundup.experiments.results.run_result import read_run
+from groundup.nn import float8
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import format_duration, is_onednn_slow
@@ -80,20 +81,24 @@ def test_float8_is_refused_where_there_is_none(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an A100")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     changes: dict[str, object] = {"precision": "float8", "device": "cuda"}
-    with pytest.raises(ConfigError, match="an A100 has none: Hopper is the first"):
-        resolve(make_config("run", changes))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(execution, "HAS_TRITON", False)
     with pytest.raises(ConfigError, match="Triton"):
         resolve(make_config("run", changes))
     monkeypatch.setattr(execution, "HAS_TRITON", True)
+    monkeypatch.setattr(float8, "why_not", lambda device: "too old")
+    with pytest.raises(ConfigError, match=r"an A100 has no such matmuls \(too old\)"):
+        resolve(make_config("run", changes))
+    monkeypatch.setattr(float8, "why_not", lambda device: None)
     config = resolve_device(make_config("run", changes))
     assert config.precision == "float8"
     assert execution.matmul_precision(config) == "bfloat16"
-    with pytest.raises(ConfigError, match=r"model\.kernels is reference"):
-        resolve(make_config("run", {**changes, "model.kernels": "reference"}))
+    bad = {"model.kernels": "reference", "model.d_ff": 40, "distributed.strategy": "fsdp"}
+    for name, value in bad.items():
+        whole = {"micro_batch_size": 1, "distributed.strategy": "ddp"}
+        config = make_config("run", {**changes, **whole, name: value})
+        with pytest.raises(ConfigError, match=rf"{name}.* use --precision bfloat16"):
+            resolve(config, World(0, 2, 0, 2, is_open=True))
 
 
 @pytest.mark.parametrize("is_built", [True, False])

@@ -27,6 +27,8 @@ from groundup.nn import (
 )
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
+# Not the gates of heads: a number a head is too little to gain anything.
+_FLOAT8_LAYERS = ("query", "key", "value", "output", "gate", "up", "down")
 # Of what is added to values, which is nothing at first: either it begins at zero or its factor.
 _FIRST_FACTORS = {"none": None, "projection": 0.0, "table": 1.0}
 
@@ -67,6 +69,7 @@ class TransformerLM(nn.Module):
         }
         self.config = config = load_settings(ModelConfig, overrides=settings)
         made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self._has_float8_output = False
         self.token_embedding = Embedding(vocab_size, d_model, **made)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
@@ -143,18 +146,19 @@ class TransformerLM(nn.Module):
     def output_weight(self) -> Tensor:
         return self.lm_head.weight
 
-    def use_float8(self) -> None:
-        """From now on matmuls are in float8 while the model learns: see `nn.float8`. Before any
+    def use_float8(self, is_used: bool = True) -> None:
+        """Whether matmuls are in float8 while the model learns: see `nn.float8`. Before any
         compilation."""
         has_norms = self.config.norm == "pre"
         for name, layer in self.blocks.named_modules():
             own_name = name.rpartition(".")[2]
-            # A gate is a number a head: too few columns to gain anything.
-            if isinstance(layer, Linear) and own_name != "head_gate":
-                is_normalized = has_norms and own_name not in ("output", "down")
-                layer.float8 = "normalized" if is_normalized else "any"
-        if has_norms:
-            self.lm_head.float8 = "normalized"
+            if not isinstance(layer, Linear) or own_name not in _FLOAT8_LAYERS:
+                continue
+            is_normalized = has_norms and own_name not in ("output", "down")
+            layer.float8_inputs = "no"
+            if is_used:
+                layer.float8_inputs = "normalized" if is_normalized else "any"
+        self._has_float8_output = is_used and has_norms
 
     def forward(
         self,
@@ -275,7 +279,7 @@ class TransformerLM(nn.Module):
             z_loss=z_loss,
             reduction=reduction,
             later=later,
-            in_float8=self.lm_head.float8 != "no",
+            in_float8=self._has_float8_output,
         )
 
 

@@ -1,11 +1,11 @@
 """Matmuls in 8-bit floating point, for CUDA from Hopper on.
 
 While a model learns, y = x Wᵀ and dx = dy W are computed from operands that are rounded to float8
-(e4m3: three bits of mantissa, at most 448), with sums in float32. dW = dyᵀ x stays in bfloat16.
+(e4m3: three bits of mantissa, at most 448). dW = dyᵀ x stays in bfloat16.
 
 A norm's output is at most √d_model times its gain, and weights are small: one fixed factor brings
-each into the range of float8. Other rows, and those of gradients, are divided by their largest
-value.
+each into the range of float8, and what is larger all the same is cut off. Other rows, and those of
+gradients, are divided by their largest value.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from groundup.nn import kernels
 
-# Normalized inputs of up to 56 and weights of up to 7 are not cut off.
-INPUT_FACTOR, WEIGHT_FACTOR = 8.0, 64.0
+# Normalized inputs of up to 224 and weights of up to 14 are not cut off. What is so small that it
+# loses bits, below a hundredth and below a two-thousandth, is far below the usual value of either.
+INPUT_FACTOR, WEIGHT_FACTOR = 2.0, 32.0
 LARGEST = 448.0
-# What the matmuls' tiles are made of.
-_MULTIPLE = 16
+MULTIPLE = 16
+"""Of which the sizes of all matrices have to be multiples."""
 # To read a matrix and to write its rounded copy takes as long as a matmul with about 600 columns
 # saves (H200, 2026-11).
 _LEAST_COLUMNS = 640
@@ -34,11 +35,21 @@ class Rounded(NamedTuple):
     scale: Tensor
 
 
-def takes(x: Tensor, *weights: Tensor) -> bool:
-    """Whether x times each of these weights is a matmul that float8 can do."""
-    sizes = [x.numel() // x.shape[-1], x.shape[-1], *(len(weight) for weight in weights)]
+def why_not(device: torch.device) -> str | None:
+    """The reason why that GPU has no such matmuls, found by a small one; None if it has."""
+    small = torch.zeros(MULTIPLE, MULTIPLE, device=device).to(torch.float8_e4m3fn)
+    try:
+        matmul(Rounded(small, torch.ones(MULTIPLE, 1, device=device)), small)
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+def takes(x: Tensor, num_columns: int) -> bool:
+    """Whether x times a weight with so many rows is a matmul that float8 can do."""
+    sizes = (x.numel() // x.shape[-1], x.shape[-1], num_columns)
     is_half = x.is_cuda and x.dtype == torch.bfloat16
-    return is_half and not any(size % _MULTIPLE for size in sizes)
+    return is_half and not any(size % MULTIPLE for size in sizes)
 
 
 def linear(x: Tensor, weight: Tensor, is_normalized: bool) -> Tensor:
@@ -54,6 +65,8 @@ def swiglu(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
 
 
 def rounded(x: Tensor, factor: float) -> Rounded:
+    """factor · x in float8, row by row in memory."""
+    x = x.contiguous()
     values = (x * factor).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
     return Rounded(values, torch.full((), 1 / factor, device=x.device))
 
@@ -73,7 +86,7 @@ def matmul(
 ) -> Tensor:
     """left rightᵀ in bfloat16; `right` is a weight in float8, WEIGHT_FACTOR times itself.
 
-    is_precise: sums of many terms are kept in float32 all the way, for a tenth of the speed.
+    is_precise: sums are in float32 all the way, not in fewer bits for a while; up to 10% slower.
     """
     shape = (1, len(right)) if left.scale.ndim else ()
     return torch._scaled_mm(
@@ -87,15 +100,15 @@ def matmul(
     )
 
 
-def _times(rows: Tensor, weight: Tensor) -> Tensor:
+def _times(rows: Tensor, weight: Tensor, is_precise: bool = False) -> Tensor:
     """x Wᵀ for an x that is rounded by a pass of its own, if that pays."""
     if len(weight) < _LEAST_COLUMNS:
         return rows @ weight.T
-    return matmul(rounded_rows(rows), _weight(weight))
+    return matmul(rounded_rows(rows), _weight(weight), is_precise)
 
 
 def _weight(weight: Tensor) -> Tensor:
-    return rounded(weight.contiguous(), WEIGHT_FACTOR).values
+    return rounded(weight, WEIGHT_FACTOR).values
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -117,22 +130,23 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors
         d_rows = _rows(d_y)
-        return _times(d_rows, weight.T).view_as(x), d_rows.T @ _rows(x), None
+        d_x = _times(d_rows, weight.T, is_precise=True)
+        return d_x.view_as(x), d_rows.T @ _rows(x), None
 
 
 class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
         packed = matmul(rounded(_rows(x), INPUT_FACTOR), _weight(gate_up))
-        hidden, *eighth = kernels.rounding.rounded_swiglu(packed)
+        hidden, *in_float8 = kernels.rounding.rounded_swiglu(packed)
         ctx.save_for_backward(x, gate_up, down, packed, hidden)
-        return matmul(Rounded(*eighth), _weight(down)).view(*x.shape[:-1], len(down))
+        return matmul(Rounded(*in_float8), _weight(down)).view(*x.shape[:-1], len(down))
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, gate_up, down, packed, hidden = ctx.saved_tensors
         d_rows = _rows(d_y)
-        d_hidden = _times(d_rows, down.T)
-        d_packed, *eighth = kernels.rounding.rounded_swiglu_backward(d_hidden, packed)
-        d_x = matmul(Rounded(*eighth), _weight(gate_up.T))
+        d_hidden = _times(d_rows, down.T, is_precise=True)
+        d_packed, *in_float8 = kernels.rounding.rounded_swiglu_backward(d_hidden, packed)
+        d_x = matmul(Rounded(*in_float8), _weight(gate_up.T), is_precise=True)
         return d_x.view_as(x), d_packed.T @ _rows(x), d_rows.T @ hidden

@@ -20,8 +20,8 @@ class Linear(nn.Module):
     W begins normal with variance 2 / (in_features + out_features), truncated at three sigma.
     """
 
-    # Whether matmuls are in float8 while the model learns, of inputs from a norm or any.
-    float8: Literal["no", "normalized", "any"] = "no"
+    # Whether matmuls are in float8 while the model learns: for inputs that a norm returned, or any.
+    float8_inputs: Literal["no", "normalized", "any"] = "no"
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Linear(nn.Module):
         truncated_normal_(self.weight, std=std, limit=3.0 * std)
 
     def forward(self, x: Float[Tensor, "... in_features"]) -> Float[Tensor, "... out_features"]:
-        return _linear(x, self.weight, self.float8)
+        return _linear(x, self.weight, self.float8_inputs)
 
     def extra_repr(self) -> str:
         return f"{self.in_features} -> {self.out_features}"
@@ -54,10 +54,10 @@ def packed_linear(
 ) -> Float[Tensor, "... out_features"]:
     """The outputs of several layers side by side, by one matmul with their stacked weights."""
     weight = torch.cat([layer.weight for layer in layers])
-    return _linear(x, weight, layers[0].float8)
+    return _linear(x, weight, layers[0].float8_inputs)
 
 
-def _linear(x: Tensor, weight: Tensor, in_float8: str) -> Tensor:
-    if in_float8 != "no" and torch.is_grad_enabled() and float8.takes(x, weight):
-        return float8.linear(x, weight, in_float8 == "normalized")
+def _linear(x: Tensor, weight: Tensor, float8_inputs: str) -> Tensor:
+    if float8_inputs != "no" and torch.is_grad_enabled() and float8.takes(x, len(weight)):
+        return float8.linear(x, weight, float8_inputs == "normalized")
     return x @ weight.T

@@ -21,8 +21,10 @@ from groundup.nn.losses import z_loss as mean_z_loss
 
 # From here on torch adds a bfloat16 matmul to float32 in one call on CUDA.
 _ADDS_WIDE_SINCE = (2, 10)
-# On gradients of logits, which are between -2 and 2, where 57,344 is the most that e5m2 can hold.
-_GRADIENT_FACTOR = 2.0**14
+# On gradients of logits, so that those of up to 14 fit into e5m2. At most they are 1 + the weight
+# of the later target, which is at most 10, + 2 z_loss log Z.
+_GRADIENT_FACTOR = 2.0**12
+_MOST_Z_LOSS = 0.01
 _TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
@@ -62,6 +64,8 @@ def linear_cross_entropy(
     rows = targets.numel()
     if chunk_rows is None:
         chunk_rows = _default_chunk_rows(rows, weight.shape[0], dtype, weight.device)
+    if in_float8:
+        chunk_rows += -chunk_rows % float8.MULTIPLE
     recording = torch.is_grad_enabled()
     total: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden,
@@ -128,16 +132,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # A compiler plans memory by itself, and torch 2.11's loses what is written into a slice.
         in_place = not torch.compiler.is_compiling()
         parts = []
-        eighth = None
-        if in_float8 and in_place and d_rows is not None and float8.takes(rows, columns):
-            eighth = _Float8(rows, columns, buffer)
+        layer = None
+        in_float8 &= in_place and z_loss <= _MOST_Z_LOSS
+        if in_float8 and d_rows is not None and float8.takes(rows, len(columns)):
+            layer = _Float8Layer(rows, columns, buffer)
         # Operands have their type already; autocast would only cast the float32 sums down.
         with torch.autocast(rows.device.type, enabled=False):
             for start in range(0, len(rows), chunk_rows):
                 part = slice(start, start + chunk_rows)
                 chunk = rows[part]
-                if eighth is not None:
-                    logits = eighth.logits(part, buffer[: len(chunk)])
+                if layer is not None:
+                    logits = layer.logits(part, buffer[: len(chunk)])
                 else:
                     out = buffer[: len(chunk)] if in_place else None
                     logits = torch.mm(chunk, columns.T, out=out)
@@ -153,11 +158,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     soft_cap,
                     z_loss,
                     of_later,
-                    None if eighth is None else eighth.d_logits(len(chunk)),
+                    None if layer is None else layer.d_logits(len(chunk)),
                 )
                 total = total + loss
-                if eighth is not None and d_rows is not None:
-                    eighth.d_rows(d_rows[part])
+                if layer is not None and d_rows is not None:
+                    layer.d_rows(d_rows[part])
                 elif d_rows is not None:
                     out = d_rows[part] if in_place else None
                     parts.append(torch.mm(d_logits, columns, out=out))
@@ -186,13 +191,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return d_hidden, d_weight, *[None] * 10
 
 
-class _Float8:
+class _Float8Layer:
     """Both matmuls of an output layer's chunks with rows and columns in float8, all but the one
     that adds to the weight's gradient."""
 
     def __init__(self, rows: Tensor, columns: Tensor, buffer: Tensor) -> None:
-        self._rows = kernels.rounding.rounded(rows, float8.INPUT_FACTOR)
-        self._columns, self._turned = kernels.rounding.rounded_both_ways(
+        self._rows = kernels.rounding.rounded_by(rows, float8.INPUT_FACTOR)
+        self._columns, self._transposed = kernels.rounding.rounded_both_ways(
             columns, float8.WEIGHT_FACTOR
         )
         # The probability of most ids is tiny: these need bits of exponent rather than of mantissa.
@@ -210,7 +215,7 @@ class _Float8:
 
     def d_rows(self, out: Tensor) -> None:
         left = float8.Rounded(self._d_logits[: len(out)], self._scales[1])
-        float8.matmul(left, self._turned, is_precise=True, out=out)
+        float8.matmul(left, self._transposed, is_precise=True, out=out)
 
 
 def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float) -> Tensor:

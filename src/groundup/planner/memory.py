@@ -252,7 +252,9 @@ class TrainingMemory:
         row = self.config.vocab_size * self.execution.value_bytes
         rows = logit_chunk_rows(tokens, row, self.chunk_bytes)
         copies = self._wide_copies() * FLOAT32_BYTES + self.in_float8
-        return rows * (row + copies * self.config.vocab_size)
+        # In float8 the layer is there in both orders, and its inputs are.
+        size = (2 * self.config.vocab_size + tokens) * self.config.d_model
+        return rows * (row + copies * self.config.vocab_size) + self.in_float8 * size
 
     def _wide_copies(self) -> int:
         """How often passes over logits hold them in float32 besides, where no kernel of ours works

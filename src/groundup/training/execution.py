@@ -21,7 +21,8 @@ from groundup.config import flatten
 from groundup.data.batches.order import batch_samples
 from groundup.distributed.process_group import ALONE, World
 from groundup.errors import ConfigError
-from groundup.model import TransformerLM
+from groundup.model import ModelConfig, TransformerLM
+from groundup.nn import float8
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import (
     Execution,
@@ -40,7 +41,6 @@ from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, wh
 _MATMUL_SIZE = 512
 _MATMUL_SECONDS = 0.1
 _MAX_MATMULS = 100
-_FLOAT8_CAPABILITY = (9, 0)
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 _log = logging.getLogger(__name__)
@@ -63,16 +63,8 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
     strategy = choose_strategy(config, world)
-    if config.precision == "float8" and config.model.kernels == "reference":
-        raise ConfigError(
-            "precision float8 is for the fused kernels, and model.kernels is reference: use "
-            "--precision bfloat16"
-        )
-    if config.precision == "float8" and strategy != "ddp":
-        raise ConfigError(
-            f"precision float8 wants each rank to have all weights, and distributed.strategy "
-            f"{strategy} shares them: use --precision bfloat16"
-        )
+    if config.precision == "float8":
+        _check_float8(config.model, strategy)
     if config.micro_batch_size == "auto":
         memory = sharded(planned_memory(config), num_shards(strategy, world))
         size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
@@ -85,6 +77,18 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
             f"use --micro-batch-size {num_rows}, or a divisor of it"
         )
     return config.model_copy(update={"micro_batch_size": size})
+
+
+def _check_float8(model: ModelConfig, strategy: Strategy) -> None:
+    reason = None
+    if model.kernels == "reference":
+        reason = "is for the fused kernels, and model.kernels is reference"
+    elif model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE:
+        reason = f"wants model.d_model and model.d_ff to be multiples of {float8.MULTIPLE}"
+    elif strategy != "ddp":
+        reason = f"wants all weights on each rank (--distributed.strategy ddp), not {strategy}"
+    if reason is not None:
+        raise ConfigError(f"precision float8 {reason}: use --precision bfloat16")
 
 
 def reduces_exactly(config: RunConfig) -> bool:
@@ -234,7 +238,9 @@ def describe_kernels(config: RunConfig) -> str:
         "float32": "float32",
     }[matmul_precision(config)]
     if config.precision == "float8":
-        precision = f"float8 in training, else {precision}"
+        is_whole = config.model.vocab_size % float8.MULTIPLE == 0
+        layers_of_it = "" if is_whole else " but for the output layer"
+        precision = f"float8 in training{layers_of_it}, else {precision}"
     is_deterministic = config.deterministic or config.device == "cpu"
     parts = [
         layers,
@@ -348,10 +354,11 @@ def _resolve_precision(precision: str, device: str) -> str:
 
 def _why_no_float8(device: str) -> str | None:
     if not device.startswith("cuda"):
-        return f"device is {device}, and its matmuls are for CUDA alone"
-    if torch.cuda.get_device_capability(device) < _FLOAT8_CAPABILITY:
-        return f"{torch.cuda.get_device_name(device)} has none: Hopper is the first that does"
-    return None if HAS_TRITON else "Triton, which its kernels are made with, is not installed"
+        return f"device is {device}, and float8 is for CUDA"
+    if not HAS_TRITON:
+        return "Triton, which its kernels are made with, is not installed"
+    reason = float8.why_not(torch.device(device))
+    return reason and f"{torch.cuda.get_device_name(device)} has no such matmuls ({reason})"
 
 
 def _resolve_compile(mode: str, device: str) -> str:

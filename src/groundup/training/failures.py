@@ -39,7 +39,8 @@ def describe_divergence(
     if config.clip_norm is None:
         advice.append("clip gradients with --clip-norm 1")
     if config.precision != "float32":
-        advice.append("compute with --precision float32")
+        wider = "bfloat16" if config.precision == "float8" else "float32"
+        advice.append(f"compute with --precision {wider}")
     if config.model.norm == "none":
         advice.append("use --model.norm pre in a new run")
     elif not config.model.qk_norm:

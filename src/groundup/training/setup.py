@@ -220,8 +220,7 @@ def build_state(
     # Of a sharded one no more than a block is ever whole on the device.
     if strategy == "ddp":
         model = model.to(torch.device(config.device))
-    if config.precision == "float8":
-        model.use_float8()
+    model.use_float8(config.precision == "float8")
     compile_model(model, config)
     dtype = torch.bfloat16 if config.distributed.reduce_dtype == "bfloat16" else None
     local: LocalParameters | None = None

@@ -40,7 +40,8 @@ from groundup.nn.kernels.cuda_decode.tiles import all_inputs, all_weights, dot
 _LOW_ROWS, _MOST_ROWS = 16, 32
 _PART = 64
 # So many rows are those of prompts: there are programs enough whatever the tiles, so that these are
-# large; and half of a part is read at a time, so that a multiprocessor has room for two programs.
+# large; and half of a part is read at a time, so that a multiprocessor has room for two programs
+# where a row has no more than 1,024 values.
 _PROMPT_ROWS, _PROMPT_TILE, _PROMPT_STEP = 256, (64, 64), 32
 # About as many programs as the GPUs this is for have multiprocessors.
 _NUM_PROGRAMS = 144
@@ -195,7 +196,9 @@ def _tiles(
         at_once = room // (2 * (columns + _LOW_ROWS) * padded)
         if num_low <= _NUM_PROGRAMS * at_once:
             rows = _LOW_ROWS
-    is_prompt = num_rows >= _PROMPT_ROWS
+    # The sum over parts goes through the shared memory.
+    sum_bytes = 4 * parts * _PROMPT_TILE[0] * _PROMPT_TILE[1]
+    is_prompt = num_rows >= _PROMPT_ROWS and sum_bytes <= room
     step = _PROMPT_STEP if is_prompt else _PART
     if is_prompt:
         rows = _PROMPT_TILE[0]

@@ -1,4 +1,4 @@
-"""Operands of float8 matmuls, made in the pass over memory that makes the values themselves."""
+"""Operands of float8 matmuls: by a pass of their own, or by the one that computes the gate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK, _TILE = 4096, 64
 _LARGEST = tl.constexpr(448.0)
 
 
-def rounded(x: Tensor, factor: float) -> Tensor:
+def rounded_by(x: Tensor, factor: float) -> Tensor:
     """factor · x in float8 (e4m3)."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
@@ -25,10 +25,10 @@ def rounded_both_ways(x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """factor · x in float8 (e4m3), and its transpose, both row by row in memory."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
-    turned = out.new_empty(out.shape[::-1])
+    transposed = out.new_empty(out.shape[::-1])
     grid = (triton.cdiv(len(x), _TILE), triton.cdiv(x.shape[1], _TILE))
-    _round_both_ways[grid](x, out, turned, *x.shape, factor, TILE=_TILE, num_warps=4)
-    return out, turned
+    _round_both_ways[grid](x, out, transposed, *x.shape, factor, TILE=_TILE, num_warps=4)
+    return out, transposed
 
 
 @torch.library.custom_op("groundup::rounded_rows", mutates_args=())
@@ -100,7 +100,7 @@ def _round(x, out, count, factor, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _round_both_ways(x, out, turned, num_rows, num_columns, factor, TILE: tl.constexpr):
+def _round_both_ways(x, out, transposed, num_rows, num_columns, factor, TILE: tl.constexpr):
     row = (tl.program_id(0) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
     column = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)[None, :]
     inside = (row < num_rows) & (column < num_columns)
@@ -108,7 +108,7 @@ def _round_both_ways(x, out, turned, num_rows, num_columns, factor, TILE: tl.con
     small = _small(value)
     tl.store(out + row * num_columns + column, small, mask=inside)
     offset = tl.trans(column) * num_rows + tl.trans(row)
-    tl.store(turned + offset, tl.trans(small), mask=tl.trans(inside))
+    tl.store(transposed + offset, tl.trans(small), mask=tl.trans(inside))
 
 
 @triton.jit
