@@ -151,6 +151,7 @@ def test_a_document_is_begun_without_a_prompt(shell: Any) -> None:
     ("words", "complaint"),
     [
         (["smal"], "run smal does not exist, neither as a folder nor in runs: did you mean small?"),
+        (["runs/smal"], "did you mean runs/small?"),
         (["empty"], "runs/empty has no checkpoint yet"),
         (["small", "--checkpoint", "7"], "no checkpoint of step 7"),
         (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),

@@ -181,3 +181,12 @@ def test_float8_holds_its_copies_of_the_output_layer_and_of_a_chunk_of_logits() 
     tokens = 512 * config.context_length
     of_layer = (2 * config.vocab_size + tokens) * config.d_model
     assert rounded._chunk(tokens) == 1.5 * plain._chunk(tokens) + of_layer
+
+
+def test_a_model_compiled_as_one_has_the_gradients_of_two_micro_batches_at_once() -> None:
+    kinds = [StepKind.of({"compile": mode}) for mode in ("blocks", "model")]
+    config, execution = PRESETS["tinystories"], Execution.of("cuda", "bfloat16")
+    blocks, model = (training_memory(config, execution, step=kind) for kind in kinds)
+    assert model.moments(8) == blocks.moments(8)
+    of_two = [memory.moments(8, 2)["last_block_backward"] for memory in (blocks, model)]
+    assert of_two[1] == of_two[0] + model.gradients

@@ -16,6 +16,9 @@ def find_run(run: str) -> Path:
     if Path(run).is_dir():
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
+    beside = Path(run).parent
+    if beside != Path():
+        names += sorted(str(path) for path in beside.glob("*") if RunFolder(path).has_run())
     raise ConfigError(
         f"run {run} does not exist, neither as a folder nor in {RUNS_FOLDER}: "
         f"{did_you_mean(run, names)}"

@@ -79,6 +79,9 @@ class TrainingMemory:
     """Rows hold several sequences that do not see each other, as in tuning."""
     in_float8: bool = False
     """Matmuls are in float8, and so are the gradients of a chunk's logits besides."""
+    is_compiled_whole: bool = False
+    """The model is compiled as one: all gradients of a micro-batch are there before any is added to
+    those of the ones before."""
     num_shards: int = 1
     """GPUs that hold the state between them; weights, gradients and the optimizer's are a part."""
     factor: float = 1.0
@@ -154,7 +157,7 @@ class TrainingMemory:
             # What the feed-forward layer kept has been let go by then.
             "attention_backward": earlier + kept_by_blocks - inner + staying + in_attention,
             "last_block_backward": self.gradients
-            + (earlier if self.adds_in_tree else 0)
+            + (earlier if self.adds_in_tree or self.is_compiled_whole else 0)
             + one_layer
             + in_block,
             "update": self.gradients + self.update_temporaries,
@@ -283,7 +286,8 @@ class StepKind:
 
     is_masked: bool = False
     in_float8: bool = False
-    """Both as in `TrainingMemory`."""
+    is_compiled_whole: bool = False
+    """All three as in `TrainingMemory`."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "StepKind":
@@ -298,6 +302,7 @@ class StepKind:
             lora_rank=rank if isinstance(rank, int) else None,
             is_masked=bool(settings.get("tuning.chats")),
             in_float8=settings.get("precision") == "float8",
+            is_compiled_whole=settings.get("compile") == "model",
         )
 
 
@@ -354,6 +359,7 @@ def training_memory(
         is_adapted=is_adapted,
         is_masked=is_masked,
         in_float8=step.in_float8,
+        is_compiled_whole=step.is_compiled_whole,
     )
 
 
