@@ -19,6 +19,7 @@ from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSetti
 from groundup.generation.decoder import ModelDecoder
 from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
 from groundup.generation.sampling import uniforms
+from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.edge_search import COUNT
 from groundup.nn.kernels.cuda_decode.sampling import Board, sample
 
@@ -249,3 +250,12 @@ def _draw(
     sample(logits, tops, board, whole, floats, chosen, 100, NO_ID)
     assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
     return chosen.cpu()
+
+
+@needs_cuda
+@pytest.mark.parametrize(("depth", "rows"), [(1_024, 64), (2_048, 32)])
+def test_prompts_of_wide_models_keep_to_small_tiles_where_memory_is_small(
+    monkeypatch: pytest.MonkeyPatch, depth: int, rows: int
+) -> None:
+    monkeypatch.setattr(matmul, "shared_memory_bytes", lambda: 101_376)
+    assert matmul._tiles(1_024, 4_096, depth, 64)[1]["ROWS"] == rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from groundup.model import TransformerLM
 from groundup.nn import float8, kernels
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.linear import Linear
-from groundup.nn.linear_cross_entropy import linear_cross_entropy
+from groundup.nn.linear_cross_entropy import (
+    _chunk_loss_and_gradient_in_passes,
+    linear_cross_entropy,
+)
 
 # torch says so when the first matmul of a process is on the way back.
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
@@ -176,3 +180,85 @@ def test_a_model_says_which_layers_see_what_a_norm_returned(norm: str, of_inner:
     layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
     assert {layer.float8_inputs for layer in layers} == {"no"}
     assert not model._has_float8_output
+
+
+@pytest.fixture
+def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a GPU computes, by formulas; the rows of every chunk of logits that came by."""
+    chunks: list[int] = []
+
+    def gated(packed: Tensor) -> Tensor:
+        gate, up = packed.chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate) * up
+
+    def rounded_swiglu(packed: Tensor) -> tuple[Tensor, ...]:
+        return gated(packed), *float8.rounded_rows(gated(packed))
+
+    def rounded_swiglu_backward(d_out: Tensor, packed: Tensor) -> tuple[Tensor, ...]:
+        gradient = torch.func.vjp(gated, packed)[1]
+        return *gradient(d_out), *float8.rounded_rows(*gradient(d_out))
+
+    def rounded_by(x: Tensor, factor: float) -> Tensor:
+        return float8.rounded(x, factor).values
+
+    def matmul(
+        left: float8.Rounded, right: Tensor, is_precise: bool = False, out: Tensor | None = None
+    ) -> Tensor:
+        y = (left.values.float() * left.scale) @ (right.float() / float8.WEIGHT_FACTOR).T
+        return y.bfloat16() if out is None else out.copy_(y)
+
+    def loss_and_gradient(
+        logits: Tensor,
+        targets: Tensor,
+        soft_cap: float | None,
+        z_loss: float,
+        later: tuple[Tensor, Tensor] | None,
+        rounded: tuple[Tensor, float] | None,
+    ) -> Tensor:
+        loss, gradient = _chunk_loss_and_gradient_in_passes(
+            logits, targets, soft_cap, z_loss, later
+        )
+        if rounded is not None:
+            rounded[0].copy_(gradient.float() * rounded[1])
+            chunks.append(len(logits))
+        return loss[None]
+
+    made = {
+        "rounded_by": rounded_by,
+        "rounded_both_ways": lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
+        "rounded_swiglu": rounded_swiglu,
+        "rounded_swiglu_backward": rounded_swiglu_backward,
+    }
+    monkeypatch.setattr(kernels, "rounding", SimpleNamespace(**made), raising=False)
+    monkeypatch.setattr(kernels, "loss_and_gradient", loss_and_gradient)
+    monkeypatch.setattr(float8, "matmul", matmul)
+    monkeypatch.setattr(float8, "takes", lambda x, num_columns: x.dtype == torch.bfloat16)
+    return chunks
+
+
+@pytest.mark.parametrize("feed_forward", ["swiglu", "relu2"])
+def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
+    float8_on_a_cpu: list[int], feed_forward: str
+) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 640, "d_ff": 656}
+    model = TransformerLM(**sizes, num_layers=2, num_heads=10, feed_forward=feed_forward)
+    ids, targets = torch.randint(64, (2, 4, 16))
+
+    def learned() -> tuple[Tensor, Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model.loss(ids, targets, later_weight=torch.tensor(0.3))
+        loss.backward()
+        gradients = [one.grad.flatten() for one in model.parameters() if one.grad is not None]
+        return loss.detach(), torch.cat(gradients)
+
+    plain = learned()
+    assert float8_on_a_cpu == []
+    model.use_float8()
+    rounded = learned()
+    assert float8_on_a_cpu == [64]
+    assert 0 < _apart(rounded[0], plain[0]) < 0.01
+    assert 0.01 < _apart(rounded[1], plain[1]) < 0.15
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert _apart(model.loss(ids, targets), plain[0]) < 1e-3
