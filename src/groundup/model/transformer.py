@@ -152,7 +152,8 @@ class TransformerLM(nn.Module):
         has_norms = self.config.norm == "pre"
         for name, layer in self.blocks.named_modules():
             own_name = name.rpartition(".")[2]
-            if not isinstance(layer, Linear) or own_name not in _FLOAT8_LAYERS:
+            is_linear = isinstance(layer, Linear) and type(layer).forward is Linear.forward
+            if not is_linear or own_name not in _FLOAT8_LAYERS:
                 continue
             is_normalized = has_norms and own_name not in ("output", "down")
             layer.float8_inputs = "no"
