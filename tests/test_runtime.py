@@ -100,6 +100,26 @@ def test_a_cpu_without_the_flag_is_timed(
     assert reason is None if told is None else told in str(reason)
 
 
+def test_a_slow_start_does_not_count_in_the_time_of_a_matmul(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    clock = iter(range(10**6))
+    # The first twenty take three ticks, the others one.
+    calls: list[int] = []
+
+    def multiply(*matrices: object) -> None:
+        calls.append(1)
+        for _ in range(2 if len(calls) <= 20 else 0):
+            next(clock)
+
+    monkeypatch.setattr(torch, "mm", multiply)
+    monkeypatch.setattr(time, "perf_counter", lambda: 1e-4 * next(clock))
+    num_threads = torch.get_num_threads()
+    assert runtime.matmul_seconds("float32", 8) == pytest.approx(1e-4)
+    assert torch.get_num_threads() == num_threads
+
+
 def test_a_seed_fixes_every_generator() -> None:
     numpy = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")

@@ -29,6 +29,9 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 # uses although Linux does not list them, which take about as long.
 _MOST_BFLOAT16_SLOWDOWN = 3.0
 _MATMUL_SIZE = 128
+# Matmuls are timed for so long, but no more than so many.
+_MATMUL_SECONDS = 0.1
+_MAX_MATMULS = 100
 _IMPORTED = time.monotonic()
 # In /proc/PID/stat, counted after the name of the program, which may hold anything.
 _STARTED_FIELD = 19
@@ -188,32 +191,38 @@ def _cpu_flags(system: Path = Path("/")) -> frozenset[str]:
 
 def _bfloat16_slowdown() -> float:
     """The time of a matmul in bfloat16 over that in float32, on one thread."""
+    with warnings.catch_warnings():
+        # torch may warn that oneDNN has no such matmul.
+        warnings.simplefilter("ignore")
+        seconds = [matmul_seconds(dtype, _MATMUL_SIZE) for dtype in ("float32", "bfloat16")]
+    return seconds[1] / seconds[0]
+
+
+def matmul_seconds(dtype: str, size: int) -> float:
+    """The shortest of as many matmuls of two square matrices as a moment has room for.
+
+    One thread is timed, not all: where others compute too, threads wait for each other. A core may
+    take twice as long for the first few dozen.
+    """
     import torch
 
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with warnings.catch_warnings():
-            # torch may warn that oneDNN has no such matmul.
-            warnings.simplefilter("ignore")
-            times = [_matmul_seconds(dtype) for dtype in ("float32", "bfloat16")]
+        matrix = torch.ones(size, size, dtype=getattr(torch, dtype), device="cpu")
+        torch.mm(matrix, matrix)
+        best = float("inf")
+        began = time.perf_counter()
+        for _ in range(_MAX_MATMULS):
+            before = time.perf_counter()
+            torch.mm(matrix, matrix)
+            now = time.perf_counter()
+            best = min(best, now - before)
+            if now - began > _MATMUL_SECONDS:
+                break
     finally:
         torch.set_num_threads(num_threads)
-    return times[1] / times[0]
-
-
-def _matmul_seconds(dtype: str) -> float:
-    """The best of five, after one that sets things up."""
-    import torch
-
-    matrix = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=getattr(torch, dtype), device="cpu")
-    torch.mm(matrix, matrix)
-    seconds = []
-    for _ in range(5):
-        before = time.perf_counter()
-        torch.mm(matrix, matrix)
-        seconds.append(time.perf_counter() - before)
-    return max(min(seconds), 1e-9)
+    return max(best, 1e-9)
 
 
 def peak_memory_bytes() -> int:

@@ -84,9 +84,8 @@ def run(arguments: Arguments) -> None:
         )
     folder = find_run(arguments.run)
     config = RunFolder(folder).read_config()
-    # What learned in float8 was evaluated in bfloat16.
-    own = "bfloat16" if config.precision == "float8" else config.precision
-    asked = {"device": arguments.device, "precision": arguments.precision or own}
+    precision = arguments.precision or config.evaluation_precision
+    asked = {"device": arguments.device, "precision": precision}
     load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
     config = resolve_device(config.model_copy(update=asked))
     tasks = read_tasks(arguments.tasks)

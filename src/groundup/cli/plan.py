@@ -139,15 +139,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
         step=StepKind.of(dict(flatten(run.model_dump()))),
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
-        precision=_planned_precision(run),
+        precision="tf32" if run.precision == "float32" and run.tf32 else run.evaluation_precision,
     )
-
-
-def _planned_precision(run: RunConfig) -> Literal["auto", "float32", "tf32", "bfloat16"]:
-    if run.precision == "float8":
-        # How much of a step gains by it depends on the shape.
-        return "bfloat16"
-    return "tf32" if run.precision == "float32" and run.tf32 else run.precision
 
 
 def run(arguments: Arguments) -> None:

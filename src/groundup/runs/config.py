@@ -259,6 +259,11 @@ class RunConfig(Settings):
     distributed: DistributedConfig = DistributedConfig()
 
     @property
+    def evaluation_precision(self) -> Literal["auto", "float32", "bfloat16"]:
+        """What the run evaluates in, and trains in where float8 does not."""
+        return "bfloat16" if self.precision == "float8" else self.precision
+
+    @property
     def sequences_in_memory(self) -> int:
         """micro_batch_size, as given or resolved, else the whole batch."""
         return self.micro_batch or self.batch_size

@@ -9,7 +9,6 @@ import functools
 import logging
 import os
 import platform
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -35,12 +34,16 @@ from groundup.planner.hardware import Precision, peak_flops_per_second
 from groundup.planner.strategies import Strategy, sharded
 from groundup.planner.strategies import choose_strategy as plan_strategy
 from groundup.runs.config import RunConfig
-from groundup.runtime import is_onednn_slow, keep_freed_memory, memory_bytes, why_no_bfloat16
+from groundup.runtime import (
+    is_onednn_slow,
+    keep_freed_memory,
+    matmul_seconds,
+    memory_bytes,
+    why_no_bfloat16,
+)
 
-# A peak is measured by matmuls of this size, for this long but no more than so many.
+# A peak is measured by matmuls of this size.
 _MATMUL_SIZE = 512
-_MATMUL_SECONDS = 0.1
-_MAX_MATMULS = 100
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 _log = logging.getLogger(__name__)
@@ -220,7 +223,7 @@ def device_name(config: RunConfig) -> str:
 def matmul_precision(config: RunConfig) -> Precision:
     """What matmuls are computed in; MFU is in parts of its peak. Of float8 steps a good part, and
     all that is evaluated, is bfloat16."""
-    if config.precision in ("bfloat16", "float8"):
+    if config.evaluation_precision == "bfloat16":
         return "bfloat16"
     return "tf32" if config.tf32 and config.device.startswith("cuda") else "float32"
 
@@ -238,9 +241,9 @@ def describe_kernels(config: RunConfig) -> str:
         "float32": "float32",
     }[matmul_precision(config)]
     if config.precision == "float8":
-        is_whole = config.model.vocab_size % float8.MULTIPLE == 0
-        layers_of_it = "" if is_whole else " but for the output layer"
-        precision = f"float8 in training{layers_of_it}, else {precision}"
+        fits = config.model.vocab_size % float8.MULTIPLE == 0
+        exception = "" if fits else " but for the output layer"
+        precision = f"float8 in training{exception}, else {precision}"
     is_deterministic = config.deterministic or config.device == "cpu"
     parts = [
         layers,
@@ -259,41 +262,20 @@ def find_peak(config: RunConfig) -> float | None:
     if config.device.startswith("cuda"):
         return peak_flops_per_second(device_name(config), precision)
     if config.device == "cpu":
-        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        return torch.get_num_threads() * core_peak(dtype)
+        return torch.get_num_threads() * core_peak(
+            "bfloat16" if precision == "bfloat16" else "float32"
+        )
     return None
 
 
 @functools.cache
-def core_peak(dtype: torch.dtype) -> float:
+def core_peak(dtype: str) -> float:
     """The peak of one core, measured once: who asks twice has to get the same answer.
 
-    One thread is timed, not all: where others compute too, threads wait for each other. Eight times
-    in new processes on two busy cores, the best of 0.3 s of matmuls on both was between 35 and 331
-    GFLOP/s, twice that of 0.1 s on one between 316 and 332 (2026-11).
+    Eight times in new processes on two busy cores, the best of 0.3 s of matmuls on both was between
+    35 and 331 GFLOP/s, twice that of 0.1 s on one between 316 and 332 (2026-11).
     """
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return 2 * _MATMUL_SIZE**3 / _matmul_seconds(dtype)
-    finally:
-        torch.set_num_threads(num_threads)
-
-
-def _matmul_seconds(dtype: torch.dtype) -> float:
-    """Of two square matrices, the shortest of as many matmuls as a moment has room for."""
-    matrix = torch.full((_MATMUL_SIZE, _MATMUL_SIZE), 1.0, dtype=dtype)
-    torch.mm(matrix, matrix)
-    best = float("inf")
-    began = time.perf_counter()
-    for _ in range(_MAX_MATMULS):
-        before = time.perf_counter()
-        torch.mm(matrix, matrix)
-        now = time.perf_counter()
-        best = min(best, now - before)
-        if now - began > _MATMUL_SECONDS:
-            break
-    return max(best, 1e-9)
+    return 2 * _MATMUL_SIZE**3 / matmul_seconds(dtype, _MATMUL_SIZE)
 
 
 def _resolve_device(device: str) -> str:

@@ -131,7 +131,7 @@ def _precision_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -
     if chosen == "auto":
         found = re.search(r"precision (\w+)", str(environment.get("kernels", "")))
         chosen = found[1] if found else "bfloat16"
-    if chosen in ("bfloat16", "float8"):
+    if Execution.of("cuda", chosen).precision == "bfloat16":
         return "bfloat16"
     return "tf32" if settings.get("tf32", True) else "float32"
 
