@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A thread takes 16 bytes at a time; more lanes spill registers, fewer leave loads waiting. Of long
-# rows fewer at once, so that the second pass still finds them in the cache.
-_LANES, _LANES_OF_LONG = 256, 512
-_WIDTH = 8
-_LONG = 32_768
+# A thread takes 16 bytes at a time. A row of four to seven blocks has loads enough in flight, and
+# lies still in the cache when it is read again.
+_WIDTH, _BLOCKS, _MOST_LANES = 8, 4, 1024
+# Powers of two are one instruction, those of e four.
+_LOG2_E, _LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
 
 
 def chunk_loss_and_gradient(
@@ -30,7 +30,8 @@ def chunk_loss_and_gradient(
 
     rounded: gets that times `rounded_factor` as well, in float8 (e5m2)."""
     num_rows, vocab_size = logits.shape
-    lanes = _LANES_OF_LONG if vocab_size > _LONG else _LANES
+    lanes = triton.next_power_of_2(vocab_size // (_BLOCKS * _WIDTH) + 1) // 2
+    lanes = min(max(lanes, 32), _MOST_LANES)
     _loss_and_gradient[(num_rows,)](
         logits,
         targets,
@@ -81,7 +82,7 @@ def _loss_and_gradient(
 ):
     row_index = tl.program_id(0).to(tl.int64)
     row = logits + row_index * row_stride
-    target = tl.load(targets + row_index)
+    rounded_row = rounded + row_index * vocab_size
     index = tl.arange(0, LANES)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     # Every lane keeps its own maximum and total; they meet once, after the last block.
     top = tl.full([LANES], -1e30, tl.float32)
@@ -91,37 +92,61 @@ def _loss_and_gradient(
         x = tl.load(row + begin + index, mask=inside, other=-float("inf")).to(tl.float32)
         if HAS_CAP:
             x = tl.where(inside, _capped(x, cap), -float("inf"))
-        higher = tl.maximum(top, tl.max(x, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
+        higher = tl.maximum(top, tl.max(x, 1) * _LOG2_E)
+        weights = tl.exp2(x * _LOG2_E - higher[:, None])
+        total = total * tl.exp2(top - higher) + tl.sum(weights, 1)
         top = higher
     highest = tl.max(top)
-    logsumexp = highest + tl.log(tl.sum(total * tl.exp(top - highest)))
-    chosen = tl.load(row + target).to(tl.float32)
-    if HAS_CAP:
-        chosen = _capped(chosen, cap)
-    tl.store(losses + row_index, logsumexp - chosen + z_loss * logsumexp * logsumexp)
+    log2_z = highest + tl.log2(tl.sum(total * tl.exp2(top - highest)))
+    log_z = log2_z * _LN_2
     # d/dx of log Z + z (log Z)² is softmax · (1 + 2 z log Z).
-    weight = scale * (1.0 + 2.0 * z_loss * logsumexp)
+    weight = scale * (1.0 + 2.0 * z_loss * log_z)
+    target = tl.load(targets + row_index)
+    of_target = tl.load(row + target).to(tl.float32)
     if HAS_LATER:
         later_target = tl.load(later + row_index)
         later_scale = tl.where(later_target < 0, 0.0, scale * tl.load(later_weight))
         weight += later_scale
-    # The target's logit is read above before any thread writes over it below.
+        later_target = tl.where(later_target < 0, target, later_target)
+        of_later = tl.load(row + later_target).to(tl.float32)
+    chosen = _capped(of_target, cap) if HAS_CAP else of_target
+    tl.store(losses + row_index, log_z - chosen + z_loss * log_z * log_z)
+    # Targets' logits are read above, before any thread writes over them below.
     tl.debug_barrier()
     for begin in range(0, vocab_size, LANES * WIDTH):
         inside = begin + index < vocab_size
         x = tl.load(row + begin + index, mask=inside, other=0.0).to(tl.float32)
-        if HAS_CAP:
-            x = _capped(x, cap)
-        gradient = weight * tl.exp(x - logsumexp)
-        gradient -= tl.where(begin + index == target, scale, 0.0)
-        if HAS_LATER:
-            gradient -= tl.where(begin + index == later_target, later_scale, 0.0)
-        if HAS_CAP:
-            gradient *= 1.0 - (x / cap) * (x / cap)
+        gradient = _gradient(x, log2_z, weight, 0.0, cap, HAS_CAP)
         # Nobody reads it before all other rows are written.
         tl.store(row + begin + index, gradient, mask=inside, cache_modifier=".cs")
         if ROUNDS:
             small = (gradient * rounded_factor).to(tl.float8e5)
-            first = rounded + row_index * vocab_size
-            tl.store(first + begin + index, small, mask=inside, cache_modifier=".cs")
+            tl.store(rounded_row + begin + index, small, mask=inside, cache_modifier=".cs")
+    # Targets have another gradient than the rest, written over what the loop wrote.
+    tl.debug_barrier()
+    less = scale
+    if HAS_LATER:
+        is_same = later_target == target
+        more = later_scale + tl.where(is_same, scale, 0.0)
+        gradient = _gradient(of_later, log2_z, weight, more, cap, HAS_CAP)
+        _write(gradient, row + later_target, rounded_row + later_target, rounded_factor, ROUNDS)
+        less += tl.where(is_same, later_scale, 0.0)
+    gradient = _gradient(of_target, log2_z, weight, less, cap, HAS_CAP)
+    _write(gradient, row + target, rounded_row + target, rounded_factor, ROUNDS)
+
+
+@triton.jit
+def _write(gradient, place, rounded_place, rounded_factor, ROUNDS: tl.constexpr):
+    tl.store(place, gradient)
+    if ROUNDS:
+        tl.store(rounded_place, (gradient * rounded_factor).to(tl.float8e5))
+
+
+@triton.jit
+def _gradient(x, log2_z, weight, less, cap, HAS_CAP: tl.constexpr):
+    if HAS_CAP:
+        x = _capped(x, cap)
+    gradient = weight * tl.exp2(x * _LOG2_E - log2_z) - less
+    if HAS_CAP:
+        gradient *= 1.0 - (x / cap) * (x / cap)
+    return gradient

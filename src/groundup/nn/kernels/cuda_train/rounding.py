@@ -120,9 +120,9 @@ def _round_rows(
     inside = (row < num_rows)[:, None] & (column < WIDTH)
     offset = row[:, None] * WIDTH + column
     value = tl.load(x + offset, mask=inside, other=0.0).to(tl.float32)
-    divisor = tl.maximum(tl.max(tl.abs(value), axis=1), 1e-30) / _LARGEST
-    tl.store(small + offset, _small(value / divisor[:, None]), mask=inside)
-    tl.store(scale + row, divisor, mask=row < num_rows)
+    most = tl.maximum(tl.max(tl.abs(value), axis=1), 1e-30)
+    tl.store(small + offset, (value * (_LARGEST / most)[:, None]).to(tl.float8e4nv), mask=inside)
+    tl.store(scale + row, most / _LARGEST, mask=row < num_rows)
 
 
 @triton.jit
@@ -133,10 +133,10 @@ def _gate(packed, out, small, scale, D_FF: tl.constexpr, BLOCK: tl.constexpr):
     gate = tl.load(packed + row * 2 * D_FF + index, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(packed + (row * 2 + 1) * D_FF + index, mask=inside, other=0.0).to(tl.float32)
     y = gated(gate, up)
-    divisor = tl.maximum(tl.max(tl.abs(y)), 1e-30) / _LARGEST
+    most = tl.maximum(tl.max(tl.abs(y)), 1e-30)
     tl.store(out + row * D_FF + index, y, mask=inside)
-    tl.store(small + row * D_FF + index, _small(y / divisor), mask=inside)
-    tl.store(scale + row, divisor)
+    tl.store(small + row * D_FF + index, (y * (_LARGEST / most)).to(tl.float8e4nv), mask=inside)
+    tl.store(scale + row, most / _LARGEST)
 
 
 @triton.jit
@@ -149,13 +149,13 @@ def _gate_backward(packed, d_out, d_packed, small, scale, D_FF: tl.constexpr, BL
     up = tl.load(packed + of_up, mask=inside, other=0.0).to(tl.float32)
     d = tl.load(d_out + row * D_FF + index, mask=inside, other=0.0).to(tl.float32)
     d_gate, d_up = gate_gradients(gate, up, d)
-    most = tl.maximum(tl.max(tl.abs(d_gate)), tl.max(tl.abs(d_up)))
-    divisor = tl.maximum(most, 1e-30) / _LARGEST
+    most = tl.maximum(tl.max(tl.maximum(tl.abs(d_gate), tl.abs(d_up))), 1e-30)
+    factor = _LARGEST / most
     tl.store(d_packed + of_gate, d_gate, mask=inside)
     tl.store(d_packed + of_up, d_up, mask=inside)
-    tl.store(small + of_gate, _small(d_gate / divisor), mask=inside)
-    tl.store(small + of_up, _small(d_up / divisor), mask=inside)
-    tl.store(scale + row, divisor)
+    tl.store(small + of_gate, (d_gate * factor).to(tl.float8e4nv), mask=inside)
+    tl.store(small + of_up, (d_up * factor).to(tl.float8e4nv), mask=inside)
+    tl.store(scale + row, most / _LARGEST)
 
 
 @triton.jit
