@@ -126,7 +126,7 @@ def test_names_of_the_field_are_hints(shell: Any, typed: str, meant: str) -> Non
 
 def test_flags_take_values_of_every_kind() -> None:
     settings = settings_of(
-        *("--name", "a", "--model.d-ff", "None", "--clip-norm", "None", "--batch_size=64"),
+        *("--name", "a", "--model.d-ff", "none", "--clip-norm", "null", "--batch_size=64"),
         *("--model.tie-embeddings", "--model.qk-norm", "true", "--tf32=False"),
         *("--samples.prompts", "One day", "Once", "--data.shards", "a b"),
     )

@@ -45,10 +45,6 @@ class MixedOrder:
             starts[here] = self._orders[text].starts_of(own) + self._begins[text]
         return starts
 
-    def epoch_of(self, sample: int) -> int:
-        """By amount: the samples before predicted that many times as many ids as there are."""
-        return sample * self.context_length // max(1, self.num_ids - 1)
-
 
 def quotas_of(weights: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """How many samples of a block each weight comes to; the largest remainders get what is over.

@@ -31,10 +31,6 @@ class SampleOrder(Protocol):
         """Where the windows of samples first_sample … first_sample + count - 1 begin."""
         ...
 
-    def epoch_of(self, sample: int) -> int:
-        """How often the text was gone through before this sample."""
-        ...
-
 
 class Order:
     """The order of one text: where the windows of any samples begin."""
@@ -60,10 +56,6 @@ class RandomWindows(Order):
         num_starts = self.num_ids - self.context_length
         return random_below(self.seed, _RANDOM_WINDOWS, samples, num_starts).astype(np.int64)
 
-    def epoch_of(self, sample: int) -> int:
-        """By amount: the samples before predicted that many times as many ids as there are."""
-        return sample * self.context_length // (self.num_ids - 1)
-
 
 class ShuffledEpochs(Order):
     """Windows that lie end to end, each once an epoch, in an order that differs every epoch.
@@ -83,9 +75,6 @@ class ShuffledEpochs(Order):
         offsets = random_below(self.seed, _EPOCH_OFFSETS, epochs, num_offsets)
         windows = permute(self.seed, _EPOCH_SHUFFLES, epochs, positions, self.num_windows)
         return (offsets + windows * np.uint64(self.context_length)).astype(np.int64)
-
-    def epoch_of(self, sample: int) -> int:
-        return sample // self.num_windows
 
 
 def check_window(num_ids: int, context_length: int) -> None:

@@ -90,9 +90,6 @@ class ShuffledRows:
         rows = permute(self.seed, _ROW_SHUFFLES, epochs, positions, self.num_rows)
         return rows.astype(np.int64)
 
-    def epoch_of(self, sample: int) -> int:
-        return sample // self.num_rows
-
 
 def split(
     count: int, validation_fraction: float
