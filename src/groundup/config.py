@@ -177,7 +177,7 @@ _PLAIN_REASONS = {
 
 
 def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
-    key = tuple(str(part) for part in finding["loc"])
+    key = _setting_of(tuple(str(part) for part in finding["loc"]), origins)
     name = _clip(".".join(key))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
@@ -195,6 +195,13 @@ def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
     if origin is None and finding["type"] == "missing":
         origin = origins.get(())
     return f"{complaint} (in {origin})" if origin else complaint
+
+
+def _setting_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
+    """A finding's place without the names that pydantic gives to the types of a union."""
+    ends = range(1, len(key) + 1)
+    is_own = [key[:end] in origins or not {"-", "["} & set(key[end - 1]) for end in ends]
+    return tuple(part for part, is_kept in zip(key, is_own, strict=True) if is_kept)
 
 
 def _show(value: Any) -> str:
@@ -342,8 +349,9 @@ def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[K
 
 def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
     for name in key[:-1]:
-        inner = values.get(name)
+        inner = values.setdefault(name, {})
         if not isinstance(inner, dict):
-            inner = values[name] = {}
+            # Not a section: that is an error to be named, not to be written over.
+            return
         values = inner
     values[key[-1]] = value

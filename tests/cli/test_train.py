@@ -127,10 +127,12 @@ def test_names_of_the_field_are_hints(shell: Any, typed: str, meant: str) -> Non
 def test_flags_take_values_of_every_kind() -> None:
     settings = settings_of(
         *("--name", "a", "--model.d-ff", "none", "--clip-norm", "null", "--batch_size=64"),
+        *("--start-from", "none"),
         *("--model.tie-embeddings", "--model.qk-norm", "true", "--tf32=False"),
         *("--samples.prompts", "One day", "Once", "--data.shards", "a b"),
     )
     assert settings.name == "a" and settings.model.d_ff is None and settings.clip_norm is None
+    assert settings.start_from is None
     assert settings.model.tie_embeddings and settings.model.qk_norm and not settings.tf32
     assert settings.batch_size == 64 and settings.samples.prompts == ("One day", "Once")
     assert settings.data.shards == Path("a b")
@@ -188,6 +190,33 @@ def test_an_unknown_key_of_the_file_offers_the_nearest(
     file.write_text("model:\n  num_layer: 3\n", encoding="utf-8")
     assert "unknown setting model.num_layer in " in (line := fails(capsys, "--config", str(file)))
     assert line.endswith("line 2: did you mean num_layers?")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("model: gpt2-small", "model is 'gpt2-small', but must be a section"),
+        ("model: null", "model is None, but must be a section"),
+        ("data: nowhere", "data is 'nowhere', but must be a section"),
+        ("data: {mix: 5}", "data.mix is 5, but"),
+        ("runs_folder: 5", "runs_folder is 5, but"),
+        ("runs_folder: null", "runs_folder is None, but"),
+        ("micro_batch_size: foo", "micro_batch_size is 'foo', but"),
+        ("compile: yes", "compile is True, but input should be 'auto'"),
+        # YAML's false.
+        ("compile: off", "the tokenizer none.json does not exist"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_in_the_file_is_named(
+    capsys: pytest.CaptureFixture[str], small_config: Path, text: str, complaint: str
+) -> None:
+    file = Path("wrong.yaml")
+    file.write_text(f"{text}\n", encoding="utf-8")
+    # The vocabulary of the shards would be put into the section.
+    shards = load_yaml(small_config)["data"]["shards"]
+    words = ("--data.shards", shards, "--data.tokenizer", "none.json")
+    line = fails(capsys, "--config", str(file), *words)
+    assert complaint in line and "constrained" not in line
 
 
 def test_a_run_is_made_and_told(capsys: pytest.CaptureFixture[str], small_config: Path) -> None:

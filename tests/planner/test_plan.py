@@ -133,7 +133,7 @@ def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
     )
     tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
     first, second = two_line_plan(tiny, 1, 1)
-    assert first.startswith("10 parameters: 160 B ") and "36 FLOP a step" in second
+    assert first.startswith("10 parameters: 160 B ") and "24 FLOP a step" in second
     assert second.startswith("1 step of ")
     _, second = two_line_plan(PRESETS["gpt2-xl"], 512, 10_000_000)
     assert "zettaFLOP in all" in second and "e+" not in second

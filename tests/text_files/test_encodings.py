@@ -82,13 +82,29 @@ def test_bytes_of_neither_encoding_stop_or_are_replaced_or_left_out(
     assert "left out 1 document that is not UTF-8" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("bad.txt", b"a\xff<|endoftext|>b<|endoftext|>\xfe"),
+        ("bad.jsonl", b'{"text": "a\xff"}\n{"text": "b"}\n{"text": "\\ud800"}\n'),
+        ("bad.csv", b"text\na\xff\nb\n\xfe\n"),
+    ],
+)
 def test_replaced_documents_are_counted_by_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: bytes
 ) -> None:
-    path = tmp_path / "bad.txt"
-    path.write_bytes(b"a\xff<|endoftext|>b<|endoftext|>\xfe")
-    read(path, errors="replace")
-    assert "bad.txt: put U+FFFD for bytes that are not UTF-8 in 2 documents" in caplog.text
+    path = tmp_path / name
+    path.write_bytes(content)
+    list(read_document_batches([path], errors="replace"))
+    assert f"{name}: put U+FFFD for bytes that are not UTF-8 in 2 documents" in caplog.text
+
+
+def test_a_replaced_page_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "bad.html"
+    path.write_bytes(b"<p>caf\xe9</p>")
+    (batch,) = read_document_batches([path], errors="replace")
+    assert bytes(batch.data) == "caf\ufffd".encode()
+    assert "bad.html: put U+FFFD for bytes that are not UTF-8 in 1 document" in caplog.text
 
 
 def test_standard_input_is_in_the_named_encoding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,38 @@ def test_settings_that_changed_behind_the_checkpoints_back_must_be_allowed(
     assert train(changed, resume=True, allow_changes=True).steps == 12
 
 
+def test_what_was_accepted_stays_so_before_the_next_checkpoint(make_config: MakeConfig) -> None:
+    train(make_config(), stop_after=4)
+    changed = make_config("run", {"num_steps": 14, "checkpoints.every_steps": 100})
+    folder = RunFolder(changed.run_folder)
+
+    def cut_power(step: int, num_steps: int | None) -> None:
+        if step == 6:
+            raise RuntimeError("no power")
+
+    with pytest.raises(RuntimeError, match="no power"):
+        train(changed, resume=True, allow_changes=True, progress=cut_power)
+    assert CheckpointFolder(folder.checkpoints).newest().step == 4
+    with pytest.raises(RuntimeError, match="no power"):
+        train(load_settings(RunConfig, folder.config_file), resume=True, progress=cut_power)
+    # A digit that flips is still noticed.
+    settings = folder.config_file.read_text()
+    folder.config_file.write_text(settings.replace("num_steps: 14", "num_steps: 15"))
+    with pytest.raises(ConfigError, match=r"num_steps: 15, but .* was saved with 12"):
+        train(load_settings(RunConfig, folder.config_file), resume=True)
+    folder.config_file.write_text(settings)
+    assert train(load_settings(RunConfig, folder.config_file), resume=True).steps == 14
+
+
+def test_a_run_cannot_end_before_its_checkpoint(make_config: MakeConfig) -> None:
+    train(make_config(), stop_after=4)
+    shorter = make_config("run", {"num_steps": 3})
+    with pytest.raises(ConfigError, match=r"is at step 4 already, behind its end at num_steps 3"):
+        train(shorter, resume=True, allow_changes=True)
+    assert RunFolder(shorter.run_folder).read_config().num_steps == 12
+    assert train(make_config(), resume=True).steps == 12
+
+
 def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -> None:
     train(make_config(), stop_after=4)
     # What is only shown may change freely, the model never.
@@ -324,7 +356,7 @@ def test_a_checkpoint_that_cannot_be_resumed_leaves_folder_and_trackers_alone(
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     files = (folder.environment_file, folder.config_file, folder.metrics_file, folder.log_file)
     before = [file.read_bytes() for file in files]
-    changes = {"num_steps": 3, "checkpoints.every_steps": 0, "logging.wandb": True}
+    changes = {"num_steps": 4, "checkpoints.every_steps": 0, "logging.wandb": True}
     with pytest.raises(CheckpointError):
         train(make_config("run", changes), resume=True, allow_changes=True)
     assert [file.read_bytes() for file in files] == before and tracked == []

@@ -76,7 +76,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
     source = value_of("--from", argv)
-    runs_folder = Path(value_of("--runs-folder", argv) or in_file.get("runs_folder", RUNS_FOLDER))
+    named = value_of("--runs-folder", argv) or in_file.get("runs_folder")
+    runs_folder = Path(str(named or RUNS_FOLDER))
     found = {} if source is None else settings_from(Path(source), runs_folder)
     index = None if "model.vocab_size" in found else _index_of(_find_shards(argv, in_file))
     if index is not None:
@@ -189,7 +190,8 @@ def _find_shards(argv: Sequence[str], in_file: Mapping[str, Any]) -> Path:
     """The folder of shards, or the first of a mix, as flags or the settings file name it."""
     mixed = value_of("--data.mix", argv)
     if mixed is None:
-        listed = in_file.get("data.mix") or ()
+        listed = in_file.get("data.mix")
+        listed = listed if isinstance(listed, list) else ()
         named = (name.removeprefix("data.mix.") for name in in_file if name.startswith("data.mix."))
         mixed = next(iter(listed), None) or next(named, None)
     first = None if mixed is None else str(mixed).rpartition("=")[0] or str(mixed)

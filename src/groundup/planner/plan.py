@@ -19,7 +19,6 @@ from groundup.planner.flops import (
     optimal_parameters,
     optimal_tokens,
     step_flops,
-    training_flops_per_token,
     update_flops,
 )
 from groundup.planner.hardware import (
@@ -264,12 +263,14 @@ def two_line_plan(
     *,
     tokens_in_corpus: int | None = None,
     optimizer: OptimizerName = "adamw",
+    averages: bool = False,
     lora_rank: int | None = None,
 ) -> list[str]:
     """Two lines: the parameters and the memory they take; the tokens and operations of the run.
 
     config, batch_size, num_steps: the model and the length of the run.
     tokens_in_corpus: tells how many epochs that is.   optimizer: its state counts.
+    averages: whether it keeps an average of the weights.
     lora_rank: of adapters, where they alone learn.
     """
     parameters = f"{show_count(sum(count_parameters(config).values()))} parameters"
@@ -277,9 +278,11 @@ def two_line_plan(
         num_learned = sum(count_learned(config, lora_rank).values())
         parameters += f" and {show_count(num_learned)} in adapters, which alone learn"
     state_bytes = training_state_bytes(config, optimizer, lora_rank)
+    if averages:
+        state_bytes += FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
     tokens_per_step = batch_size * config.context_length
     num_tokens = tokens_per_step * num_steps
-    flops_per_step = training_flops_per_token(config) * tokens_per_step
+    flops_per_step = step_flops(config, batch_size)
     tokens = f"{show_count(num_tokens)} tokens"
     if tokens_in_corpus:
         epochs = num_tokens / tokens_in_corpus

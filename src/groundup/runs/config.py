@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from groundup.config import MAX_STEPS, Seed, Settings, load_settings, parse_weights
 from groundup.model.config import ModelConfig
@@ -212,7 +212,8 @@ class RunConfig(Settings):
     """Clip the gradient norm to this; never if None."""
 
     z_loss: float = Field(0.0, ge=0, le=1e6)
-    """Weight of the squared log of the softmax denominator, which keeps logits small."""
+    """Weight of the squared log of the softmax denominator, which keeps logits small. It is part of
+    the training loss that is shown, not of the validation loss."""
 
     multi_token_weight: float = Field(0.0, ge=0, le=10)
     """Weight of predicting the token after the next as well, falling to 0 over the first 60% of the
@@ -232,7 +233,11 @@ class RunConfig(Settings):
     float8 is bfloat16 with most matmuls of a training step in 8 bits, on GPUs from Hopper on.
     A CPU without bfloat16 instructions refuses bfloat16."""
 
-    compile: Literal["auto", "off", "blocks", "model"] = "auto"
+    compile: Annotated[
+        Literal["auto", "off", "blocks", "model"],
+        # YAML reads off as false.
+        BeforeValidator(lambda value: "off" if value is False else value),
+    ] = "auto"
     """Compile each block or the model as one; auto compiles on CUDA alone."""
 
     cuda_graph: bool = True

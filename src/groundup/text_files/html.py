@@ -41,8 +41,10 @@ def read_html(
         text = encode_text(page.decode("utf-8-sig", "surrogateescape"), errors)
     except UnicodeEncodeError:
         raise not_utf8(str(source), page) from None
-    texts = [text if text is None else text_of_page(text.decode()).encode()]
-    yield pack_texts(texts, 0, tell())
+    if text is not None:
+        # Of the same type, which says whether anything was replaced.
+        text = type(text)(text_of_page(text.decode()).encode())
+    yield pack_texts([text], 0, tell())
 
 
 def text_of_page(page: str) -> str:

@@ -57,7 +57,7 @@ def read_json_lines(
 def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:
     """The document in a line, None for one to leave out; UnicodeError for one that is not UTF-8."""
     try:
-        text = line.decode("utf-8", "strict" if errors != "replace" else "replace")
+        text = line.decode("utf-8", "strict" if errors != "replace" else "surrogateescape")
     except UnicodeDecodeError:
         if errors == "strict":
             raise

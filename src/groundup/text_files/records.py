@@ -10,6 +10,10 @@ LONGEST_RECORD_BYTES = 256 << 20
 """A record is held several times over while it is taken apart."""
 
 
+class ReplacedText(bytes):
+    """A text with U+FFFD for what was not UTF-8."""
+
+
 def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> DocumentBatch:
     """A batch of texts; None is one that is left out because it is not UTF-8.
 
@@ -20,7 +24,9 @@ def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> D
     lengths = np.fromiter(map(len, kept), np.int64, len(kept))
     ends = np.cumsum(lengths)
     bounds = np.stack([ends - lengths, ends], axis=1)
-    return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, len(texts) - len(kept))
+    num_skipped = len(texts) - len(kept)
+    num_replaced = sum(isinstance(text, ReplacedText) for text in kept)
+    return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, num_skipped, num_replaced)
 
 
 def encode_text(text: str, errors: Errors) -> bytes | None:
@@ -37,4 +43,5 @@ def encode_text(text: str, errors: Errors) -> bytes | None:
         if errors == "skip":
             return None
         # Bytes that were no UTF-8 stand as halves of surrogate pairs, and pairs as pairs.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+        pairs = text.encode("utf-16-le", "surrogatepass")
+        return ReplacedText(pairs.decode("utf-16-le", "replace").encode())

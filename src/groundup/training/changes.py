@@ -28,7 +28,13 @@ _FREE = ("logging.",)
 
 # A state of other settings than these cannot be loaded at all.
 _FIXED = ("model.", "optimizer.name")
-_FIXED_EXCEPT = ("model.kernels", "model.norm_eps", "model.rope_theta", "model.logit_soft_cap")
+_FIXED_EXCEPT = (
+    "model.kernels",
+    "model.norm_eps",
+    "model.rope_theta",
+    "model.logit_soft_cap",
+    "model.dropout",
+)
 
 # A resume under other values of these may round differently.
 _DECISIVE = ("groundup", "python", "torch", "numpy", "machine", "device", "num_threads", "data")
@@ -64,18 +70,40 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
     return found
 
 
-def check_saved(file: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+def check_saved(
+    folder: RunFolder,
+    config: RunConfig,
+    checkpoint: Checkpoint,
+    environment: dict[str, Any],
+    *,
+    allow_changes: bool,
+) -> None:
     """Raise ConfigError if a checkpoint was saved with other settings than its run has by now.
 
     A resume that takes its settings from the run folder finds nothing else to compare them with,
-    and a digit may have flipped there.
+    and a digit may have flipped there. What is accepted is noted with the resume in `environment`,
+    and stays so for those to come.
     """
+    if checkpoint.step > config.num_steps:
+        raise ConfigError(
+            f"the run in {folder.path} is at step {checkpoint.step:,} already, behind its end at "
+            f"num_steps {config.num_steps:,}: give more steps with --num-steps"
+        )
     saved = checkpoint.state.get("settings")
     before = dict(flatten(saved)) if isinstance(saved, dict) else {}
-    for key, value in flatten(config.model_dump(mode="json")):
-        if before.get(key, value) != value and not key.startswith(_FREE):
+    changed = {
+        key: value
+        for key, value in flatten(config.model_dump(mode="json"))
+        if before.get(key, value) != value and not key.startswith(_FREE)
+    }
+    if allow_changes:
+        environment["resumes"][-1]["accepted"] = changed
+        return
+    noted = [one.get("accepted", {}) for one in environment["resumes"] if isinstance(one, dict)]
+    for key, value in changed.items():
+        if not any(key in accepted and accepted[key] == value for accepted in noted):
             raise ConfigError(
-                f"{file} has {key}: {value!r}, but {checkpoint.path} was saved with "
+                f"{folder.config_file} has {key}: {value!r}, but {checkpoint.path} was saved with "
                 f"{before[key]!r}: put it back, or accept the change with --allow-changes"
             )
 

@@ -139,8 +139,7 @@ def open_run(
         checkpoint = world.from_first(checkpoints.newest() if world.is_first else None)
         assert checkpoint is not None
         check_shapes(_shapes_of(config, own), checkpoint.model_shapes())
-        if not allow_changes:
-            check_saved(folder.config_file, config, checkpoint)
+        check_saved(folder, config, checkpoint, environment, allow_changes=allow_changes)
     start = None
     if config.start_from is not None and checkpoint is None:
         start = Start.open(config.start_from, config.model, tokenizer)
@@ -309,6 +308,7 @@ def plan_lines(
         config.num_steps,
         tokens_in_corpus=tokens_in_corpus,
         optimizer=config.optimizer.name,
+        averages=config.optimizer.average_over is not None,
         lora_rank=config.tuning.lora_rank,
     )
     num_sequences = -(-config.batch_size // num_ranks)
