@@ -112,6 +112,14 @@ def test_a_micro_batch_cuts_the_batch_evenly() -> None:
     assert memory.largest_divisor(30, 1_000) == 0
 
 
+def test_a_huge_batch_leaves_half_of_a_cpus_memory() -> None:
+    memory = training_memory(PRESETS["tinystories"], CPU, step=IN_ORDER)
+    batch_size, memory_bytes = 1 << 20, 24 << 30
+    size = memory.largest_divisor(batch_size, memory_bytes)
+    assert memory.fits(size, memory_bytes // 2, batch_size // size)
+    assert not memory.fits(2 * size, memory_bytes // 2, batch_size // size // 2)
+
+
 def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:
     """One sum of every level waits, so that smaller micro-batches may take more memory."""
     memory = training_memory(PRESETS["tinystories"], CPU, step=StepKind(adds_in_tree=True))
