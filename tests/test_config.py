@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
+from groundup.runs.config import RunConfig
 
 
 class ModelSettings(Settings):
@@ -217,3 +218,13 @@ def test_a_path_with_a_nul_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"folder is 'a\\x00b', but no path has a NUL"):
         load_settings(Place, write(tmp_path, 'folder: "a\\0b"'))
+
+
+def test_an_override_takes_the_place_of_a_list_but_not_of_a_wrong_section(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("data:\n  mix: [a=0.7, b=0.3]\n", encoding="utf-8")
+    mixed = load_settings(RunConfig, file, {"data.mix": {"a": 0.5, "b": 0.5}})
+    assert mixed.data.mix == ("a=0.5", "b=0.5")
+    file.write_text("model: small\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"model is 'small', but must be a section"):
+        load_settings(RunConfig, file, {"model.d_model": 64})

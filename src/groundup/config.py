@@ -85,7 +85,7 @@ def load_settings(
         origins.update((key, f"{path} line {line}") for key, line in _key_lines(node))
     for name, value in flatten(overrides or {}):
         key = tuple(name.split("."))
-        _set(values, key, value)
+        _set(settings_type, values, key, value)
         origins[key] = "the overrides"
 
     _check_names(settings_type, values, (), origins)
@@ -199,9 +199,12 @@ def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
 
 def _setting_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
     """A finding's place without the names that pydantic gives to the types of a union."""
-    ends = range(1, len(key) + 1)
-    is_own = [key[:end] in origins or not {"-", "["} & set(key[end - 1]) for end in ends]
-    return tuple(part for part, is_kept in zip(key, is_own, strict=True) if is_kept)
+
+    def is_own(end: int) -> bool:
+        part = key[end - 1]
+        return key[:end] in origins or not ("[" in part or part.startswith("constrained-"))
+
+    return tuple(key[end - 1] for end in range(1, len(key) + 1) if is_own(end))
 
 
 def _show(value: Any) -> str:
@@ -347,11 +350,19 @@ def _key_lines(node: yaml.Node | None, prefix: KeyPath = ()) -> Iterator[tuple[K
         yield from _key_lines(value_node, key)
 
 
-def _set(values: dict[str, Any], key: KeyPath, value: Any) -> None:
+def _set(
+    settings_type: type[pydantic.BaseModel] | None, values: dict[str, Any], key: KeyPath, value: Any
+) -> None:
     for name in key[:-1]:
+        fields = {} if settings_type is None else settings_type.model_fields
+        annotation = fields[name].annotation if name in fields else None
+        settings_type = _settings_in(annotation)
         inner = values.setdefault(name, {})
         if not isinstance(inner, dict):
-            # Not a section: that is an error to be named, not to be written over.
-            return
+            may_be_none = type(None) in typing.get_args(annotation)
+            if settings_type is not None and not (inner is None and may_be_none):
+                # Not a section: that is an error to be named, not to be written over.
+                return
+            inner = values[name] = {}
         values = inner
     values[key[-1]] = value

@@ -127,12 +127,10 @@ def test_names_of_the_field_are_hints(shell: Any, typed: str, meant: str) -> Non
 def test_flags_take_values_of_every_kind() -> None:
     settings = settings_of(
         *("--name", "a", "--model.d-ff", "none", "--clip-norm", "null", "--batch_size=64"),
-        *("--start-from", "none"),
         *("--model.tie-embeddings", "--model.qk-norm", "true", "--tf32=False"),
         *("--samples.prompts", "One day", "Once", "--data.shards", "a b"),
     )
     assert settings.name == "a" and settings.model.d_ff is None and settings.clip_norm is None
-    assert settings.start_from is None
     assert settings.model.tie_embeddings and settings.model.qk_norm and not settings.tf32
     assert settings.batch_size == 64 and settings.samples.prompts == ("One day", "Once")
     assert settings.data.shards == Path("a b")

@@ -112,12 +112,16 @@ def test_a_micro_batch_cuts_the_batch_evenly() -> None:
     assert memory.largest_divisor(30, 1_000) == 0
 
 
-def test_a_huge_batch_leaves_half_of_a_cpus_memory() -> None:
+def test_a_run_on_a_cpu_takes_no_more_at_once_than_half_its_memory_or_than_keeps_it_busy() -> None:
     memory = training_memory(PRESETS["tinystories"], CPU, step=IN_ORDER)
-    batch_size, memory_bytes = 1 << 20, 24 << 30
-    size = memory.largest_divisor(batch_size, memory_bytes)
-    assert memory.fits(size, memory_bytes // 2, batch_size // size)
-    assert not memory.fits(2 * size, memory_bytes // 2, batch_size // size // 2)
+    batch_size, gigabyte = 1 << 16, 1 << 30
+    chosen = [pick_micro_batch(memory, batch_size, half * gigabyte // 2) for half in range(2, 64)]
+    # 16 sequences are 4,096 tokens.
+    assert sorted(chosen) == chosen and chosen[0] < 16 and 16 in chosen
+    huge = pick_micro_batch(memory, batch_size, 24 * gigabyte)
+    assert huge > 16 and memory.fits(huge, 12 * gigabyte, batch_size // huge)
+    assert not memory.fits(2 * huge, 12 * gigabyte, batch_size // huge // 2)
+    assert pick_micro_batch(memory, 8, 24 * gigabyte) == 8
 
 
 def test_in_the_tree_the_largest_micro_batch_that_fits_is_taken() -> None:

@@ -107,6 +107,29 @@ def test_a_replaced_page_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "bad.html: put U+FFFD for bytes that are not UTF-8 in 1 document" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", b"<script>\xff</script><p>hi</p>"),
+        ("a.jsonl", b'{"text": "hi", "author": "\xff"}\n'),
+    ],
+)
+def test_what_was_replaced_beside_the_text_does_not_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    (batch,) = read_document_batches([path], errors="replace")
+    assert bytes(batch.data) == b"hi" and "U+FFFD" not in caplog.text
+
+
+def test_records_are_replaced_as_plain_text_is(tmp_path: Path) -> None:
+    bad = b"a\xe2\x82 b"
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "' + bad + b'"}\n')
+    (batch,) = read_document_batches([tmp_path / "a.jsonl"], errors="replace")
+    assert bytes(batch.data) == bad.decode(errors="replace").encode()
+
+
 def test_standard_input_is_in_the_named_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO("é".encode("latin-1")))
     monkeypatch.setattr(sys, "stdin", stream)

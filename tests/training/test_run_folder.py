@@ -201,11 +201,12 @@ def test_what_was_accepted_stays_so_before_the_next_checkpoint(make_config: Make
     assert CheckpointFolder(folder.checkpoints).newest().step == 4
     with pytest.raises(RuntimeError, match="no power"):
         train(load_settings(RunConfig, folder.config_file), resume=True, progress=cut_power)
-    # A digit that flips is still noticed.
+    # A digit that flips is still noticed, also where it would end the run before its checkpoint.
     settings = folder.config_file.read_text()
-    folder.config_file.write_text(settings.replace("num_steps: 14", "num_steps: 15"))
-    with pytest.raises(ConfigError, match=r"num_steps: 15, but .* was saved with 12"):
-        train(load_settings(RunConfig, folder.config_file), resume=True)
+    for flipped in (15, 2):
+        folder.config_file.write_text(settings.replace("num_steps: 14", f"num_steps: {flipped}"))
+        with pytest.raises(ConfigError, match=rf"num_steps: {flipped}, but .* was saved with 12"):
+            train(load_settings(RunConfig, folder.config_file), resume=True)
     folder.config_file.write_text(settings)
     assert train(load_settings(RunConfig, folder.config_file), resume=True).steps == 14
 

@@ -50,11 +50,10 @@ class Flag:
     def read(self, word: str) -> str:
         """The word as tyro takes it (1e9 written out, null as None); a ConfigError for a wrong
         value."""
-        is_text = str in self.choices
-        if None in self.choices and not is_text and word.lower() in ("none", "null"):
-            return "None"
         if not _is_checkable(self.choices):
             return word
+        if None in self.choices and word.lower() in ("none", "null"):
+            return "None"
         is_whole = int in self.choices and float not in self.choices
         word = _without_exponent(word) if is_whole else word
         if not any(_fits(word, choice) for choice in self.choices):

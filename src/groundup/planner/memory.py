@@ -182,18 +182,7 @@ class TrainingMemory:
 
     def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
         """The most sequences at once that fit into `memory_bytes` and cut `batch_size` evenly; 0
-        where not even one does.
-
-        On a CPU into half of it, if enough do to keep it busy: large micro-batches were measured to
-        take up to 1.6 times what is planned.
-        """
-        if self.execution.device == "cpu":
-            careful = self._largest_divisor(batch_size, memory_bytes // 2)
-            if careful * self.config.context_length >= _BUSY_TOKENS:
-                return careful
-        return self._largest_divisor(batch_size, memory_bytes)
-
-    def _largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
+        where not even one does."""
         if self.fits(batch_size, memory_bytes):
             return batch_size
         most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, 2))
@@ -378,7 +367,8 @@ def training_memory(
 
 def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int) -> int:
     """`largest_divisor` of `memory` for `batch_size` and `memory_bytes`, or an error that says what
-    is too large."""
+    is too large. On a CPU no more than fit into half of the memory or keep it busy: large
+    micro-batches were measured to take up to 1.6 times what is planned there."""
     size = memory.largest_divisor(batch_size, memory_bytes)
     if size == 0:
         raise ConfigError(
@@ -387,7 +377,12 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
             f"{memory._usable(memory_bytes):,}: use a smaller model or context_length, or a device "
             f"with more memory"
         )
-    return size
+    if memory.execution.device != "cpu":
+        return size
+    divisors = (count for count in range(1, size) if batch_size % count == 0)
+    busy = (count for count in divisors if count * memory.config.context_length >= _BUSY_TOKENS)
+    fitting = (count for count in busy if memory.fits(count, memory_bytes, batch_size // count))
+    return max(memory.largest_divisor(batch_size, memory_bytes // 2), next(fitting, size))
 
 
 @cache

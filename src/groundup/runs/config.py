@@ -205,8 +205,9 @@ class RunConfig(Settings):
     micro_batch_size: Annotated[int, Field(ge=1, le=_MAX_SEQUENCES)] | Literal["auto"] | None = (
         "auto"
     )
-    """Sequences in memory at once, a divisor of batch_size: as many as the planner says fit (auto),
-    all (None), or a number. Same gradients."""
+    """Sequences in memory at once, a divisor of batch_size: as many as the planner says fit (auto;
+    on a CPU no more than keep it busy or fit into half of the memory), all (None), or a number.
+    Same gradients."""
 
     clip_norm: float | None = Field(1.0, gt=0, le=1e12)
     """Clip the gradient norm to this; never if None."""

@@ -8,7 +8,12 @@ from typing import IO
 from groundup.errors import DataError
 from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
 from groundup.text_files.inputs import Source
-from groundup.text_files.records import LONGEST_RECORD_BYTES, encode_text, pack_texts
+from groundup.text_files.records import (
+    LONGEST_RECORD_BYTES,
+    ReplacedText,
+    encode_text,
+    pack_texts,
+)
 
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
 # Behind these stands an empty line; behind the others a line ends.
@@ -42,8 +47,10 @@ def read_html(
     except UnicodeEncodeError:
         raise not_utf8(str(source), page) from None
     if text is not None:
-        # Of the same type, which says whether anything was replaced.
-        text = type(text)(text_of_page(text.decode()).encode())
+        shown = text_of_page(text.decode())
+        # What was replaced may stand in what is not shown.
+        is_replaced = isinstance(text, ReplacedText) and "\ufffd" in shown
+        text = ReplacedText(shown.encode()) if is_replaced else shown.encode()
     yield pack_texts([text], 0, tell())
 
 

@@ -7,7 +7,12 @@ from typing import IO
 from groundup.errors import DataError
 from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
 from groundup.text_files.inputs import Source
-from groundup.text_files.records import LONGEST_RECORD_BYTES, encode_text, pack_texts
+from groundup.text_files.records import (
+    LONGEST_RECORD_BYTES,
+    ReplacedText,
+    encode_text,
+    pack_texts,
+)
 
 
 class _BadLine(Exception):
@@ -56,14 +61,20 @@ def read_json_lines(
 
 def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:
     """The document in a line, None for one to leave out; UnicodeError for one that is not UTF-8."""
+    is_utf8 = True
     try:
-        text = line.decode("utf-8", "strict" if errors != "replace" else "surrogateescape")
+        text = line.decode()
     except UnicodeDecodeError:
         if errors == "strict":
             raise
-        return None
+        if errors == "skip":
+            return None
+        text, is_utf8 = line.decode(errors="replace"), False
+    value = _value_of_field(text.removeprefix("\ufeff"), field)
     # JSON can spell half of a surrogate pair, which UTF-8 cannot.
-    return encode_text(_value_of_field(text.removeprefix("\ufeff"), field), errors)
+    found = encode_text(value, errors)
+    is_replaced = not is_utf8 and found is not None and "\ufffd" in value
+    return ReplacedText(found) if is_replaced and found is not None else found
 
 
 def _value_of_field(line: str, field: str) -> str:

@@ -84,11 +84,6 @@ def check_saved(
     and a digit may have flipped there. What is accepted is noted with the resume in `environment`,
     and stays so for those to come.
     """
-    if checkpoint.step > config.num_steps:
-        raise ConfigError(
-            f"the run in {folder.path} is at step {checkpoint.step:,} already, behind its end at "
-            f"num_steps {config.num_steps:,}: give more steps with --num-steps"
-        )
     saved = checkpoint.state.get("settings")
     before = dict(flatten(saved)) if isinstance(saved, dict) else {}
     changed = {
@@ -96,16 +91,27 @@ def check_saved(
         for key, value in flatten(config.model_dump(mode="json"))
         if before.get(key, value) != value and not key.startswith(_FREE)
     }
-    if allow_changes:
-        environment["resumes"][-1]["accepted"] = changed
-        return
-    noted = [one.get("accepted", {}) for one in environment["resumes"] if isinstance(one, dict)]
+    accepted = [] if allow_changes else _accepted_since(checkpoint, environment)
     for key, value in changed.items():
-        if not any(key in accepted and accepted[key] == value for accepted in noted):
+        if not allow_changes and (key, value) not in accepted:
             raise ConfigError(
                 f"{folder.config_file} has {key}: {value!r}, but {checkpoint.path} was saved with "
                 f"{before[key]!r}: put it back, or accept the change with --allow-changes"
             )
+    if checkpoint.step > config.num_steps:
+        raise ConfigError(
+            f"the run in {folder.path} is at step {checkpoint.step:,} already, behind its end at "
+            f"num_steps {config.num_steps:,}: give more steps with --num-steps"
+        )
+    if allow_changes:
+        environment["resumes"][-1] |= {"step": checkpoint.step, "accepted": changed}
+
+
+def _accepted_since(checkpoint: Checkpoint, environment: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The settings that earlier resumes from this checkpoint accepted."""
+    noted = [one for one in environment["resumes"] if isinstance(one, dict)]
+    found = [one.get("accepted") for one in noted if one.get("step") == checkpoint.step]
+    return [item for accepted in found if isinstance(accepted, dict) for item in accepted.items()]
 
 
 def describe_environment(

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# A thread takes 16 bytes at a time. A row of four to seven blocks has loads enough in flight, and
-# lies still in the cache when it is read again.
+# A thread takes 16 bytes at a time. A row of four blocks and more has loads enough in flight, and
+# is still in the cache when it is read again.
 _WIDTH, _BLOCKS, _MOST_LANES = 8, 4, 1024
 # Powers of two are one instruction, those of e four.
 _LOG2_E, _LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
@@ -129,17 +129,19 @@ def _loss_and_gradient(
         is_same = later_target == target
         more = later_scale + tl.where(is_same, scale, 0.0)
         gradient = _gradient(of_later, log2_z, weight, more, cap, HAS_CAP)
-        _write(gradient, row + later_target, rounded_row + later_target, rounded_factor, ROUNDS)
+        _write(gradient, row, rounded_row, later_target, vocab_size, rounded_factor, ROUNDS)
         less += tl.where(is_same, later_scale, 0.0)
     gradient = _gradient(of_target, log2_z, weight, less, cap, HAS_CAP)
-    _write(gradient, row + target, rounded_row + target, rounded_factor, ROUNDS)
+    _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUNDS)
 
 
 @triton.jit
-def _write(gradient, place, rounded_place, rounded_factor, ROUNDS: tl.constexpr):
-    tl.store(place, gradient)
+def _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUNDS: tl.constexpr):
+    # An id that does not exist must not be written beside the row.
+    exists = (target >= 0) & (target < vocab_size)
+    tl.store(row + target, gradient, mask=exists)
     if ROUNDS:
-        tl.store(rounded_place, (gradient * rounded_factor).to(tl.float8e5))
+        tl.store(rounded_row + target, (gradient * rounded_factor).to(tl.float8e5), mask=exists)
 
 
 @triton.jit
