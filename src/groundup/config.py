@@ -199,12 +199,11 @@ def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
 
 def _setting_of(key: KeyPath, origins: Mapping[KeyPath, str]) -> KeyPath:
     """A finding's place without the names that pydantic gives to the types of a union."""
-
-    def is_own(end: int) -> bool:
-        part = key[end - 1]
-        return key[:end] in origins or not ("[" in part or part.startswith("constrained-"))
-
-    return tuple(key[end - 1] for end in range(1, len(key) + 1) if is_own(end))
+    return tuple(
+        part
+        for end, part in enumerate(key, start=1)
+        if key[:end] in origins or not ("[" in part or part.startswith("constrained-"))
+    )
 
 
 def _show(value: Any) -> str:

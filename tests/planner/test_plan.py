@@ -131,6 +131,8 @@ def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
         "40,000 steps of 8,192 tokens: 327.7 million tokens (1.6 epochs of 200.0 million), "
         "915 gigaFLOP a step, 36.6 petaFLOP in all"
     )
+    averaging, _ = two_line_plan(config, 32, 40_000, averages=True)
+    assert averaging.startswith("22.7 million parameters: 453.9 MB of memory")
     tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
     first, second = two_line_plan(tiny, 1, 1)
     assert first.startswith("10 parameters: 160 B ") and "24 FLOP a step" in second

@@ -14,17 +14,24 @@ from groundup.planner.parameters import (
 
 
 def training_state_bytes(
-    config: ModelConfig, optimizer: OptimizerName = "adamw", lora_rank: int | None = None
+    config: ModelConfig,
+    optimizer: OptimizerName = "adamw",
+    lora_rank: int | None = None,
+    *,
+    averages: bool = False,
 ) -> int:
     """Memory of the model `config`: weights, gradients and optimizer state in float32, whatever the
     batch.
 
     config, optimizer: of the run.
     lora_rank: of adapters, where they alone learn beside the weights.
+    averages: whether the optimizer keeps an average of what learns.
     """
     num_learned = sum(count_learned(config, lora_rank).values())
     num_values = num_learned + sum(count_parameters(config).values())
     if lora_rank is not None:
+        num_values += num_learned
+    if averages:
         num_values += num_learned
     return FLOAT32_BYTES * num_values + optimizer_state_bytes(config, optimizer, lora_rank)
 

@@ -277,9 +277,7 @@ def two_line_plan(
     if lora_rank is not None:
         num_learned = sum(count_learned(config, lora_rank).values())
         parameters += f" and {show_count(num_learned)} in adapters, which alone learn"
-    state_bytes = training_state_bytes(config, optimizer, lora_rank)
-    if averages:
-        state_bytes += FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
+    state_bytes = training_state_bytes(config, optimizer, lora_rank, averages=averages)
     tokens_per_step = batch_size * config.context_length
     num_tokens = tokens_per_step * num_steps
     flops_per_step = step_flops(config, batch_size)

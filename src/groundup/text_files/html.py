@@ -47,10 +47,8 @@ def read_html(
     except UnicodeEncodeError:
         raise not_utf8(str(source), page) from None
     if text is not None:
-        shown = text_of_page(text.decode())
-        # What was replaced may stand in what is not shown.
-        is_replaced = isinstance(text, ReplacedText) and "\ufffd" in shown
-        text = ReplacedText(shown.encode()) if is_replaced else shown.encode()
+        is_mended = isinstance(text, ReplacedText)
+        text = encode_text(text_of_page(text.decode()), errors, is_mended=is_mended)
     yield pack_texts([text], 0, tell())
 
 

@@ -7,12 +7,7 @@ from typing import IO
 from groundup.errors import DataError
 from groundup.text_files.documents import DocumentBatch, Errors, not_utf8
 from groundup.text_files.inputs import Source
-from groundup.text_files.records import (
-    LONGEST_RECORD_BYTES,
-    ReplacedText,
-    encode_text,
-    pack_texts,
-)
+from groundup.text_files.records import LONGEST_RECORD_BYTES, encode_text, pack_texts
 
 
 class _BadLine(Exception):
@@ -61,7 +56,7 @@ def read_json_lines(
 
 def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:
     """The document in a line, None for one to leave out; UnicodeError for one that is not UTF-8."""
-    is_utf8 = True
+    is_mended = False
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -69,12 +64,10 @@ def _text_of_line(line: bytes, field: str, errors: Errors) -> bytes | None:
             raise
         if errors == "skip":
             return None
-        text, is_utf8 = line.decode(errors="replace"), False
+        text, is_mended = line.decode(errors="replace"), True
     value = _value_of_field(text.removeprefix("\ufeff"), field)
     # JSON can spell half of a surrogate pair, which UTF-8 cannot.
-    found = encode_text(value, errors)
-    is_replaced = not is_utf8 and found is not None and "\ufffd" in value
-    return ReplacedText(found) if is_replaced and found is not None else found
+    return encode_text(value, errors, is_mended=is_mended)
 
 
 def _value_of_field(line: str, field: str) -> str:

@@ -29,14 +29,16 @@ def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> D
     return DocumentBatch(b"".join(kept), bounds, offset, read_bytes, num_skipped, num_replaced)
 
 
-def encode_text(text: str, errors: Errors) -> bytes | None:
+def encode_text(text: str, errors: Errors, *, is_mended: bool = False) -> bytes | None:
     """The UTF-8 of a text with surrogates for what is no character; None for one to leave out.
 
     text: as it was read.
     errors: strict raises UnicodeEncodeError.
+    is_mended: whether it was cut from bytes in which something was replaced.
     """
     try:
-        return text.encode()
+        encoded = text.encode()
+        return ReplacedText(encoded) if is_mended and "\ufffd" in text else encoded
     except UnicodeEncodeError:
         if errors == "strict":
             raise

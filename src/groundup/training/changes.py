@@ -91,9 +91,9 @@ def check_saved(
         for key, value in flatten(config.model_dump(mode="json"))
         if before.get(key, value) != value and not key.startswith(_FREE)
     }
-    accepted = [] if allow_changes else _accepted_since(checkpoint, environment)
+    accepted = changed.items() if allow_changes else _accepted_since(checkpoint, environment)
     for key, value in changed.items():
-        if not allow_changes and (key, value) not in accepted:
+        if (key, value) not in accepted:
             raise ConfigError(
                 f"{folder.config_file} has {key}: {value!r}, but {checkpoint.path} was saved with "
                 f"{before[key]!r}: put it back, or accept the change with --allow-changes"

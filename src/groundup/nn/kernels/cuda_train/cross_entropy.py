@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 # is still in the cache when it is read again.
 _WIDTH, _BLOCKS, _MOST_LANES = 8, 4, 1024
 # Powers of two are one instruction, those of e four.
-_LOG2_E, _LN_2 = tl.constexpr(1.4426950408889634), tl.constexpr(0.6931471805599453)
+_LOG2_E, _LN_2 = tl.constexpr(1.0 / math.log(2.0)), tl.constexpr(math.log(2.0))
 
 
 def chunk_loss_and_gradient(
