@@ -69,6 +69,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"head_gates": True},
     {"extra_values": "table"},
     {"extra_values": "projection"},
+    {"extra_values": "projection", "qk_norm": True},
+    {"extra_values": "table", "qk_norm": True, "vocab_size": 64},
+    {"input_mix": True, "vocab_size": 64},
     {"kernels": "reference"},
     {"kernels": "reference", "context_length": 512},
 ]

@@ -76,18 +76,26 @@ def layer_activations(
             if config.head_gates
             else {}
         ),
+        # What the mix was made of, besides the embeddings.
+        **({"input_mix": config.d_model * value} if config.input_mix else {}),
         # What was kept of both sums, a byte a value.
         **({"dropout": 2 * config.d_model} if config.dropout else {}),
     }
 
 
 def output_activations(config: ModelConfig, execution: Execution) -> int:
-    """Bytes of each token that the last norm and the output layer keep: its input, its output and
-    the gradient of that, which the loss makes in the forward pass; and the ids and targets."""
+    """Bytes of each token that are kept outside of blocks: input and output of the last norm and
+    the gradient of that, which the loss makes in the forward pass; what blocks add to their values;
+    and the ids and targets."""
     num_vectors = 3 if config.norm == "pre" else 2
     if config.norm == "pre" and _mixes_precisions(execution):
         num_vectors = 6
-    return num_vectors * config.d_model * execution.value_bytes + 3 * _ID_BYTES
+    values = num_vectors * config.d_model
+    if config.extra_values != "none":
+        values += config.key_value_heads * config.d_head
+    if config.extra_values == "projection":
+        values += config.d_model
+    return values * execution.value_bytes + 3 * _ID_BYTES
 
 
 def kept_weight_copies(
@@ -161,6 +169,10 @@ def _fused_attention(
         widened = 2 * FLOAT32_BYTES // execution.value_bytes if _mixes_precisions(execution) else 1
         rotated += widened * (d_model + d_key_value)
         logsumexps += (config.num_heads + config.key_value_heads) * FLOAT32_BYTES
+        if projections and config.num_layers:
+            # Where values are a sum of their own, and not a view of the projections, these go.
+            num_sums = len(config.blocks_with_extra_values)
+            projections -= num_sums * (d_model + d_key_value) // config.num_layers
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
     is_apart = _mixes_precisions(execution) and has_rope
     mixed = d_model if is_packed and not is_apart else 2 * d_model
