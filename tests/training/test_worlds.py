@@ -79,6 +79,7 @@ def test_every_number_of_ranks_trains_the_same_bits(
 
 def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_path: Path) -> None:
     other_data = {"1": {"data.shards": str(tmp_path / "nothing")}}
+    make_config("log").run_folder.joinpath("log_rank_1.txt").mkdir(parents=True)
     jobs: list[dict[str, Any]] = [
         {"config": make_config("odd", {"batch_size": 9}), "world": 2},
         {"config": make_config("whole", {"micro_batch_size": None}), "world": 2},
@@ -86,8 +87,10 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
         {"config": make_config("begun", {"micro_batch_size": 2}), "world": 2},
         {"config": make_config("named"), "world": 2, "of_rank": other_data},
         {"config": make_config("bad", {"optimizer.learning_rate": 1e15}), "world": 2},
+        {"config": make_config("large", {"micro_batch_size": 4}), "world": 2},
+        {"config": make_config("log", {"micro_batch_size": 2}), "world": 2},
     ]
-    odd, whole, _, begun, named, bad = run_jobs(tmp_path, jobs)
+    odd, whole, _, begun, named, bad, large, log = run_jobs(tmp_path, jobs)
     assert (
         odd
         == ["batch_size 9 cannot be divided among 2 ranks; choose a multiple of 2, for example 10"]
@@ -95,12 +98,33 @@ def test_ranks_that_cannot_train_together_say_why(make_config: MakeConfig, tmp_p
     )
     assert whole[0] == whole[1] and "use --micro-batch-size 2" in str(whole[0])
     assert "already holds a run" in str(begun[0]) and begun[1] == f"rank 0: {begun[0]}"
-    # The settings are those of rank 0, whatever another rank was told.
-    assert named == [None, None]
+    assert named[0] == named[1] and "rank 1 has another data.shards than rank 0" in str(named[0])
+    assert large[0] == large[1] and "use --micro-batch-size 2, or" in str(large[0])
+    # A rank that cannot open its log is named by the others.
+    assert str(log[0]).startswith("rank 1: ") and "log_rank_1.txt" in str(log[0])
     assert bad[0] == bad[1] and "no finite loss" in str(bad[0])
     assert not RunFolder(make_config("odd").run_folder).path.exists()
     outcome = RunFolder(make_config("bad").run_folder).read_outcome()
     assert outcome is not None and outcome.state == "diverged"
+
+
+def test_a_run_goes_on_with_micro_batches_that_its_ranks_can_have(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config("auto", {"batch_size": 12, "micro_batch_size": "auto", "num_steps": 8})
+    parts = {1: 2, 2: 4, 3: 6, 4: None}
+    jobs: list[dict[str, Any]] = [
+        {"config": config, "world": world, "resume": world > 1, "stop_after": stop_after}
+        for world, stop_after in parts.items()
+    ]
+    run = RunFolder(config.run_folder)
+    results = run_jobs(tmp_path, jobs)
+    assert results == [[None] * world for world in parts]
+    assert run.read_config().micro_batch == 3
+    # What the run had is kept where the ranks can have it.
+    more = make_config("auto", {"batch_size": 12, "micro_batch_size": "auto", "num_steps": 10})
+    jobs = [{"config": more, "world": 2, "resume": True, "allow_changes": True}]
+    assert run_jobs(tmp_path, jobs) == [[None, None]] and run.read_config().micro_batch == 3
 
 
 def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(

@@ -2,8 +2,8 @@
 
     python world_program.py jobs.json results.json
 
-A job is {settings, world, resume, stop_after, kill_at}; its result is, for each rank, the text of
-its error, None if there was none, or "killed".
+A job is {settings, world, resume, allow_changes, stop_after, kill_at}; its result is, for each
+rank, the text of its error, None if there was none, or "killed".
 """
 
 import functools
@@ -43,6 +43,7 @@ def train_part(job: dict[str, Any], rank: int) -> str | None:
         train(
             config,
             resume=job.get("resume", False),
+            allow_changes=job.get("allow_changes", False),
             stop_after=job.get("stop_after"),
             progress=kill_in_time,
         )

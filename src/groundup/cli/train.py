@@ -68,6 +68,9 @@ class Arguments:
     given_flags: Suppress[Fixed[tuple[str, ...]]] = ()
     """The settings counted in steps that the command line sets, by dotted name."""
 
+    measured: Suppress[Fixed[tuple[str, ...]]] = ()
+    """The settings that were chosen by measuring this machine."""
+
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the settings file's values, where one is given."""
@@ -80,12 +83,15 @@ def defaults(argv: Sequence[str]) -> Arguments:
     runs_folder = Path(str(named or RUNS_FOLDER))
     found = {} if source is None else settings_from(Path(source), runs_folder)
     index = None if "model.vocab_size" in found else _index_of(_find_shards(argv, in_file))
+    measured: dict[str, Any] = {}
     if index is not None:
         if file is None and not {"-h", "--help"} & set(argv):
-            found |= _recipe_for(index, argv)
-        found["model.vocab_size"] = index.vocab_size
+            measured = _recipe_for(index, argv)
+        found |= measured | {"model.vocab_size": index.vocab_size}
     overrides = {name: value for name, value in found.items() if name not in in_file}
-    return Arguments(settings=load_settings(RunConfig, file, overrides), given_flags=given)
+    settings = load_settings(RunConfig, file, overrides)
+    chosen = tuple(name for name in measured if value_of(flag_of(name), argv) is None)
+    return Arguments(settings=settings, given_flags=given, measured=chosen)
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:
@@ -105,6 +111,7 @@ def run(arguments: Arguments, started: float | None = None) -> int:
         resume=arguments.resume,
         allow_changes=arguments.allow_changes,
         budget=budget,
+        measured=arguments.measured,
     )
 
 
@@ -116,6 +123,7 @@ def train_run(
     allow_changes: bool,
     budget: "TimeBudget | None" = None,
     choose_length: "Callable[[RunConfig, RunData], RunConfig] | None" = None,
+    measured: tuple[str, ...] = (),
 ) -> int:
     """Train with a progress bar and print the results, on the first rank; gives the exit status.
 
@@ -123,7 +131,8 @@ def train_run(
 
     config: of the run.
     label: what the bar calls it.
-    resume, allow_changes, budget, choose_length: as `train` takes them; a resume has its length.
+    resume, allow_changes, budget, choose_length, measured: as `train` takes them; a resume has its
+        length.
     """
     if _may_be_restarted() and config.name is None:
         raise ConfigError(
@@ -143,6 +152,7 @@ def train_run(
             progress=progress,
             budget=budget,
             choose_length=None if resume else choose_length,
+            measured=measured,
         )
     if is_first_rank():
         _print_summary(summary)

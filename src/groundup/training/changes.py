@@ -23,8 +23,9 @@ from groundup.runs.folder import RunFolder
 from groundup.runtime import num_cores
 from groundup.training.execution import describe_kernels, device_name
 
-# What is only shown, and changes neither weights nor files that count.
-_FREE = ("logging.",)
+# What is only shown, and changes neither weights nor files that count; and what other ranks or
+# another memory may ask for, and changes the last bits alone.
+_FREE = ("logging.", "micro_batch_size")
 
 # A state of other settings than these cannot be loaded at all.
 _FIXED = ("model.", "optimizer.name")
@@ -51,7 +52,7 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
     """The differences between a run's settings and those it is resumed with.
 
     Raises ConfigError if there are any and `allow_changes` is not set, or if one makes the old
-    weights useless. What is only shown may change at any time.
+    weights useless. What is only shown may change at any time, and so may micro-batches.
     """
     keys = [key for key, _, _ in _changed(old, new)]
     found = differences(old, new)

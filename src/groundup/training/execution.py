@@ -35,6 +35,7 @@ from groundup.planner.strategies import Strategy, sharded
 from groundup.planner.strategies import choose_strategy as plan_strategy
 from groundup.runs.config import RunConfig
 from groundup.runtime import (
+    count_of,
     is_onednn_slow,
     keep_freed_memory,
     matmul_seconds,
@@ -65,6 +66,8 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
         )
     num_rows = len(batch_samples(0, config.batch_size, world.rank, world.size))
     size = config.micro_batch
+    if size is not None:
+        _check_divisible(config, world, num_rows, size)
     strategy = choose_strategy(config, world)
     if config.precision == "float8":
         _check_float8(config.model, strategy)
@@ -72,14 +75,35 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
         memory = sharded(planned_memory(config), num_shards(strategy, world))
         size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
         size = None if size == config.batch_size else size
-    is_exact = strategy == "ddp" and reduces_exactly(config)
-    if num_rows % (size or (config.batch_size if is_exact else 1)):
-        raise ConfigError(
-            f"batch_size {config.batch_size} in micro-batches of {size or config.batch_size} "
-            f"cannot be divided among {world.size} ranks, which take {num_rows} sequences each: "
-            f"use --micro-batch-size {num_rows}, or a divisor of it"
-        )
+    if size is None and strategy == "ddp" and reduces_exactly(config):
+        _check_divisible(config, world, num_rows, config.batch_size)
     return config.model_copy(update={"micro_batch_size": size})
+
+
+def with_micro_batch_of(run: RunConfig, config: RunConfig, world: World) -> RunConfig:
+    """The settings of a resume with the micro-batches that its run had, unless it is given others;
+    where so many ranks cannot have them, to be chosen again.
+
+    run: as it was trained before.
+    config: as the user gave them.
+    world: the ranks that share the batch.
+    """
+    if config.micro_batch_size not in ("auto", run.micro_batch_size):
+        return config
+    num_rows = config.batch_size // world.size
+    is_possible = num_rows % run.sequences_in_memory == 0
+    size = run.micro_batch_size if is_possible else "auto"
+    return config.model_copy(update={"micro_batch_size": size})
+
+
+def _check_divisible(config: RunConfig, world: World, num_rows: int, size: int) -> None:
+    """Each rank takes whole micro-batches."""
+    if num_rows % size:
+        raise ConfigError(
+            f"batch_size {config.batch_size} in micro-batches of {size} cannot be divided among "
+            f"{count_of(world.size, 'rank')}, which take {num_rows} sequences each: use "
+            f"--micro-batch-size {num_rows}, or a divisor of it"
+        )
 
 
 def _check_float8(model: ModelConfig, strategy: Strategy) -> None:

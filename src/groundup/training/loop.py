@@ -11,7 +11,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from groundup.checkpoint import capture_random_state, restore_random_state
-from groundup.config import save_yaml
+from groundup.config import flatten, save_yaml
 from groundup.data.batches.windows import Ids
 from groundup.distributed.process_group import (
     LostRankError,
@@ -36,7 +36,13 @@ from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import Progress, count_of, format_duration
 from groundup.training.budget import TimeBudget, WriteSample
-from groundup.training.execution import autocast, resolve, resolve_device, switches
+from groundup.training.execution import (
+    autocast,
+    resolve,
+    resolve_device,
+    switches,
+    with_micro_batch_of,
+)
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
 from groundup.training.own_parts import Loss, OwnParts
@@ -99,10 +105,11 @@ def train(
     stop_after: int | None = None,
     budget: TimeBudget | None = None,
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
+    measured: Collection[str] = (),
 ) -> TrainSummary:
     """Train a run from its first step, or with `resume` from its newest checkpoint, to its last.
 
-    Processes that torchrun started train it together, with the settings of the first of them.
+    Processes that torchrun started train it together, and must be given the same settings.
 
     config: all settings; a run without a name gets one from the time.
     model: learns instead of a new one of the settings; its layers may be swapped.
@@ -117,7 +124,14 @@ def train(
     budget: num_steps becomes what fits into that time on this machine, measured before the first
         step and again while it trains.
     choose_length: gives a new run its number of steps once its data are known.
+    measured: the settings, by dotted name, that each process has chosen by measuring its machine:
+        those of the first count.
     """
+    given = {
+        name: value
+        for name, value in flatten(config.model_dump(mode="json"))
+        if name not in measured
+    }
     if config.name is None:
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         config = config.model_copy(update={"name": now})
@@ -125,16 +139,22 @@ def train(
     with contextlib.ExitStack() as stack:
         device, minutes = resolve_device(config).device, config.distributed.timeout_minutes
         world = stack.enter_context(open_world(find_world(), device, minutes))
-        # With the clock, or a measurement of the machine, ranks may have come to other settings.
         with world.together():
-            config = world.from_first(resolve(own.check(world.from_first(config)), world))
+            world.check_same(given | {"--allow-changes": allow_changes})
+            # With the clock, or a measurement of the machine, they may have come to others.
+            config, resume = world.from_first((config, resume))
+            run_before = RunFolder(config.run_folder)
+            if resume and run_before.has_run():
+                config = with_micro_batch_of(run_before.read_config(), config, world)
+            config = world.from_first(resolve(own.check(config), world))
         folder = RunFolder(config.run_folder)
         if budget is not None:
             _check_budget(folder, own, world, resume=resume)
         with world.together():
             if world.is_first:
                 stack.enter_context(folder.claim(resume=resume))
-        record = stack.enter_context(folder.recording(world.rank))
+        with world.together():
+            record = stack.enter_context(folder.recording(world.rank))
         record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
