@@ -161,9 +161,9 @@ def test_a_loss_that_blows_up_is_divergence_and_one_that_wanders_is_none(
     assert read_run(write_run(tmp_path / "one", losses)).outcome.state == state
 
 
-def test_an_error_in_the_log_is_a_failure(tmp_path: Path, write_run: WriteRun) -> None:
+def test_an_outcome_that_was_written_is_what_counts(tmp_path: Path, write_run: WriteRun) -> None:
     folder = write_run(tmp_path / "one", [3.0, 2.0], num_steps=9)
-    (folder / "log.txt").write_text("2026-01-02 03:04:05,678 ERROR OSError: no disk\n")
+    Outcome("failed", 2, "OSError: no disk").write(RunFolder(folder).outcome_file)
     outcome = read_run(folder).outcome
     assert (outcome.state, outcome.sentence) == ("failed", "OSError: no disk")
     Outcome("diverged", 2, "any words at all").write(RunFolder(folder).outcome_file)

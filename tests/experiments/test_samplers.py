@@ -161,12 +161,6 @@ def test_a_search_goes_on_from_what_it_knows(
     grown = run_sweep(longer, path, command=metrics_only)
     assert len(grown.results) == 4
     assert {result.point for result in outcome.results} < {result.point for result in grown.results}
-    # A folder of before the proposals had a file of their own.
-    (path / "proposals.jsonl").unlink()
-    longest = longer.model_copy(update={"num_trials": 5})
-    for _ in range(2):
-        old = run_sweep(longest, path, command=metrics_only)
-        assert len(old.results) == 5 and grown.records.items() < old.records.items()
 
 
 def test_a_search_that_was_killed_goes_on_as_if_nothing_had_happened(

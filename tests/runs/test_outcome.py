@@ -1,4 +1,4 @@
-"""How a run ended and stands: outcomes written and read, older folders, locks, checkpoints."""
+"""How a run ended and stands: outcomes written and read, locks, checkpoints."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.runs import RunFolder
 from groundup.runs.checkpoint_list import list_checkpoints
 from groundup.runs.folder import is_claimed
-from groundup.runs.outcome import Outcome, outcome_of_log, parse_outcome
+from groundup.runs.outcome import Outcome, parse_outcome
 from groundup.runs.standing import Standing, State, judge
 
 STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
@@ -19,8 +19,6 @@ STOPPED = Outcome("stopped", 4, "SIGINT", {"wall_seconds": 1.5, "tokens": 256})
 def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.read_outcome() is None
-    folder.log_file.write_text("2026-01-02 03:04:05,678 ERROR OSError: no disk\n")
-    assert folder.read_outcome() == Outcome("failed", reason="OSError: no disk")
     STOPPED.write(folder.outcome_file)
     assert json.loads(folder.outcome_file.read_bytes())["cost"] == STOPPED.cost
     assert folder.read_outcome() == STOPPED
@@ -34,20 +32,6 @@ def test_what_is_no_outcome_is_none(text: str) -> None:
 def test_odd_values_of_an_outcome_are_left_out() -> None:
     text = b'{"state": "failed", "step": "9", "reason": 7, "cost": {"tokens": -1, "x": "y"}}'
     assert parse_outcome(text) == Outcome("failed")
-
-
-@pytest.mark.parametrize(
-    ("line", "state"),
-    [
-        ("ERROR GroundupError: 5 steps in a row had no finite loss and gradients", "diverged"),
-        ("ERROR OSError: no disk", "failed"),
-        ("INFO stopped after step 3 of 100 and saved in runs/one", "stopped"),
-        ("INFO step 3/100  loss 2.0", None),
-    ],
-)
-def test_the_log_of_an_older_run_tells_its_outcome(line: str, state: str | None) -> None:
-    outcome = outcome_of_log(f"2026-01-02 03:04:05,678 {line}\n".encode())
-    assert (None if outcome is None else outcome.state) == state
 
 
 def test_an_error_is_the_outcome_of_a_run_and_a_refusal_is_none(tmp_path: Path) -> None:

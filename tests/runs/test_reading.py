@@ -1,6 +1,5 @@
 """What is read back from a run's files: metrics as columns, and the last line of a log."""
 
-import logging
 import math
 import random
 from pathlib import Path
@@ -12,7 +11,6 @@ from groundup.model.config import ModelConfig
 from groundup.runs.config import model_of
 from groundup.runs.metrics import Metrics, SpikeDetector, as_float, parse_line
 from groundup.runs.metrics_file import MetricsReader, read_metrics
-from groundup.runs.outcome import last_entry, log_to_file
 
 
 def columns_of(*records: dict[str, Any]) -> Metrics:
@@ -51,18 +49,6 @@ def test_what_is_not_a_number_is_nan(value: object) -> None:
 @pytest.mark.parametrize("line", [b"", b'{"step": 1', b"[1]", b"\xff", b"[" * 100_000])
 def test_a_line_that_is_no_object_is_none(line: bytes) -> None:
     assert parse_line(line) is None
-
-
-def test_the_last_entry_of_a_log_is_what_was_logged_last(tmp_path: Path) -> None:
-    file = tmp_path / "log.txt"
-    assert last_entry(b"") == last_entry(b"no log\n") == ("", "")
-    with log_to_file(file):
-        logging.getLogger("groundup.any").info("first\n2 more lines\n")
-    assert last_entry(file.read_bytes()) == ("INFO", "first")
-    with log_to_file(file) as add_error:
-        add_error("ValueError: so")
-    # The beginning of the end may be torn, as a tail of a file is.
-    assert last_entry(file.read_bytes()[3:]) == ("ERROR", "ValueError: so")
 
 
 def test_the_model_of_settings_is_known_where_they_fit() -> None:

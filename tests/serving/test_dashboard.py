@@ -363,10 +363,10 @@ ERROR = "ERROR GroundupError: out of memory on cpu"
         ("INFO step 3/100  loss 2.0", None, True, True, "stalled"),
         ("INFO step 3/100  loss 2.0", None, False, False, "running"),
         ("INFO step 3/100  loss 2.0", None, False, True, "failed"),
-        (STOPPED, None, False, False, "stopped"),
-        (STOPPED, None, True, False, "running"),
-        (ERROR, None, False, False, "failed"),
-        (ERROR, None, True, False, "running"),
+        (STOPPED, "stopped", False, False, "stopped"),
+        (STOPPED, "stopped", True, False, "running"),
+        (ERROR, "failed", False, False, "failed"),
+        (ERROR, "failed", True, False, "running"),
     ],
 )
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system has no list of locks")

@@ -131,21 +131,6 @@ def test_halves_of_surrogate_pairs_become_the_replacement_character() -> None:
         assert list(tokenizer.encode_iterable([text])) == ids
 
 
-@hypothesis.given(text=TEXTS)
-def test_offsets_lead_back_into_the_text(text: str) -> None:
-    for tokenizer in (MIXED_TOKENIZER, Tokenizer(dict(enumerate(BYTES)), [], ["the", "é字"])):
-        ids, offsets = tokenizer.encode_with_offsets(text)
-        assert ids == tokenizer.encode(text)
-        ends = np.cumsum([len(character.encode()) for character in text]).tolist()
-        begins = [0, *ends]
-        at = 0
-        for id, (first, last) in zip(ids, offsets.tolist(), strict=True):
-            size = len(tokenizer.vocab[id])
-            assert begins[first] <= at < ends[first]
-            assert begins[last - 1] < at + size <= ends[last - 1]
-            at += size
-
-
 @pytest.mark.parametrize("pattern", [O200K, DEEPSEEK])
 def test_copies_encode_alike(pattern: Pattern) -> None:
     definition = TokenizerDefinition(

@@ -9,13 +9,11 @@ import pytest
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
 from groundup.tokenizer.inspection import (
-    compare,
     describe_code_point,
     explain,
     find_longest_tokens,
     measure,
 )
-from groundup.tokenizer.patterns import O200K
 from groundup.tokenizer.reference import train_bpe_reference
 
 TEXT = "the theme of the thesis is then and there"
@@ -93,14 +91,6 @@ def test_nothing_measured_is_nothing_not_an_error(tokenizer: Tokenizer) -> None:
         result = measure(tokenizer, texts, num_passes=1)
         assert (result.num_tokens, result.bytes_per_token, result.tokens_per_word) == (0, 0.0, 0.0)
         assert result.best_bytes_per_second == 0.0
-
-
-def test_comparison_is_by_text_and_tokenizer(tokenizer: Tokenizer) -> None:
-    other = Tokenizer.from_definition(dataclasses.replace(tokenizer.definition, pattern=O200K))
-    table = compare({"a": tokenizer, "b": other}, {"x": [TEXT], "y": ["the's"]}, num_passes=1)
-    assert list(table) == ["x", "y"]
-    assert list(table["x"]) == ["a", "b"]
-    assert table["x"]["a"].num_bytes == len(TEXT)
 
 
 def test_the_longest_tokens_come_in_a_fixed_order() -> None:

@@ -355,6 +355,15 @@ def test_verify_resume_proves_it_with_a_real_kill(
     assert not list(tmp_path.glob("groundup-verify-*"))
 
 
+def test_verify_resume_proves_it_for_any_number_of_ranks(
+    finished: RunConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--world", "1", "2", "--num-steps", "6"]
+    assert main(["verify-resume", str(finished.run_folder), *words]) == 0
+    expected = "Exact: 1 and 2 ranks, and a run that moved 1 -> 2 -> 1 with 2 kills, are identical"
+    assert capsys.readouterr().out.startswith(f"{expected} after 6 steps in micro-batches of ")
+
+
 def test_verify_resume_wants_enough_steps(finished: RunConfig) -> None:
     with pytest.raises(ConfigError, match="num_steps is 3"):
         verify_resume(finished.run_folder, num_steps=3)

@@ -28,7 +28,7 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.tables import print_table
     from groundup.planner.quantities import show_bytes
     from groundup.tokenizer import Tokenizer
-    from groundup.tokenizer.inspection import compare
+    from groundup.tokenizer.inspection import measure
 
     if not arguments.files:
         raise ConfigError("groundup tokenizer compare needs at least one file to compare on")
@@ -38,7 +38,8 @@ def run(arguments: Arguments) -> None:
     rows = []
     for file in arguments.files:
         texts = arguments.read_texts((file,))
-        for name, result in compare(tokenizers, {file: texts})[file].items():
+        for name, tokenizer in tokenizers.items():
+            result = measure(tokenizer, texts)
             rows.append(
                 [
                     file,

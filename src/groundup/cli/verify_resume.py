@@ -1,13 +1,8 @@
 """`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
-
-if TYPE_CHECKING:
-    from groundup.training.verify import ResumeReport
-    from groundup.training.verify_worlds import WorldReport
 
 
 @dataclass(frozen=True)
@@ -31,16 +26,8 @@ class Arguments:
 def run(arguments: Arguments) -> int:
     """Train, compare, print one line; 1 if the runs differ."""
     from groundup.cli.runs import find_run
+    from groundup.training import verify_resume
 
-    folder = find_run(arguments.run)
-    report: ResumeReport | WorldReport
-    if arguments.world:
-        from groundup.training.verify_worlds import verify_worlds
-
-        report = verify_worlds(folder, arguments.world, arguments.num_steps)
-    else:
-        from groundup.training import verify_resume
-
-        report = verify_resume(folder, arguments.num_steps)
+    report = verify_resume(find_run(arguments.run), arguments.num_steps, arguments.world)
     print(report.describe())
     return 0 if report.is_exact else 1

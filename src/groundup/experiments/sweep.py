@@ -189,7 +189,7 @@ def _look(
     folder.check(spec)
     num_to_propose = 0
     if points is None and spec.is_search:
-        proposed = folder.proposals(spec)
+        proposed = folder.proposals()
         for point in proposed:
             # One that cannot be built has no trials; the sweep leaves it out too.
             with contextlib.suppress(ConfigError):
@@ -213,7 +213,7 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             spec.sampler,
             spec.num_trials,
         )
-    points, names = folder.proposals(spec), list[str | None]()
+    points, names = folder.proposals(), list[str | None]()
     for point in () if folder.proposals_file.exists() else points:
         folder.add_proposal(point)
     for number in range(max(len(points), spec.num_trials)):

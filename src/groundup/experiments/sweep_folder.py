@@ -96,19 +96,10 @@ class SweepFolder:
     def add_record(self, record: TrialRecord) -> None:
         append_json_line(self.records_file, asdict(record))
 
-    def proposals(self, spec: SweepConfig) -> list[Point]:
+    def proposals(self) -> list[Point]:
         """The points that a search has proposed, in order."""
         if not self.proposals_file.exists():
-            # A folder of before there was such a file, or a new one.
-            names = (*spec.grid, *spec.ranges)
-            found = {
-                record.point: Point(
-                    {name: record.settings[name] for name in names if name in record.settings},
-                    record.variant,
-                )
-                for record in self.records().values()
-            }
-            return list(found.values())
+            return []
         lines = list(read_json_lines(self.proposals_file))
         if not all(isinstance(line.get("settings"), dict) for line in lines):
             raise DataError(f"{self.proposals_file} has a line without settings: remove that line")

@@ -21,13 +21,11 @@ from groundup.errors import ConfigError
 from groundup.files import locked, parse_json, remove_stale_temporaries, write_json_atomic
 from groundup.runs.config import RunConfig
 from groundup.runs.outcome import (
-    TAIL_BYTES,
     Outcome,
     log_to_file,
-    outcome_of_log,
     parse_outcome,
 )
-from groundup.runs.plain_files import open_plain_file, read_tail
+from groundup.runs.plain_files import open_plain_file
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
@@ -37,7 +35,6 @@ _LIST_OF_LOCKS = Path("/proc/locks")
 _MAX_JSON_BYTES = 2**20
 # YAML is read slowly, so that a large file of it would hold a reader up.
 _MAX_YAML_BYTES = 2**16
-_MAX_YAML_DEPTH = 20
 
 
 @dataclass
@@ -138,8 +135,8 @@ class RunFolder:
         """config.yaml by flat dotted names, unchecked; nothing while it is missing or damaged."""
         text = self._read_small(self.config_file)
         try:
-            is_readable = len(text) <= _MAX_YAML_BYTES and not _is_knotty(text)
-            return dict(flatten(load_yaml(self.config_file))) if text and is_readable else {}
+            is_readable = 0 < len(text) <= _MAX_YAML_BYTES
+            return dict(flatten(load_yaml(self.config_file))) if is_readable else {}
         except (ConfigError, OSError, ValueError, RecursionError, yaml.YAMLError):
             return {}
 
@@ -181,9 +178,7 @@ class RunFolder:
 
     def read_outcome(self) -> Outcome | None:
         """How the run ended; None while it trains, and for a run that was killed."""
-        return parse_outcome(self._read_small(self.outcome_file)) or outcome_of_log(
-            read_tail(self.log_file, TAIL_BYTES, follow_links=self.follow_links)
-        )
+        return parse_outcome(self._read_small(self.outcome_file))
 
     def _read_small(self, path: Path) -> bytes:
         """The content of a small file; nothing where it is missing or large."""
@@ -241,17 +236,6 @@ def _device_of(folder: Path) -> str:
 
 def _read_lines(path: str) -> list[str]:
     return Path(path).read_text("utf-8", "replace").splitlines()
-
-
-def _is_knotty(text: bytes) -> bool:
-    """Would the file unfold into something huge, or take for ever? Training writes none such."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > _MAX_YAML_DEPTH:
-            return True
-    return False
 
 
 def _take_back(files: Iterable[Path], folders: Iterable[Path]) -> None:

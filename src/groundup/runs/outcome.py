@@ -1,13 +1,11 @@
 """How a run ended: log.txt and outcome.json, written while it trains and read by all who look.
 
-A run that trains has no outcome yet, and one that was killed never gets one. Runs from before the
-file existed are told by the last line of their log, here and nowhere else.
+A run that trains has no outcome yet, and one that was killed never gets one.
 """
 
 import contextlib
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,11 +15,7 @@ from groundup.files import parse_json, write_json_atomic
 
 State = Literal["finished", "stopped", "diverged", "failed"]
 
-TAIL_BYTES = 16_384
-"""How much of the end of a log surely holds its last line."""
-
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
-_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?P<level>[A-Z]+) (?P<text>.*)")
 
 
 @dataclass(frozen=True)
@@ -63,14 +57,6 @@ def parse_outcome(data: bytes) -> Outcome | None:
     )
 
 
-def outcome_of_log(tail: bytes) -> Outcome | None:
-    """The same from the end of log.txt, for runs without outcome.json."""
-    level, text = last_entry(tail)
-    if level == "ERROR":
-        return Outcome("diverged" if "no finite loss" in text else "failed", reason=text)
-    return Outcome("stopped") if text.startswith("stopped after step") else None
-
-
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Add what groundup logs meanwhile to the file; gives what adds an error to the file alone."""
@@ -91,14 +77,6 @@ def log_to_file(path: Path) -> Iterator[Callable[[str], None]]:
         logger.setLevel(level)
         logger.removeHandler(handler)
         handler.close()
-
-
-def last_entry(tail: bytes) -> tuple[str, str]:
-    """Level and first line of what was logged last, from the end of a log; empty if nothing was."""
-    for line in reversed(tail.decode("utf-8", "replace").splitlines()):
-        if found := _LINE.fullmatch(line):
-            return found["level"], found["text"]
-    return "", ""
 
 
 class _QuietFileHandler(logging.FileHandler):

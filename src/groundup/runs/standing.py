@@ -25,7 +25,7 @@ def judge(folder: RunFolder, last_step: int | None, num_steps: int | None) -> St
 
     folder: the run.
     last_step: the step of its newest record, if it has one.
-    num_steps: how many steps it is to take, if that is known. A run from before outcomes were
+    num_steps: how many steps it is to take, if that is known. A run whose outcome could not be
         written is finished if they are all done.
     """
     is_held = is_claimed(folder.path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -192,24 +192,6 @@ def measure(
         first_bytes_per_second=num_bytes / seconds[0],
         best_bytes_per_second=num_bytes / min(seconds),
     )
-
-
-def compare(
-    tokenizers: Mapping[str, Tokenizer], texts: Mapping[str, Sequence[str]], *, num_passes: int = 3
-) -> dict[str, dict[str, Measurement]]:
-    """Measure each tokenizer on each named text: the result is by text, then by tokenizer.
-
-    tokenizers: by name.
-    texts: the documents of each corpus, by its name.
-    num_passes: as for `measure`.
-    """
-    return {
-        text_name: {
-            tokenizer_name: measure(tokenizer, documents, num_passes=num_passes)
-            for tokenizer_name, tokenizer in tokenizers.items()
-        }
-        for text_name, documents in texts.items()
-    }
 
 
 def estimate_large_corpus_seconds(bytes_per_second: float) -> float:

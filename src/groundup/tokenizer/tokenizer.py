@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -260,26 +259,6 @@ class Tokenizer:
             raise TokenizerError(str(error)) from None
         return as_array(ids, self.id_type), used
 
-    def encode_with_offsets(self, text: str) -> tuple[list[int], npt.NDArray[np.int64]]:
-        """The ids, and for each the characters it stands for: an array of (begin, end).
-
-        Tokens that share the bytes of one character all name that character.
-
-        text: what to encode.
-        """
-        ids = self.encode_to_numpy(text)
-        sizes = self._token_sizes[ids]
-        ends = np.cumsum(sizes)
-        begins = ends - sizes
-        data = np.frombuffer(without_lone_surrogates(text).encode(), np.uint8)
-        # characters[i]: the character that byte i belongs to.
-        characters = np.cumsum((data & 0xC0) != 0x80) - 1
-        offsets = np.empty((len(ids), 2), dtype=np.int64)
-        if len(ids):
-            offsets[:, 0] = characters[begins]
-            offsets[:, 1] = characters[ends - 1] + 1
-        return ids.tolist(), offsets
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; bytes that are not UTF-8 become U+FFFD."""
         try:
@@ -309,12 +288,6 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_definition, (self.definition,)
-
-    @cached_property
-    def _token_sizes(self) -> npt.NDArray[np.int64]:
-        sizes = np.zeros(self.vocab_size, dtype=np.int64)
-        sizes[list(self.vocab)] = list(map(len, self.vocab.values()))
-        return sizes
 
     def _encode_by_regex(self, text: str) -> npt.NDArray[Any]:
         parts: list[npt.NDArray[Any]] = []

@@ -1,18 +1,22 @@
-"""The proof, on the user's own machine, that an interrupted run ends as an uninterrupted one.
+"""The proof, on the user's own machine, that an interrupted run ends as an uninterrupted one, and
+that any number of processes gives the same bits.
 
-With the settings of a run, a few steps are trained twice in scratch folders: once in one go, and
-once with a process that is killed on the way and another that resumes. All metrics that do not
-come from a clock, all weights and the whole optimizer state must be equal to the last bit.
+With the settings of a run, a few steps are trained in scratch folders: in one go by each number of
+ranks, and by a run that is killed on the way, from one number to the next, and resumed. All metrics
+that do not come from a clock, all weights and the whole optimizer state must be equal to the last
+bit.
 """
 
+import itertools
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,7 @@ from groundup.errors import ConfigError, GroundupError
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
-from groundup.runtime import is_first_rank
+from groundup.runtime import count_of, is_first_rank, num_cores
 from groundup.training.execution import resolve_device
 from groundup.training.metrics import MEASURED
 
@@ -45,70 +49,89 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ResumeReport:
-    """How the check went: `num_steps` against a kill after `killed_step` and a resume."""
+    """How the check went: every number of ranks, and a run with kills, against the first."""
 
     num_steps: int
-    saved_step: int
-    killed_step: int
-    comparison: Comparison
-    is_deterministic: bool
-    """Whether the run's settings promise equality: on CUDA only in deterministic mode."""
+    every_steps: int
+    """A checkpoint comes so often, and a kill a step later."""
+    worlds: tuple[int, ...]
+    """The numbers of ranks that were asked for; none for the run as it is."""
+    config: RunConfig
+    comparisons: dict[str, Comparison]
+    """By what was compared with the first."""
 
     @property
     def is_exact(self) -> bool:
-        return not self.comparison.differences
+        return not any(found.differences for found in self.comparisons.values())
 
     def describe(self) -> str:
         """One line with the outcome, and what to do where it is not the one hoped for."""
-        found = self.comparison
-        if self.is_exact:
-            return (
-                f"Exact: killed after step {self.killed_step}, resumed from {self.saved_step}, "
-                f"identical to {self.num_steps} uninterrupted steps in all {found.num_records} "
-                f"records and {found.num_values} values and tensors of the checkpoint"
+        for name, found in self.comparisons.items():
+            if found.differences:
+                has = f"{name} has " if self.worlds else ""
+                count = count_of(len(found.differences), "difference")
+                may_differ = self.config.device.startswith("cuda") and not self.config.deterministic
+                hint = "; on CUDA set deterministic to true for equality" if may_differ else ""
+                return f"Not exact: {has}{count}, {found.differences[0]}{hint}"
+        what = (
+            f"killed after step {self.every_steps + 1}, resumed from {self.every_steps}, "
+            f"identical to {self.num_steps} uninterrupted steps"
+        )
+        if self.worlds:
+            *others, last = map(str, self.worlds)
+            what = (
+                f"{', '.join(others)}{' and ' if others else ''}{last} ranks, and a run that moved "
+                f"{_moves(self.worlds)} with {count_of(len(self.worlds), 'kill')}, are identical "
+                f"after {self.num_steps} steps in micro-batches of "
+                f"{self.config.sequences_in_memory},"
             )
-        hint = "" if self.is_deterministic else "; on CUDA set deterministic to true for equality"
-        count = len(found.differences)
-        word = "difference" if count == 1 else "differences"
-        return f"Not exact: {count} {word}, {found.differences[0]}{hint}"
+        return (
+            f"Exact: {what} in all {found.num_records} records and {found.num_values} values and "
+            f"tensors of the checkpoint"
+        )
 
 
 def verify_resume(
-    run_folder: str | os.PathLike[str], num_steps: int = 8, scratch: Path | None = None
+    run_folder: str | os.PathLike[str], num_steps: int = 8, worlds: Sequence[int] = ()
 ) -> ResumeReport:
-    """Train `num_steps` steps of the run in `run_folder` with and without a kill; compare the bits.
+    """Train `num_steps` steps of a run with and without kills; compare the bits.
 
-    The run itself is left alone. `scratch` is where the two runs go, a temporary folder by default.
+    run_folder: of the run, which is left alone.
+    num_steps: how many steps each takes.
+    worlds: numbers of ranks to train with, and to move between at the kills.
     """
-    if num_steps < 4:
-        raise ConfigError(f"num_steps is {num_steps}, but saving, a kill and a resume take 4")
     run = RunFolder(run_folder)
-    config = run.read_config()
-    if num_steps > config.num_steps:
-        raise ConfigError(
-            f"num_steps is {num_steps}, but the run in {run.path} has {config.num_steps} in all"
-        )
     # Here rather than in a process of its own: the reason is then the whole error.
-    resolve_device(config)
-    saved_step = num_steps // 2
-    killed_step = saved_step + 1
-    with tempfile.TemporaryDirectory(prefix="groundup-verify-", dir=scratch) as folder:
-        config = scratch_config(config, run, Path(folder), saved_step)
-        whole, parted = (config.model_copy(update={"name": name}) for name in ("whole", "parted"))
-        _log.info("1 of 3: %d steps without a stop", num_steps)
-        _run_part(whole, stop_after=num_steps)
-        _log.info("2 of 3: the same steps, killed after step %d", killed_step)
-        _run_part(parted, stop_after=num_steps, kill_at=killed_step)
-        _log.info("3 of 3: resumed from step %d", saved_step)
-        _run_part(parted, stop_after=num_steps, resume=True)
-        comparison = compare_runs(whole.run_folder, parted.run_folder)
-    return ResumeReport(
-        num_steps=num_steps,
-        saved_step=saved_step,
-        killed_step=killed_step,
-        comparison=comparison,
-        is_deterministic=config.deterministic or not config.device.startswith("cuda"),
-    )
+    config = resolve_device(run.read_config())
+    config = _prepared(config, worlds) if worlds else run.read_config()
+    legs = [*worlds, worlds[0]] if worlds else [1, 1]
+    every_steps = num_steps // len(legs)
+    if every_steps < 2 or num_steps > config.num_steps:
+        raise ConfigError(
+            f"num_steps is {num_steps}, but {len(legs)} legs, each saved and killed, take at least "
+            f"{2 * len(legs)}, and the run in {run.path} has {config.num_steps} in all"
+        )
+    with tempfile.TemporaryDirectory(prefix="groundup-verify-") as folder:
+        config = scratch_config(config, run, Path(folder), every_steps)
+        runs = {w: config.model_copy(update={"name": f"world_{w}"}) for w in dict.fromkeys(legs)}
+        for world, whole in runs.items():
+            _log.info("%d steps on %s", num_steps, count_of(world, "rank"))
+            _train(whole, world, stop_after=num_steps)
+        moving = config.model_copy(update={"name": "moving"})
+        for number, world in enumerate(legs):
+            is_last = number == len(legs) - 1
+            killed_step = None if is_last else (number + 1) * every_steps + 1
+            end = "to the end" if is_last else f"killed after step {killed_step}"
+            began = number * every_steps
+            _log.info("on %s from step %d, %s", count_of(world, "rank"), began, end)
+            _train(moving, world, stop_after=num_steps, kill_at=killed_step, resume=number > 0)
+        first, *others = runs
+        compared = {count_of(world, "rank"): runs[world].run_folder for world in others}
+        compared[f"the run that moved {_moves(worlds)}"] = moving.run_folder
+        comparisons = {
+            name: compare_runs(runs[first].run_folder, other) for name, other in compared.items()
+        }
+    return ResumeReport(num_steps, every_steps, tuple(worlds), config, comparisons)
 
 
 def compare_runs(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Comparison:
@@ -205,42 +228,57 @@ def scratch_config(config: RunConfig, run: RunFolder, folder: Path, saved_step: 
     return config.model_copy(update={"runs_folder": folder.absolute(), **changed})
 
 
-def child_command(
-    config: RunConfig, *, stop_after: int, kill_at: int | None = None, resume: bool = False
-) -> list[str]:
-    """What trains in a process of its own, which a kill ends for good.
+def _prepared(config: RunConfig, worlds: Sequence[int]) -> RunConfig:
+    """Settings that all numbers of ranks can have in common."""
+    if min(worlds, default=0) < 1:
+        raise ConfigError(f"--world {' '.join(map(str, worlds))}: give numbers of ranks, 1 or more")
+    for world in worlds:
+        if config.batch_size % world:
+            raise ConfigError(
+                f"batch_size {config.batch_size} of the run cannot be divided among {world} ranks"
+            )
+    rows = [config.batch_size // world for world in worlds]
+    micro_batch_size = math.gcd(*rows, config.sequences_in_memory)
+    num_threads = config.num_threads or max(1, num_cores() // max(worlds))
+    exact = config.distributed.model_copy(update={"strategy": "ddp", "reduction": "exact"})
+    changes = {
+        "micro_batch_size": micro_batch_size,
+        "num_threads": num_threads,
+        "distributed": exact,
+        "deterministic": config.deterministic or config.device.startswith("cuda"),
+    }
+    return config.model_copy(update=changes)
 
-    config: of the run, whose settings are written beside it.
-    stop_after: the last step.
-    kill_at: the step behind which it kills itself.
-    resume: whether the run has begun.
-    """
+
+def _train(
+    config: RunConfig,
+    world: int,
+    *,
+    stop_after: int,
+    kill_at: int | None = None,
+    resume: bool = False,
+) -> None:
+    """Train in processes of their own, so many ranks, of which the first may be killed."""
     settings = config.runs_folder / f"{config.name}.yaml"
     save_yaml(settings, config)
     part = {"stop_after": stop_after, "kill_at": kill_at, "resume": resume}
-    return [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
-
-
-def check_status(done: subprocess.CompletedProcess[str], expected: int) -> None:
-    """Raise if a process that trained did not end as it was to.
-
-    done: the process.
-    expected: its status.
-    """
+    command = [sys.executable, "-c", _CHILD, str(settings), json.dumps(part)]
+    if world > 1:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*launcher, f"--nproc-per-node={world}", "--no-python", *command]
+    environment = dict(os.environ)
+    if config.num_threads:
+        environment["OMP_NUM_THREADS"] = str(config.num_threads)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    # torchrun itself is not killed, and says 1 of a rank that was.
+    killed = 1 if world > 1 else -signal.SIGKILL
+    expected = 0 if kill_at is None else killed
     if done.returncode != expected:
         errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise GroundupError(
             f"a process that trained for the check ended with status {done.returncode} instead of "
             f"{expected}: {' '.join(errors or done.stderr.splitlines()[-4:])}"
         )
-
-
-def _run_part(
-    config: RunConfig, *, stop_after: int, kill_at: int | None = None, resume: bool = False
-) -> None:
-    command = child_command(config, stop_after=stop_after, kill_at=kill_at, resume=resume)
-    done = subprocess.run(command, capture_output=True, text=True)
-    check_status(done, 0 if kill_at is None else -signal.SIGKILL)
 
 
 def _train_part(arguments: list[str]) -> None:
@@ -255,3 +293,7 @@ def _train_part(arguments: list[str]) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     train(config, resume=part["resume"], stop_after=part["stop_after"], progress=kill_in_time)
+
+
+def _moves(worlds: Sequence[int]) -> str:
+    return " -> ".join(map(str, itertools.chain(worlds, worlds[:1])))

@@ -70,7 +70,6 @@ def check_shards(
     tokenizer: "Tokenizer",
     splits: Sequence[str] = ("train", "validation"),
     full: bool = False,
-    progress: Progress | None = None,
     index: ShardIndex | None = None,
 ) -> DataIds:
     """Make sure that a folder of shards can be trained on; a DataError says why it cannot.
@@ -81,7 +80,6 @@ def check_shards(
 
     folder: as `prepare` wrote it.
     tokenizer: the one that the model is to be trained with.
-    progress: called with the bytes checked and their total.
     """
     sizes = token_sizes(tokenizer)
     index = index or read_index(Path(folder))
@@ -96,7 +94,7 @@ def check_shards(
             )
         _check_some_ids(shards, sizes)
     if full:
-        verify(folder, tokenizer, progress, index)
+        verify(folder, tokenizer, index=index)
     return DataIds(
         folder=os.fspath(folder),
         content=content_id(index),
