@@ -103,13 +103,14 @@ def verify_resume(
     run = RunFolder(run_folder)
     # Here rather than in a process of its own: the reason is then the whole error.
     config = resolve_device(run.read_config())
-    config = _prepared(config, worlds) if worlds else run.read_config()
+    if worlds:
+        config = _prepared(config, worlds)
     legs = [*worlds, worlds[0]] if worlds else [1, 1]
     every_steps = num_steps // len(legs)
     if every_steps < 2 or num_steps > config.num_steps:
         raise ConfigError(
-            f"num_steps is {num_steps}, but {len(legs)} legs, each saved and killed, take at least "
-            f"{2 * len(legs)}, and the run in {run.path} has {config.num_steps} in all"
+            f"num_steps is {num_steps}, but {count_of(len(legs) - 1, 'kill')} and as many resumes "
+            f"take {2 * len(legs)} or more, and the run in {run.path} has {config.num_steps} in all"
         )
     with tempfile.TemporaryDirectory(prefix="groundup-verify-") as folder:
         config = scratch_config(config, run, Path(folder), every_steps)
