@@ -9,10 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
 import pytest
+import yaml
 
 from groundup.cli.main import main
 from groundup.cli.verbs import GROUPS, VERBS, Verb
@@ -145,6 +147,44 @@ def test_the_guide_to_many_gpus_shows_what_the_planner_says() -> None:
     assert "planned, not measured" in page
 
 
+def test_the_guide_to_many_gpus_shows_the_plan_of_its_first_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = REPOSITORY / "docs" / "guides" / "distributed.md"
+    words = next(words for words in commands(page) if words[:2] == ["groundup", "plan"])
+    assert main(words[1:]) == 0
+    (planned,) = re.findall(r"^  efficiency +(.*%)$", capsys.readouterr().out, re.MULTILINE)
+    table = page.read_text("utf-8").split("strategies:begin")[1].split("strategies:end")[0]
+    assert re.findall(r"(\S+%) \|$", table, re.MULTILINE) == planned.split()
+
+
+def test_the_guide_to_experiments_shows_the_sweep_that_it_runs() -> None:
+    page = REPOSITORY / "docs" / "guides" / "experiments.md"
+    file = next(words[2] for words in commands(page) if words[:2] == ["groundup", "sweep"])
+    shown = yaml.safe_load(blocks(page, "yaml")[0])
+    assert shown == yaml.safe_load((REPOSITORY / file).read_text("utf-8"))
+
+
+def test_the_python_of_the_guide_to_the_tokenizer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from groundup.data.samples import write_sample_corpus
+
+    monkeypatch.chdir(tmp_path)
+    write_sample_corpus(tmp_path / "stories.txt", megabytes=0.05, seed=0)
+    names: dict[str, object] = {}
+    for block in blocks(REPOSITORY / "docs" / "guides" / "tokenizer.md", "python"):
+        exec(block, names)
+
+
+def test_the_quickstart_lists_all_extras() -> None:
+    page = (REPOSITORY / "docs" / "quickstart.md").read_text("utf-8")
+    rows = page.split("| extra | for |")[1].split("\n\n")[0]
+    first = " ".join(re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE))
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(re.findall(r"`(\w+)`", first)) == set(project["optional-dependencies"])
+
+
 def load_tool(name: str) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / f"{name}.py")
     assert spec is not None and spec.loader is not None
@@ -180,6 +220,14 @@ def test_the_readmes_tree_is_the_folder_listing() -> None:
     shown = readme_tree()
     assert shown["src/groundup"] == present("src/groundup")
     assert {entry.split("/")[0] for entry in shown[""]} == present("")
+
+
+def test_the_readmes_tree_names_the_targets_of_the_makefile() -> None:
+    text = (REPOSITORY / "README.md").read_text("utf-8")
+    (shown,) = re.findall(r"^Makefile +(.*)$", text, re.MULTILINE)
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    # A step of others.
+    assert set(shown.split(" · ")) == targets - {"sanitized"}
 
 
 def test_links_between_documents_lead_somewhere() -> None:
@@ -221,6 +269,9 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
         for row, rooms in enumerate(layering.ROWS)
     }
     assert shown == held
+    rooms = page.split("## The rooms")[1].split("\n## ")[0]
+    described = re.findall(r"^\| `(\w+)` \|", rooms, re.M)
+    assert sorted(described) == sorted(room for row in held.values() for room in row)
 
 
 def test_learning_curves_are_those_of_the_metrics_beside_them() -> None:

@@ -90,9 +90,7 @@ def render_scaling(page: str) -> str:
 
 def _scaling(preset: str, device: str, link: str, num_sequences: int) -> Scaling:
     batch_size = 64 * num_sequences
-    plan = make_plan(
-        PRESETS[preset], get_accelerator(device), batch_size=batch_size, num_steps=1, mfu=0.4
-    )
+    plan = make_plan(PRESETS[preset], get_accelerator(device), batch_size=batch_size, num_steps=1)
     return plan_scaling(plan, num_gpus=64, interconnects=[link])
 
 

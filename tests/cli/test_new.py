@@ -110,6 +110,9 @@ def test_its_commands_can_be_typed(
     assert main(["export", str(RUN), "--to", "huggingface", "exported"]) == 2
     assert "head_gates is on" in capsys.readouterr().err
     assert ["new", "quickstart/stories.txt", "--name", "stories-exportable"] in offered
+    tune = next(index for index, words in enumerate(offered) if words[0] == "tune")
+    assert offered[tune - 1][:2] == ["data", "sample"]
+    assert offered[tune - 1][-1] == offered[tune][-1]
     for words in offered[:-1]:
         if words[0] == "tune":
             continue

@@ -30,7 +30,7 @@ def in_a_folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_sweep_of_which_every_trial_failed_is_no_success(
     write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = write_sweep(grid={"model.vocab_size": [10]})
+    spec = write_sweep(grid={"start_from": ["nowhere"]})
     assert main(["sweep", spec]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: all 1 trials of sweeps/small failed, the last one with: ")

@@ -7,15 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
+from groundup.cli import train
 from groundup.cli.main import main
 from groundup.config import load_settings
 from groundup.experiments.ablation import ablation_spec
 from groundup.experiments.runner import Command
 from groundup.experiments.scaling import scaling_spec
 from groundup.experiments.spec import SweepConfig, load_sweep
-from groundup.experiments.sweep import run_sweep
+from groundup.experiments.sweep import plan_trials, run_sweep
 from groundup.experiments.sweep_folder import SweepFolder
 from groundup.experiments.trials import TrialRecord
+from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 
 WriteSweep = Callable[..., str]
@@ -194,9 +196,13 @@ def test_what_a_search_leaves_out_is_not_left(
             },
             "data.tokenizer of trial a+seed=0: gone.json does not exist",
         ),
+        (
+            {"grid": {"model.vocab_size": [300, 299]}},
+            "trial vocab_size=299+seed=0: vocab_size 299 is too small for shards with ids up to",
+        ),
     ],
 )
-def test_data_that_are_not_there_are_named_before_anything_starts(
+def test_data_that_do_not_fit_are_named_before_anything_starts(
     write_sweep: WriteSweep,
     small_config: Path,
     capsys: pytest.CaptureFixture[str],
@@ -210,6 +216,32 @@ def test_data_that_are_not_there_are_named_before_anything_starts(
     values = yaml.safe_load(yaml.safe_dump(values).replace("SHARDS", shards))
     assert complaint in error_of(capsys, "sweep", write_sweep(**values), *words)
     assert not Path("sweeps").exists()
+
+
+def test_the_vocabulary_is_that_of_the_shards_as_in_training(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = yaml.safe_load(small_config.read_text("utf-8"))
+    del settings["model"]["vocab_size"]
+    shards = settings["data"].pop("shards")
+    variants = {"a": {"data.shards": shards}, "b": {"data.mix": [f"{shards}=1"]}}
+    for name in ("without", "with"):
+        Path(f"{name}.yaml").write_text(yaml.safe_dump({**settings, "name": name}), "utf-8")
+        settings["data"]["shards"] = shards
+        sweep = {"name": name, "base": f"{name}.yaml", "variants": variants}
+        Path(f"sweep_{name}.yaml").write_text(yaml.safe_dump(sweep), "utf-8")
+        trials = plan_trials(load_sweep(f"sweep_{name}.yaml"), Path("sweeps") / name)
+        assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
+    assert train.defaults(["--config", "with.yaml"]).settings.model == trials[0].config.model
+
+    # So do the other verbs that start from a file.
+    size = f"{sum(count_parameters(trials[0].config.model).values()):,}"
+    words = ["--budgets", "8e7", "1.6e8", "--widths", "8", "16", "24"]
+    for verb in (["ablate", "with.yaml"], ["scaling", "with.yaml", *words]):
+        assert main([*verb, "--dry-run"]) == 0
+        assert size in capsys.readouterr().out
+    assert main(["plan", "--config", "with.yaml"]) == 0
+    assert size in capsys.readouterr().out
 
 
 def test_what_has_ended_needs_its_data_no_more(

@@ -60,11 +60,12 @@ def run(arguments: Arguments) -> int:
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.report.studies import ablation_study
     from groundup.runs.config import RunConfig
+    from groundup.training.vocabulary import with_vocabulary
 
     check_jobs(arguments.jobs)
     if arguments.extra_rates < 0:
         raise ConfigError(f"--extra-rates is {arguments.extra_rates}: give 0 to keep to the list")
-    base = load_settings(RunConfig, arguments.config)
+    base = with_vocabulary(load_settings(RunConfig, arguments.config))
     spec = ablation_spec(
         base,
         name=arguments.name,

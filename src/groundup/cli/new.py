@@ -199,6 +199,7 @@ def _look(project: Project, plan: dict[str, Any]) -> None:
         ["generate", run, "--prompt", "Your own beginning", *settings],
         ["train", "--config", folder.config, *more],
         ["train", "--from", run, "--config", folder.config, "--name", f"{plan['name']}-more"],
+        ["data", "sample", "--kind", "dialogues", "--out", "chats.jsonl"],
         ["tune", run, "chats.jsonl"],
         export,
         ["tokenizer", "inspect", "Your own sentence.", "--tokenizer", folder.tokenizer],

@@ -124,7 +124,9 @@ def defaults(argv: Sequence[str]) -> Arguments:
         return Arguments(model=preset(name))
     if file is None:
         return Arguments()
-    run = load_settings(RunConfig, file)
+    from groundup.training.vocabulary import with_vocabulary
+
+    run = with_vocabulary(load_settings(RunConfig, file))
     device = "cpu" if run.device == "cpu" else Arguments.device
     on_cpu = (value_of("--device", argv) or device).lower() == "cpu"
     return Arguments(

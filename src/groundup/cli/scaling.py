@@ -58,10 +58,11 @@ def run(arguments: Arguments) -> int:
     from groundup.config import load_settings
     from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.runs.config import RunConfig
+    from groundup.training.vocabulary import with_vocabulary
 
     check_jobs(arguments.jobs)
     spec = scaling_spec(
-        load_settings(RunConfig, arguments.config),
+        with_vocabulary(load_settings(RunConfig, arguments.config)),
         budgets=arguments.budgets,
         widths=arguments.widths,
         name=arguments.name,

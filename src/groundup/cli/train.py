@@ -18,7 +18,7 @@ from tyro.conf import Fixed, Suppress
 from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import flatten, load_settings, load_yaml
-from groundup.errors import ConfigError, DataError
+from groundup.errors import ConfigError
 from groundup.runs.config import COUNTED_IN_STEPS, DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import is_first_rank, process_start
@@ -74,6 +74,8 @@ class Arguments:
 
 def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the settings file's values, where one is given."""
+    from groundup.data.shards import find_index
+
     file = value_of("--config", argv) or _file_of_resumed_run(argv)
     counts = ("num_steps", *COUNTED_IN_STEPS)
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
@@ -82,7 +84,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     named = value_of("--runs-folder", argv) or in_file.get("runs_folder")
     runs_folder = Path(str(named or RUNS_FOLDER))
     found = {} if source is None else settings_from(Path(source), runs_folder)
-    index = None if "model.vocab_size" in found else _index_of(_find_shards(argv, in_file))
+    # Where there are none to be read, training says what is wrong with them.
+    index = None if "model.vocab_size" in found else find_index(_find_shards(argv, in_file))
     measured: dict[str, Any] = {}
     if index is not None:
         if file is None and not {"-h", "--help"} & set(argv):
@@ -207,19 +210,6 @@ def _find_shards(argv: Sequence[str], in_file: Mapping[str, Any]) -> Path:
     first = None if mixed is None else str(mixed).rpartition("=")[0] or str(mixed)
     shards = value_of("--data.shards", argv) or in_file.get("data.shards")
     return Path(str(shards or first or DataConfig().shards))
-
-
-def _index_of(shards: Path) -> "ShardIndex | None":
-    """Of the shards to train on; None where there are none to be read."""
-    from groundup.data.shards import INDEX_NAME, read_index
-
-    if not (shards / INDEX_NAME).is_file():
-        return None
-    try:
-        return read_index(shards)
-    except DataError:
-        # Training says what is wrong with them.
-        return None
 
 
 def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from groundup.config import Seed, Settings, flatten, load_settings
 from groundup.errors import ConfigError, GroundupError, did_you_mean
 from groundup.runs.config import NAME_PATTERN, RunConfig
+from groundup.training.vocabulary import with_vocabulary
 
 # The sweep itself names its runs, says where they lie, and repeats them with its seeds.
 _RESERVED = {
@@ -194,8 +195,11 @@ def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
     if isinstance(config.base, Path):
         base = load_settings(RunConfig, config.base, config.settings)
     else:
-        base = build_config(config.base, config.settings, where=f"the base of {where}")
+        base = _merge(config.base, config.settings, where=f"the base of {where}")
     values = base.model_dump(mode="json")
+    if "vocab_size" not in base.model.model_fields_set:
+        # Each trial has that of its own shards.
+        del values["model"]["vocab_size"]
     return config.model_copy(update={"base": values, "settings": {}})
 
 
@@ -205,7 +209,14 @@ def base_config(config: SweepConfig) -> RunConfig:
 
 
 def build_config(*layers: Mapping[str, Any], where: str) -> RunConfig:
-    """Settings from their defaults and then each layer; an error says where it comes from."""
+    """Settings from their defaults and then each layer; an error says where it comes from.
+
+    As for `groundup train`, a vocabulary that no layer gives is that of the shards.
+    """
+    return with_vocabulary(_merge(*layers, where=where))
+
+
+def _merge(*layers: Mapping[str, Any], where: str) -> RunConfig:
     merged: dict[str, Any] = {}
     for layer in layers:
         merged.update(flatten(layer))

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groundup.data.shards import read_index
+from groundup.data.shards import ShardIndex, check_vocabulary, read_index
 from groundup.distributed.corpus import RayEngine
 from groundup.distributed.remote_process import RemoteProcess
 from groundup.errors import ConfigError, DataError
@@ -256,7 +256,8 @@ def _unended(folder: SweepFolder, trials: Iterator[Trial]) -> Iterator[Trial]:
 
 
 def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> None:
-    """Raise for the first trial still to run whose data are missing; what has ended needs none."""
+    """Raise for the first trial still to run whose data are missing, or have ids that its model
+    does not know; what has ended needs none."""
     left = list(outlook.left)
     if outlook.num_to_propose:
         # All data that a search may propose; whatever else it tries is the base's.
@@ -266,6 +267,7 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
             with contextlib.suppress(ConfigError):
                 left += plan_trials(spec, folder.path, [point])
     states, known = folder.states(left), set[tuple[str, Path]]()
+    indexes = dict[Path, ShardIndex]()
     for trial in left:
         data = trial.config.data
         needed = {(_SHARDS, data.shards)}
@@ -276,7 +278,7 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
             where = f"{setting} of trial {trial.name}"
             if setting == _SHARDS:
                 try:
-                    read_index(path)
+                    indexes[path] = read_index(path)
                 except DataError as error:
                     raise DataError(f"{where}: {error}") from error
             elif not path.is_file():
@@ -286,3 +288,10 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
                     f"groundup tokenizer train"
                 )
         known |= needed
+        if trial.config.tuning.chats:
+            # Which take the place of the shards.
+            continue
+        try:
+            check_vocabulary(indexes[data.shards], trial.config.model.vocab_size)
+        except ConfigError as error:
+            raise ConfigError(f"trial {trial.name}: {error}") from error

@@ -5,7 +5,7 @@ A folder holds `train_000000.bin`, `validation_000000.bin` and so on, raw little
 """
 
 from groundup.data.shards.check import DataIds, check_shards, check_vocabulary, content_id, verify
-from groundup.data.shards.index import INDEX_NAME, JOURNAL_NAME, ShardIndex, read_index
+from groundup.data.shards.index import INDEX_NAME, JOURNAL_NAME, ShardIndex, find_index, read_index
 from groundup.data.shards.reading import Shards, open_shards
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "check_shards",
     "check_vocabulary",
     "content_id",
+    "find_index",
     "open_shards",
     "read_index",
     "verify",

@@ -192,6 +192,16 @@ def read_index(folder: Path) -> ShardIndex:
     return index
 
 
+def find_index(folder: Path) -> ShardIndex | None:
+    """The index of a folder, or None where there is none that can be read."""
+    if not (folder / INDEX_NAME).is_file():
+        return None
+    try:
+        return read_index(folder)
+    except DataError:
+        return None
+
+
 def write_record(path: Path, record: Record) -> None:
     """Write a record as indented JSON."""
     # As bytes at once: with many sources the text is larger than all else in memory.
