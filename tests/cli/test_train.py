@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pydantic
 import pytest
 import torch
 
+from groundup import interop
+from groundup.checkpoint import CheckpointFolder
 from groundup.cli import progress
 from groundup.cli import train as verb
 from groundup.cli.flags import known_flags
@@ -374,6 +377,51 @@ def test_from_begins_with_an_export_as_with_the_run_it_came_from(
         for name in ("a", "c")
     )
     assert first == expected
+
+
+def test_from_imports_an_export_anew_where_it_is_another(
+    whole_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--config", str(small_config), "--num-steps", "1", "--name"]
+    assert main(["train", *words, "other"]) == 0
+    for run, export in ((whole_run, "a/model"), ("runs/other", "b/model")):
+        assert main(["export", str(run), "--to", "huggingface", export]) == 0
+
+    def weights_from(export: str) -> tuple[Path, str]:
+        run = verb.settings_from(Path(export))["start_from"]
+        return run, CheckpointFolder(run / "checkpoints").newest().weights_id
+
+    first, theirs = weights_from("a/model")
+    second, others = weights_from("b/model")
+    assert (first, second) == (Path("runs/model-imported"), Path("runs/model-imported-2"))
+    assert theirs != others
+    assert weights_from("a/model") == (first, theirs)
+    shutil.rmtree("a/model")
+    shutil.copytree("b/model", "a/model")
+    assert weights_from("a/model") == (second, others)
+    # One that was trained is no longer what was imported.
+    resumed = ["--name", second.name, "--resume", "--allow-changes", "--num-steps", "1"]
+    shards = load_yaml(small_config)["data"]["shards"]
+    assert main(["train", *resumed, "--data.shards", shards, "--batch-size", "2"]) == 0
+    assert weights_from("b/model") == (Path("runs/model-imported-3"), others)
+    assert capsys.readouterr().out.count("imported ") == 3
+
+
+def test_ranks_that_begin_with_an_export_import_it_once(
+    whole_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["export", str(whole_run), "--to", "huggingface", "out"]) == 0
+    took, work = [], interop.import_huggingface
+
+    def import_slowly(*words: Any, **options: Any) -> Path:
+        took.append(words)
+        time.sleep(0.2)
+        return work(*words, **options)
+
+    monkeypatch.setattr(interop, "import_huggingface", import_slowly)
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(verb.settings_from, 3 * [Path("out")]))
+    assert len(took) == 1 and found[0] == found[1] == found[2]
 
 
 def test_a_signal_saves_the_run_and_the_resume_is_exact(
