@@ -32,6 +32,7 @@ from groundup.optim.config import OptimizerConfig
 from groundup.runs.config import RunConfig
 from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
+from groundup.training.budget import Rehearsal
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
@@ -170,7 +171,7 @@ def test_help_shows_the_files_values(
         (["--minutes", "0"], "--minutes must be more than 0, got 0"),
         (["--minutes", "nan"], "--minutes must be a finite number, got 'nan'"),
         (["--minutes", "soon"], "--minutes"),
-        (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
+        (["--minutes", "1", "--resume", "--name", "a"], "a does not hold a run to resume"),
         (
             ["--name", "a"],
             "tokenizer.json does not exist: name the one that the shards were made with",
@@ -288,6 +289,42 @@ def test_a_progress_bar_is_told_of_every_step(
     monkeypatch.setattr(progress, "progress_bar", bar)
     assert main(["train", "--config", str(small_config)]) == 0
     assert reports == [(step, 12) for step in range(1, 13)]
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_stopped_run_with_minutes_resumes_with_the_same_command(
+    capsys: pytest.CaptureFixture[str],
+    small_config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_file: bool,
+) -> None:
+    monkeypatch.setattr(verb, "process_start", time.monotonic)
+    # So many steps as neither the file nor the flag says.
+    monkeypatch.setattr(Rehearsal, "take", lambda self, batches: 0.5 * len(list(batches)))
+    data = load_yaml(small_config)["data"]
+    words = ["--data.shards", data["shards"], "--data.tokenizer", data["tokenizer"]]
+    words = ["--config", str(small_config)] if has_file else words
+    words += ["--name", "timed", "--num-steps", "1000", "--minutes", "0.5", "--batch-size", "2"]
+    words += ["--evaluation.every-steps", "50", "--model.d-model", "16"]
+    words += ["--model.context-length", "16"]
+
+    @contextlib.contextmanager
+    def bar(*given: object, **options: object) -> Iterator[Progress]:
+        yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as context:
+        context.setattr(progress, "progress_bar", bar)
+        assert main(["train", *words]) == 130
+    assert "continue with the same command and --resume" in capsys.readouterr().err
+    begun = load_settings(RunConfig, "runs/timed/config.yaml")
+    assert 12 < begun.num_steps < 1000
+    other = fails(capsys, *words, "--resume", "--minutes", "0.6")
+    assert other.endswith("resume with --minutes 0.5 --num-steps 1000")
+    changed = fails(capsys, *words, "--resume", "--evaluation.every-steps", "60", "--seed", "1")
+    assert "seed: 0 -> 1; evaluation.every_steps: 50 -> 60. " in changed
+    assert main(["train", *words, "--resume"]) == 0
+    assert f"{begun.num_steps} of {begun.num_steps}" in capsys.readouterr().out
+    assert load_settings(RunConfig, "runs/timed/config.yaml") == begun
 
 
 def test_minutes_settle_the_number_of_steps(

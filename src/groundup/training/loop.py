@@ -35,7 +35,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import Progress, count_of, format_duration
-from groundup.training.budget import TimeBudget, WriteSample
+from groundup.training.budget import TimeBudget, WriteSample, with_decided_length
 from groundup.training.execution import autocast, resolve, resolve_device, switches
 from groundup.training.failures import describe_divergence, memory_advice
 from groundup.training.metrics import TASK_PREFIX, Meter, MetricsWriter, learning_rate_of
@@ -115,7 +115,7 @@ def train(
     progress: is told (steps done, all steps) after every step.
     stop_after: ends the run at that step as a signal would: saved, to be resumed.
     budget: num_steps becomes what fits into that time on this machine, measured before the first
-        step and again while it trains.
+        step and again while it trains. A resume keeps what it has become.
     choose_length: gives a new run its number of steps once its data are known.
     """
     if config.name is None:
@@ -130,10 +130,12 @@ def train(
             config = world.from_first(resolve(own.check(world.from_first(config)), world))
         folder = RunFolder(config.run_folder)
         if budget is not None:
-            _check_budget(folder, own, world, resume=resume)
+            _check_budget(own, world)
         with world.together():
             if world.is_first:
                 stack.enter_context(folder.claim(resume=resume))
+        if budget is not None and resume:
+            config, budget = with_decided_length(config, folder, budget), None
         record = stack.enter_context(folder.recording(world.rank))
         record.takes_errors = not resume
         stack.enter_context(switches(config))
@@ -149,7 +151,7 @@ def train(
                 resume=resume,
                 allow_changes=allow_changes,
                 choose_length=choose_length,
-                is_timed=budget is not None,
+                budget=budget,
                 own=own,
                 world=world,
             )
@@ -424,14 +426,9 @@ class _Training:
         return starts
 
 
-def _check_budget(folder: RunFolder, own: OwnParts, world: World, *, resume: bool) -> None:
+def _check_budget(own: OwnParts, world: World) -> None:
     if not own.is_empty:
         raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
-    if resume:
-        raise ConfigError(
-            f"the run in {folder.path} has begun with its number of steps, so that a time "
-            f"cannot decide it any more: resume without --minutes"
-        )
     if world.size > 1:
         raise ConfigError(
             f"--minutes times the steps of one process and not of {world.size}: give --num-steps"
