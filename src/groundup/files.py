@@ -158,12 +158,16 @@ def hash_bytes(data: bytes | bytearray | memoryview) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[bool]:
-    """Hold the lock of a file or folder within the block; False if another process has it."""
+def locked(path: str | os.PathLike[str], *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file or folder within the block; False if another process has it.
+
+    path: of the file or folder, which must exist.
+    wait: until the other process is done with it.
+    """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:

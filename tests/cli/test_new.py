@@ -189,8 +189,10 @@ def test_an_interrupted_training_goes_on(
     with monkeypatch.context() as context:
         context.setattr("groundup.cli.train.sample_writer", lambda config: interrupt)
         assert main(["quickstart", *SMALL]) == 130
-    page = capsys.readouterr().out
-    assert "run the same command again" in page and "Three stories" not in page
+    page, log = capsys.readouterr()
+    # Of two commands, that of the step and the whole: the log speaks of the one, this of the other.
+    assert "continue with the same command and --resume" in log
+    assert "or run what you typed again" in page and "Three stories" not in page
     assert LanguageModel.load(RUN).step == 1
     page = run(capsys, *SMALL)
     assert "config.yaml --resume" in page and "resumed from" in page

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pydantic
 import pytest
 import torch
 
+from groundup import interop
+from groundup.checkpoint import CheckpointFolder
 from groundup.cli import progress
 from groundup.cli import train as verb
 from groundup.cli.flags import known_flags
@@ -29,6 +32,7 @@ from groundup.optim.config import OptimizerConfig
 from groundup.runs.config import RunConfig
 from groundup.runtime import Progress
 from groundup.tokenizer import Tokenizer
+from groundup.training.budget import Rehearsal
 from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
@@ -167,7 +171,7 @@ def test_help_shows_the_files_values(
         (["--minutes", "0"], "--minutes must be more than 0, got 0"),
         (["--minutes", "nan"], "--minutes must be a finite number, got 'nan'"),
         (["--minutes", "soon"], "--minutes"),
-        (["--minutes", "1", "--resume", "--name", "a"], "resume without --minutes"),
+        (["--minutes", "1", "--resume", "--name", "a"], "a does not hold a run to resume"),
         (
             ["--name", "a"],
             "tokenizer.json does not exist: name the one that the shards were made with",
@@ -287,6 +291,42 @@ def test_a_progress_bar_is_told_of_every_step(
     assert reports == [(step, 12) for step in range(1, 13)]
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_stopped_run_with_minutes_resumes_with_the_same_command(
+    capsys: pytest.CaptureFixture[str],
+    small_config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_file: bool,
+) -> None:
+    monkeypatch.setattr(verb, "process_start", time.monotonic)
+    # So many steps as neither the file nor the flag says.
+    monkeypatch.setattr(Rehearsal, "take", lambda self, batches: 0.5 * len(list(batches)))
+    data = load_yaml(small_config)["data"]
+    words = ["--data.shards", data["shards"], "--data.tokenizer", data["tokenizer"]]
+    words = ["--config", str(small_config)] if has_file else words
+    words += ["--name", "timed", "--num-steps", "1000", "--minutes", "0.5", "--batch-size", "2"]
+    words += ["--evaluation.every-steps", "50", "--model.d-model", "16"]
+    words += ["--model.context-length", "16"]
+
+    @contextlib.contextmanager
+    def bar(*given: object, **options: object) -> Iterator[Progress]:
+        yield lambda done, total: os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as context:
+        context.setattr(progress, "progress_bar", bar)
+        assert main(["train", *words]) == 130
+    assert "continue with the same command and --resume" in capsys.readouterr().err
+    begun = load_settings(RunConfig, "runs/timed/config.yaml")
+    assert 12 < begun.num_steps < 1000
+    other = fails(capsys, *words, "--resume", "--minutes", "0.6")
+    assert other.endswith("resume with --minutes 0.5 --num-steps 1000")
+    changed = fails(capsys, *words, "--resume", "--evaluation.every-steps", "60", "--seed", "1")
+    assert "seed: 0 -> 1; evaluation.every_steps: 50 -> 60. " in changed
+    assert main(["train", *words, "--resume"]) == 0
+    assert f"{begun.num_steps} of {begun.num_steps}" in capsys.readouterr().out
+    assert load_settings(RunConfig, "runs/timed/config.yaml") == begun
+
+
 def test_minutes_settle_the_number_of_steps(
     capsys: pytest.CaptureFixture[str], small_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +414,51 @@ def test_from_begins_with_an_export_as_with_the_run_it_came_from(
         for name in ("a", "c")
     )
     assert first == expected
+
+
+def test_from_imports_an_export_anew_where_it_is_another(
+    whole_run: Path, small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--config", str(small_config), "--num-steps", "1", "--name"]
+    assert main(["train", *words, "other"]) == 0
+    for run, export in ((whole_run, "a/model"), ("runs/other", "b/model")):
+        assert main(["export", str(run), "--to", "huggingface", export]) == 0
+
+    def weights_from(export: str) -> tuple[Path, str]:
+        run = verb.settings_from(Path(export))["start_from"]
+        return run, CheckpointFolder(run / "checkpoints").newest().weights_id
+
+    first, theirs = weights_from("a/model")
+    second, others = weights_from("b/model")
+    assert (first, second) == (Path("runs/model-imported"), Path("runs/model-imported-2"))
+    assert theirs != others
+    assert weights_from("a/model") == (first, theirs)
+    shutil.rmtree("a/model")
+    shutil.copytree("b/model", "a/model")
+    assert weights_from("a/model") == (second, others)
+    # One that was trained is no longer what was imported.
+    resumed = ["--name", second.name, "--resume", "--allow-changes", "--num-steps", "1"]
+    shards = load_yaml(small_config)["data"]["shards"]
+    assert main(["train", *resumed, "--data.shards", shards, "--batch-size", "2"]) == 0
+    assert weights_from("b/model") == (Path("runs/model-imported-3"), others)
+    assert capsys.readouterr().out.count("imported ") == 3
+
+
+def test_ranks_that_begin_with_an_export_import_it_once(
+    whole_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["export", str(whole_run), "--to", "huggingface", "out"]) == 0
+    took, work = [], interop.import_huggingface
+
+    def import_slowly(*words: Any, **options: Any) -> Path:
+        took.append(words)
+        time.sleep(0.2)
+        return work(*words, **options)
+
+    monkeypatch.setattr(interop, "import_huggingface", import_slowly)
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(verb.settings_from, 3 * [Path("out")]))
+    assert len(took) == 1 and found[0] == found[1] == found[2]
 
 
 def test_a_signal_saves_the_run_and_the_resume_is_exact(

@@ -316,6 +316,17 @@ def test_only_what_the_failed_run_made_goes(make_config: MakeConfig, tmp_path: P
     assert found["log.txt"].startswith("mine\n")
 
 
+def test_shards_of_another_tokenizer_are_no_matter_of_size(
+    make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
+) -> None:
+    larger = Tokenizer.load(corpus_folder / "tokenizer.json").with_chat()
+    prepare([corpus_folder / "stories.txt"], larger, tmp_path / "shards")
+    config = make_config("run", {"data.shards": str(tmp_path / "shards")})
+    assert larger.vocab_size > config.model.vocab_size
+    with pytest.raises(DataError, match="was encoded with tokenizer"):
+        train(config)
+
+
 def test_a_run_that_took_no_step_is_begun_again(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,11 +245,22 @@ def test_a_timed_run_resumes_like_any_other(make_config: MakeConfig, clock: Cloc
     assert train(config, budget=budget, stop_after=7).steps == 7
     chosen = RunFolder(config.run_folder).read_config()
     assert chosen.evaluation.every_steps == 2
-    with pytest.raises(ConfigError, match="resume without --minutes"):
-        train(chosen, budget=half_a_minute(clock), resume=True)
+    with pytest.raises(ConfigError, match=r"resume with --minutes 0\.5$"):
+        train(config, budget=TimeBudget(60.0, clock.now), resume=True)
+    # With the settings it was begun with, and with those it has.
+    assert train(config, budget=budget, stop_after=8, resume=True).steps == 8
     assert train(chosen, resume=True).is_finished
     whole = train_by_hand(config, "whole")
     assert compare_runs(whole.run_folder, config.run_folder).differences == []
+
+
+def test_a_time_does_not_change_the_length_of_a_run_without_one(
+    make_config: MakeConfig, clock: Clock
+) -> None:
+    config = make_config("untimed")
+    train(config, stop_after=2)
+    with pytest.raises(ConfigError, match="resume without --minutes"):
+        train(config, budget=half_a_minute(clock), resume=True)
 
 
 def test_nothing_of_the_probe_is_kept(

@@ -164,7 +164,7 @@ def _train(project: Project, plan: dict[str, Any]) -> int:
     title = "4  A model: it guesses the next token, and learns from every miss"
     status = take_step(title, words, is_kept=is_done, started=time.monotonic())
     if status:
-        print("run the same command again to resume from there")
+        print("or run what you typed again: it resumes from there, then evaluates and generates")
     return status
 
 

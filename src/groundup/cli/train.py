@@ -19,6 +19,7 @@ from groundup.cli.flags import flag_of, is_on, value_of
 from groundup.cli.runs import RUNS_FOLDER
 from groundup.config import flatten, load_settings, load_yaml
 from groundup.errors import ConfigError
+from groundup.files import locked
 from groundup.runs.config import COUNTED_IN_STEPS, DataConfig, RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import is_first_rank, process_start
@@ -275,14 +276,25 @@ def settings_from(source: Path, runs_folder: Path = RUNS_FOLDER) -> dict[str, An
 
 
 def _imported(export: Path, runs_folder: Path) -> RunFolder:
-    """The run folder made from a checkpoint of other tools, now or before."""
-    from groundup.interop import import_huggingface
+    """The run folder made from a checkpoint of other tools, now or before.
 
-    name = f"{export.resolve().name}-imported"
-    run = RunFolder(runs_folder / name)
-    if not run.has_run():
+    A run that came from another one of that name, or was trained since, stays as it is.
+    """
+    from groundup.interop import import_huggingface
+    from groundup.interop.huggingface_import import is_import_of
+
+    first = name = f"{export.resolve().name}-imported"
+    number = 1
+    runs_folder.mkdir(parents=True, exist_ok=True)
+    # The ranks that torchrun starts come here at once, before they know of each other.
+    with locked(runs_folder, wait=True):
+        while (run := RunFolder(runs_folder / name)).path.exists():
+            if is_import_of(export, run):
+                return run
+            number += 1
+            name = f"{first}-{number}"
         import_huggingface(export, name, runs_folder=runs_folder)
-        print(f"imported {export} as {run.path}")
+    print(f"imported {export} as {run.path}")
     return run
 
 

@@ -51,6 +51,18 @@ _DERIVED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 _THEIR_TABLE = "model.embed_tokens.weight"
 
+# What is read besides the weights, where it is there.
+_SMALL_FILES = (
+    CONFIG_NAME,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.bpe",
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +103,15 @@ def import_huggingface(
         _save_checkpoint(temporary, run_config, weights)
         RunFolder(temporary).begin(run_config, tokenizer, environment)
     return destination
+
+
+def is_import_of(folder: Path, run: RunFolder) -> bool:
+    """Was the run made from the checkpoint folder as it is now, and not trained since?"""
+    imported = run.read_environment().get(IMPORTED_KEY)
+    if not isinstance(imported, dict) or CheckpointFolder(run.checkpoints).steps() != [0]:
+        return False
+    _, files = read_weight_shapes(folder)
+    return imported.get("files") == _hash_files(folder, files)
 
 
 def _new_run_folder(name: str, runs_folder: Path) -> Path:
@@ -166,7 +187,6 @@ def _describe_environment(
             text,
         )
     dtype = value.get("dtype", value.get("torch_dtype"))
-    hashed = sorted({folder / CONFIG_NAME, *files, *folder.glob("tokenizer.json")})
     return {
         "groundup": __version__,
         "python": platform.python_version(),
@@ -178,9 +198,15 @@ def _describe_environment(
             "architecture": architecture.class_name,
             "dtype": dtype if isinstance(dtype, str) else None,
             "special_ids": express_special_ids(special_ids),
-            "files": {file.name: hash_file(file) for file in hashed},
+            "files": _hash_files(folder, files),
         },
     }
+
+
+def _hash_files(folder: Path, weights: list[Path]) -> dict[str, str]:
+    """The content ids of all files that an import reads, by name."""
+    files = {*weights, *(folder / name for name in _SMALL_FILES)}
+    return {file.name: hash_file(file) for file in sorted(files) if file.is_file()}
 
 
 def _find_prefix(folder: Path) -> str | None:

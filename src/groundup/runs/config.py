@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from groundup.config import MAX_STEPS, Seed, Settings, load_settings, parse_weights
+from groundup.config import MAX_STEPS, Seed, Settings, flatten, load_settings, parse_weights
 from groundup.model.config import ModelConfig
 from groundup.optim.config import OptimizerConfig, ScheduleConfig
 
@@ -357,6 +357,17 @@ def with_num_steps(base: RunConfig, num_steps: int, chosen: Collection[str] = ()
     """
     values = {**base.model_dump(), **scaled_steps(base, num_steps, chosen)}
     return load_settings(RunConfig, None, values)
+
+
+def with_steps_of(config: RunConfig, run: RunConfig, chosen: Collection[str] = ()) -> RunConfig:
+    """The settings, with num_steps and what else is counted in steps as another run has it.
+
+    config, run: the settings, and the other run.
+    chosen: dotted names of settings that a person set, which stay; num_steps never does.
+    """
+    values, theirs = (dict(flatten(one.model_dump())) for one in (config, run))
+    taken = ["num_steps", *(name for name in COUNTED_IN_STEPS if name not in chosen)]
+    return load_settings(RunConfig, None, {**values, **{name: theirs[name] for name in taken}})
 
 
 def model_of(settings: Mapping[str, Any]) -> ModelConfig | None:

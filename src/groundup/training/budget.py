@@ -36,7 +36,8 @@ from groundup.planner import (
 )
 from groundup.planner.hardware import Precision, rate_in
 from groundup.planner.memory import pick_micro_batch
-from groundup.runs.config import RunConfig, with_num_steps
+from groundup.runs.config import RunConfig, with_num_steps, with_steps_of
+from groundup.runs.folder import RunFolder
 from groundup.runtime import count_of, num_cores, peak_memory_bytes
 from groundup.tokenizer import Tokenizer
 from groundup.training.execution import (
@@ -65,6 +66,8 @@ _PROBE_STEPS = 3
 _LEAST_SEEN_BYTES = 100_000_000
 # A processor is as fast on small batches, and nobody wants to wait for large ones.
 _CPU_PROBE_TOKENS = 4_096
+# In environment.json.
+_KEY = "time_budget"
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +83,10 @@ class TimeBudget:
     """Settings counted in steps that stay as they are; all others keep their fraction of it."""
     max_steps: int | None = None
     """The run has no more steps than these, however many fit."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For environment.json: what the number of steps of the run follows from."""
+        return {_KEY: {"minutes": round(self.seconds / 60, 9), "max_steps": self.max_steps}}
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,25 @@ def choose_num_steps(
             f"less often, or make the model or the batch smaller"
         )
     return longest_run(config, costs, budget, passed_seconds)
+
+
+def with_decided_length(config: RunConfig, folder: RunFolder, budget: TimeBudget) -> RunConfig:
+    """The settings of a resume, with the length that this time decided when the run began.
+
+    Raises ConfigError if another time did, or none.
+    """
+    limits = folder.read_environment().get(_KEY)
+    if limits != budget.to_json()[_KEY]:
+        advice = "without --minutes"
+        if isinstance(limits, dict):
+            advice = f"with --minutes {limits.get('minutes')}"
+            if limits.get("max_steps") is not None:
+                advice += f" --num-steps {limits['max_steps']}"
+        raise ConfigError(
+            f"the run in {folder.path} has begun with its number of steps, so that another time "
+            f"cannot decide it any more: resume {advice}"
+        )
+    return with_steps_of(config, folder.read_config(), budget.chosen)
 
 
 def longest_run(

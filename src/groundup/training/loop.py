@@ -35,7 +35,7 @@ from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.outcome import Outcome, State
 from groundup.runtime import Progress, count_of, format_duration
-from groundup.training.budget import TimeBudget, WriteSample
+from groundup.training.budget import TimeBudget, WriteSample, with_decided_length
 from groundup.training.execution import (
     autocast,
     resolve,
@@ -122,7 +122,7 @@ def train(
     progress: is told (steps done, all steps) after every step.
     stop_after: ends the run at that step as a signal would: saved, to be resumed.
     budget: num_steps becomes what fits into that time on this machine, measured before the first
-        step and again while it trains.
+        step and again while it trains. A resume keeps what it has become.
     choose_length: gives a new run its number of steps once its data are known.
     measured: the settings, by dotted name, that each process has chosen by measuring its machine:
         those of the first count.
@@ -143,16 +143,17 @@ def train(
             world.check_same(given | {"--allow-changes": allow_changes})
             # With the clock, or a measurement of the machine, they may have come to others.
             config, resume = world.from_first((config, resume))
-            run_before = RunFolder(config.run_folder)
-            if resume and run_before.has_run():
-                config = with_micro_batch_of(run_before.read_config(), config, world)
+            folder = RunFolder(config.run_folder)
+            if resume and folder.has_run():
+                config = with_micro_batch_of(folder.read_config(), config, world)
             config = world.from_first(resolve(own.check(config), world))
-        folder = RunFolder(config.run_folder)
         if budget is not None:
-            _check_budget(folder, own, world, resume=resume)
+            _check_budget(own, world)
         with world.together():
             if world.is_first:
                 stack.enter_context(folder.claim(resume=resume))
+        if budget is not None and resume:
+            config, budget = with_decided_length(config, folder, budget), None
         with world.together():
             record = stack.enter_context(folder.recording(world.rank))
         record.takes_errors = not resume
@@ -169,7 +170,7 @@ def train(
                 resume=resume,
                 allow_changes=allow_changes,
                 choose_length=choose_length,
-                is_timed=budget is not None,
+                budget=budget,
                 own=own,
                 world=world,
             )
@@ -444,14 +445,9 @@ class _Training:
         return starts
 
 
-def _check_budget(folder: RunFolder, own: OwnParts, world: World, *, resume: bool) -> None:
+def _check_budget(own: OwnParts, world: World) -> None:
     if not own.is_empty:
         raise ConfigError("a time decides the length of a run by settings alone: give num_steps")
-    if resume:
-        raise ConfigError(
-            f"the run in {folder.path} has begun with its number of steps, so that a time "
-            f"cannot decide it any more: resume without --minutes"
-        )
     if world.size > 1:
         raise ConfigError(
             f"--minutes times the steps of one process and not of {world.size}: give --num-steps"

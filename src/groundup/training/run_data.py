@@ -20,6 +20,7 @@ from groundup.data.shards import (
     open_shards,
     read_index,
 )
+from groundup.data.shards.reading import check_tokenizer
 from groundup.distributed.process_group import ALONE, World
 from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
@@ -57,6 +58,8 @@ def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS)
         return RunData(tokenizer, *open_conversations(config, tokenizer))
     folder, folders = config.data.shards, [path for path, _ in _weighted(config)]
     index = read_index(folder)
+    # A larger vocabulary would be no help with ids of another tokenizer.
+    check_tokenizer(folder, index, tokenizer)
     check_vocabulary(index, config.model.vocab_size)
     train = join_shards(
         [

@@ -70,6 +70,7 @@ from groundup.training.tuning import (
 
 if TYPE_CHECKING:
     from groundup.distributed.sharding import LocalParameters
+    from groundup.training.budget import TimeBudget
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ def open_run(
     resume: bool,
     allow_changes: bool,
     choose_length: Callable[[RunConfig, RunData], RunConfig] | None = None,
-    is_timed: bool = False,
+    budget: "TimeBudget | None" = None,
     own: OwnParts = NO_PARTS,
     world: World = ALONE,
 ) -> OpenRun:
@@ -107,7 +108,7 @@ def open_run(
     The folder must have been claimed. Nothing in it changes before all checks have passed, on all
     ranks of the `world`; then the first rank alone writes to it.
     `choose_length` gives a new run its number of steps once its data are known; where it has timed
-    them (`is_timed`), the plan guesses no time. `own` parts take the place of what the settings
+    them for a `budget`, the plan guesses no time. `own` parts take the place of what the settings
     say.
     """
     # It takes a moment on a CPU, which must not come after the steps of a run were timed.
@@ -128,6 +129,8 @@ def open_run(
     if choose_length is not None:
         config = choose_length(config, data)
     environment = describe_environment(config, data.ids, data.end_id, peak)
+    if budget is not None:
+        environment |= budget.to_json()
     world.check_same(_facts(environment))
     if resume:
         environment = note_resume(environment, folder, allow_changes=allow_changes)
@@ -167,7 +170,7 @@ def open_run(
         _go_back(config, folder, checkpoint, state, changes)
     else:
         folder.begin(config, tokenizer, environment)
-    _log_plan(config, data, state, strategy, is_timed=is_timed)
+    _log_plan(config, data, state, strategy, is_timed=budget is not None)
     if world.size > 1:
         is_exact = isinstance(state.reduction, ExactReduction)
         way = "exact" if is_exact else f"fast, in {config.distributed.reduce_dtype}"
