@@ -218,6 +218,12 @@ def test_data_that_do_not_fit_are_named_before_anything_starts(
     assert not Path("sweeps").exists()
 
 
+def test_a_search_for_a_vocabulary_does_not_mind_that_of_its_base(write_sweep: WriteSweep) -> None:
+    tried: dict[str, Any] = {"sampler": "tpe", "num_trials": 1, "settings": {"model.vocab_size": 9}}
+    assert main(["sweep", write_sweep(**tried, grid={RATE: [1e-3]}), "--dry-run"]) == 2
+    assert main(["sweep", write_sweep(**tried, grid={"model.vocab_size": [300]}), "--dry-run"]) == 0
+
+
 def test_the_vocabulary_is_that_of_the_shards_as_in_training(
     small_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +239,11 @@ def test_the_vocabulary_is_that_of_the_shards_as_in_training(
         trials = plan_trials(load_sweep(f"sweep_{name}.yaml"), Path("sweeps") / name)
         assert [trial.config.model.vocab_size for trial in trials] == [300, 300]
     assert train.defaults(["--config", "with.yaml"]).settings.model == trials[0].config.model
+
+    # What trials had stays, whatever becomes of the shards.
+    plain = {"name": "plain", "base": "with.yaml"}
+    Path("plain.yaml").write_text(yaml.safe_dump(plain), "utf-8")
+    assert load_sweep("plain.yaml").base_values["model"]["vocab_size"] == 300
 
     # So do the other verbs that start from a file.
     size = f"{sum(count_parameters(trials[0].config.model).values()):,}"

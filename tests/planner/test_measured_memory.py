@@ -38,6 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
         "distributed": {"reduction": "fast"},
     },
     "recomputed": {"model": NARROW, "batch_size": 4, "distributed": {"recompute": True}},
+    "recomputed, input mix": {
+        "model": {**NARROW, "input_mix": True, "num_layers": 8},
+        "batch_size": 8,
+        "distributed": {"recompute": True},
+    },
     "a wide vocabulary": {"model": WIDE, "batch_size": 4},
     "muon": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "muon"}},
     "sgd": {"model": NARROW, "batch_size": 1, "optimizer": {"name": "sgd"}},

@@ -30,6 +30,7 @@ from groundup.training.execution import (
     resolve,
     resolve_device,
     switches,
+    with_micro_batch_of,
 )
 from groundup.training.loop import train
 from groundup.training.setup import build_state
@@ -173,6 +174,34 @@ def test_the_greatest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
     # What was resolved stays, whatever the next machine has.
     monkeypatch.setattr(execution, "memory_bytes", lambda: 10**15)
     assert resolve(resolved) == resolved
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "reduction", "num_ranks", "size"),
+    [
+        (2, "auto", "exact", 2, 2),
+        (2, "auto", "exact", 4, 1),
+        (None, None, "exact", 1, None),
+        (None, None, "exact", 2, 2),
+        (None, None, "fast", 2, None),
+        (2, 1, "exact", 2, 1),
+    ],
+)
+def test_a_resume_has_the_micro_batches_of_its_run_where_its_ranks_can(
+    make_config: MakeConfig, before: Any, given: Any, reduction: str, num_ranks: int, size: Any
+) -> None:
+    shared = {"batch_size": 4, "distributed.reduction": reduction}
+    run = make_config("any", {**shared, "micro_batch_size": before})
+    config = make_config("any", {**shared, "micro_batch_size": given})
+    world = World(0, num_ranks, 0, num_ranks, is_open=num_ranks > 1)
+    assert resolve(with_micro_batch_of(run, config, world), world).micro_batch_size == size
+
+
+def test_micro_batches_of_another_batch_are_chosen_again(make_config: MakeConfig) -> None:
+    run = make_config("any", {"batch_size": 4, "micro_batch_size": None})
+    config = make_config("any", {"batch_size": 8, "micro_batch_size": "auto"})
+    world = World(0, 2, 0, 2, is_open=True)
+    assert resolve(with_micro_batch_of(run, config, world), world).micro_batch_size == 4
 
 
 def test_a_model_that_cannot_fit_is_refused_before_it_is_built_but_may_be_evaluated(

@@ -94,8 +94,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         found |= measured | {"model.vocab_size": index.vocab_size}
     overrides = {name: value for name, value in found.items() if name not in in_file}
     settings = load_settings(RunConfig, file, overrides)
-    chosen = tuple(name for name in measured if value_of(flag_of(name), argv) is None)
-    return Arguments(settings=settings, given_flags=given, measured=chosen)
+    return Arguments(settings=settings, given_flags=given, measured=tuple(measured))
 
 
 def run(arguments: Arguments, started: float | None = None) -> int:

@@ -102,11 +102,11 @@ class World:
         """Raise ConfigError, on every rank, if one of the facts is not the same everywhere."""
         first, *others = self.gather(dict(facts))
         for rank, other in enumerate(others, 1):
-            for name in first | other:
-                if other.get(name) != first.get(name):
+            for name, value in first.items():
+                if other.get(name) != value:
                     raise ConfigError(
                         f"rank {rank} has another {name} than rank 0: {other.get(name)} instead of "
-                        f"{first.get(name)}. All ranks need the same code, settings and files"
+                        f"{value}. All ranks need the same code, settings and files"
                     )
 
     @contextlib.contextmanager

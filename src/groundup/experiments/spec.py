@@ -196,6 +196,9 @@ def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
         base = load_settings(RunConfig, config.base, config.settings)
     else:
         base = _merge(config.base, config.settings, where=f"the base of {where}")
+    tried: tuple[Mapping[str, Any], ...] = (config.grid, config.ranges, *config.variants.values())
+    if not any(name.startswith("data.") for names in tried for name, _ in flatten(names)):
+        base = with_vocabulary(base)
     values = base.model_dump(mode="json")
     if "vocab_size" not in base.model.model_fields_set:
         # Each trial has that of its own shards.

@@ -214,8 +214,6 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             spec.num_trials,
         )
     points, names = folder.proposals(), list[str | None]()
-    for point in () if folder.proposals_file.exists() else points:
-        folder.add_proposal(point)
     for number in range(max(len(points), spec.num_trials)):
         if number == len(points):
             points.append(propose(spec, points, _endings(spec, folder, names)))
@@ -266,6 +264,8 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
             # A variant may need what is left out here.
             with contextlib.suppress(ConfigError):
                 left += plan_trials(spec, folder.path, [point])
+    is_open = "model.vocab_size" in (*spec.grid, *spec.ranges)
+    named = {trial.name for trial in outlook.trials}
     states, known = folder.states(left), set[tuple[str, Path]]()
     indexes = dict[Path, ShardIndex]()
     for trial in left:
@@ -288,8 +288,8 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
                     f"groundup tokenizer train"
                 )
         known |= needed
-        if trial.config.tuning.chats:
-            # Which take the place of the shards.
+        if trial.config.tuning.chats or (is_open and trial.name not in named):
+            # Conversations take the place of the shards; a search will give another size.
             continue
         try:
             check_vocabulary(indexes[data.shards], trial.config.model.vocab_size)

@@ -347,7 +347,9 @@ def training_memory(
     num_tokens, num_layers = config.context_length, config.num_layers
     kept = layer_activations(config, execution, is_masked=is_masked)
     if recompute:
-        kept = {"residual": config.d_model * execution.value_bytes}
+        # Of a block its input alone; mixes are made outside of blocks.
+        kept = {name: kept[name] for name in ("input_mix",) if name in kept}
+        kept["residual"] = config.d_model * execution.value_bytes
     activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
     activations["output"] = num_tokens * output_activations(config, execution)
     return TrainingMemory(

@@ -88,11 +88,16 @@ def with_micro_batch_of(run: RunConfig, config: RunConfig, world: World) -> RunC
     config: as the user gave them.
     world: the ranks that share the batch.
     """
-    if config.micro_batch_size not in ("auto", run.micro_batch_size):
+    is_given = config.micro_batch_size not in ("auto", run.micro_batch_size)
+    if is_given or config.batch_size != run.batch_size:
         return config
-    num_rows = config.batch_size // world.size
-    is_possible = num_rows % run.sequences_in_memory == 0
-    size = run.micro_batch_size if is_possible else "auto"
+    num_rows, size = config.batch_size // world.size, run.micro_batch_size
+    is_divided = config.distributed.strategy in ("fsdp", "hsdp")
+    takes_all_rows = run.micro_batch is None and (
+        is_divided or not reduces_exactly(resolve_device(config))
+    )
+    if num_rows % run.sequences_in_memory and not takes_all_rows:
+        size = "auto"
     return config.model_copy(update={"micro_batch_size": size})
 
 

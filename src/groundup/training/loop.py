@@ -127,11 +127,7 @@ def train(
     measured: the settings, by dotted name, that each process has chosen by measuring its machine:
         those of the first count.
     """
-    given = {
-        name: value
-        for name, value in flatten(config.model_dump(mode="json"))
-        if name not in measured
-    }
+    given = dict(flatten(config.model_dump(mode="json")))
     if config.name is None:
         now = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         config = config.model_copy(update={"name": now})
@@ -140,8 +136,10 @@ def train(
         device, minutes = resolve_device(config).device, config.distributed.timeout_minutes
         world = stack.enter_context(open_world(find_world(), device, minutes))
         with world.together():
-            world.check_same(given | {"--allow-changes": allow_changes})
-            # With the clock, or a measurement of the machine, they may have come to others.
+            # With the clock, or a measurement of the machine, ranks may come to other settings.
+            free = set().union(*world.gather(set(measured)))
+            same = {name: value for name, value in given.items() if name not in free}
+            world.check_same({**same, "--allow-changes": allow_changes})
             config, resume = world.from_first((config, resume))
             folder = RunFolder(config.run_folder)
             if resume and folder.has_run():
@@ -156,7 +154,7 @@ def train(
             config, budget = with_decided_length(config, folder, budget), None
         with world.together():
             record = stack.enter_context(folder.recording(world.rank))
-        record.takes_errors = not resume
+            record.takes_errors = not resume
         stack.enter_context(switches(config))
         stack.enter_context(memory_advice(config))
         refit = None
