@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from groundup.config import save_yaml
+from groundup.distributed.process_group import LostRankError
 from groundup.files import read_json_lines
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
+from groundup.training.loop import train
 from groundup.training.verify import compare_runs
 
 PROGRAM = Path(__file__).with_name("world_program.py")
@@ -164,6 +166,22 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
                     assert curves[name][step][key] == pytest.approx(record[key], rel=1e-4)
     saved = RunFolder(make_config("fsdp").run_folder).checkpoints / "step_000008"
     assert len(list(saved.glob("*_0000[01].safetensors"))) == 4
+
+
+def test_a_step_whose_evaluation_lost_a_rank_has_its_record(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("run")
+
+    def lose(*_: Any) -> None:
+        raise LostRankError("rank 1 is gone")
+
+    with monkeypatch.context() as patched, pytest.raises(LostRankError):
+        patched.setattr("groundup.training.loop._Training._evaluate", lose)
+        train(config)
+    assert train(config, resume=True).is_finished
+    records = list(read_json_lines(RunFolder(config.run_folder).metrics_file))
+    assert [record["step"] for record in records] == list(range(1, config.num_steps + 1))
 
 
 def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_path: Path) -> None:

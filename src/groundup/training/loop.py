@@ -329,12 +329,15 @@ class _Training:
             metrics["gradient_norm"] = result.gradient_norm
             metrics |= self._meter.read(state.tokens)
         validation_loss = None
-        if timetable.is_evaluation_due(state.step):
-            validation_loss = self._evaluate(metrics)
-        if timetable.is_sample_due(state.step):
-            self._sample(metrics)
-        if metrics and self._world.is_first:
-            self._metrics.write(state, metrics)
+        try:
+            if timetable.is_evaluation_due(state.step):
+                validation_loss = self._evaluate(metrics)
+            if timetable.is_sample_due(state.step):
+                self._sample(metrics)
+        finally:
+            # Also if a rank is lost on the way: the step is saved, and a resume begins behind it.
+            if metrics and self._world.is_first:
+                self._metrics.write(state, metrics)
         if state.num_skipped_in_row >= config.max_skipped_steps:
             self._give_up(result.reason)
         is_saved = is_look_due and not result.is_skipped and self._look_again(validation_loss)
