@@ -264,8 +264,8 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
             # A variant may need what is left out here.
             with contextlib.suppress(ConfigError):
                 left += plan_trials(spec, folder.path, [point])
-    is_open = "model.vocab_size" in (*spec.grid, *spec.ranges)
-    named = {trial.name for trial in outlook.trials}
+    is_size_tried = "model.vocab_size" in (*spec.grid, *spec.ranges)
+    planned = {trial.name for trial in outlook.trials}
     states, known = folder.states(left), set[tuple[str, Path]]()
     indexes = dict[Path, ShardIndex]()
     for trial in left:
@@ -288,7 +288,7 @@ def _check_data(spec: SweepConfig, folder: SweepFolder, outlook: Outlook) -> Non
                     f"groundup tokenizer train"
                 )
         known |= needed
-        if trial.config.tuning.chats or (is_open and trial.name not in named):
+        if trial.config.tuning.chats or (is_size_tried and trial.name not in planned):
             # Conversations take the place of the shards; a search will give another size.
             continue
         try:
