@@ -172,8 +172,12 @@ def why_no_bfloat16() -> str | None:
 def is_onednn_slow() -> bool:
     """Whether a CPU step is faster without oneDNN: on Arm without SVE it is by 2% (Neoverse N1,
     three shapes in float32, torch 2.13; 2026-11)."""
-    is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
-    return is_arm and "sve" not in _cpu_flags()
+    return is_arm_linux() and "sve" not in _cpu_flags()
+
+
+def is_arm_linux() -> bool:
+    """Whether this is Linux on 64-bit Arm."""
+    return sys.platform == "linux" and platform.machine() == "aarch64"
 
 
 def _cpu_flags(system: Path = Path("/")) -> frozenset[str]:
@@ -258,6 +262,11 @@ def keep_freed_memory() -> bool:
     trim_threshold, mmap_threshold = -1, -3
     most = 2**31 - 1
     return bool(set_option(mmap_threshold, most) and set_option(trim_threshold, most))
+
+
+def allocates_by_mimalloc() -> bool:
+    """Whether torch's tensors come from mimalloc: in its builds for Arm under Linux (2.13)."""
+    return is_arm_linux()
 
 
 def set_seed(seed: int) -> None:

@@ -172,6 +172,20 @@ def test_a_verb_may_say_what_the_flags_start_from(shell: Any, verb: types.Module
     assert "(default: 1.0)" in shell("try", "it", "--help")
 
 
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "MIMALLOC_PURGE_DELAY"])
+def test_what_torch_reads_as_it_loads_is_set_before_a_verb_runs(
+    verb: types.ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen = []
+    verb.run = lambda arguments: seen.append(os.environ[name])  # type: ignore[attr-defined]
+    monkeypatch.delenv(name, raising=False)
+    main(["try", "it"])
+    monkeypatch.setenv(name, "mine")
+    main(["try", "it"])
+    ours, theirs = seen
+    assert ours in ("PASSIVE", "-1") and theirs == "mine"
+
+
 @pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (True, 1)])
 def test_a_verb_decides_its_exit_status(
     verb: types.ModuleType, returned: int | None, status: int

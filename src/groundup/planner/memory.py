@@ -6,8 +6,6 @@ update, when activations are gone and every gradient is there.
 """
 
 import math
-import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +27,7 @@ from groundup.planner.flops import OptimizerName
 from groundup.planner.optimizer_memory import optimizer_state_bytes, update_temporaries
 from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.process import process_bytes
-from groundup.runtime import is_onednn_slow
+from groundup.runtime import allocates_by_mimalloc, is_arm_linux, is_onednn_slow
 
 # Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
 _USABLE_FRACTION = 0.92
@@ -42,20 +40,42 @@ _LARGEST_MICRO_BATCH = 1 << 20
 # little more beyond their tensors (2026-11). Older GPUs have smaller ones.
 _CUDA_WORKSPACES = 3 * (32 << 20)
 
-# On a CPU freed memory is kept, and the holes between blocks of different life are never all used:
-# a process grows beyond its tensors by these fractions of what comes and goes in the passes and at
-# the update, and by some blocks of the size of the output matrix and the embedding: their gradients
-# are the largest blocks of all, and find no room where anything small lies. That meets the whole
-# process of `groundup train`, evaluations and checkpoints included, to 7% over 39 shapes; models
-# of gigabytes take up to a tenth less, and where the vocabulary is nearly all of a model, no two
-# runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and libraries come on top.
-_HOLES_OF_PASSES = {"fused": 0.25, "reference": 0.35}
-# More of them with what makes blocks of other sizes (7 shapes, to 6%; plain ones of up to 3 GiB to
-# 3%).
-_HOLES_OF_PARTS = {"qk_norm": 0.1, "input_mix": 0.04, "head_gates": 0.03, "extra_values": 0.03}
-_HOLES_OF_UPDATE = 0.23
-_HOLES_OF_OUTPUT_MATRIX = 2.2
-_HOLES_OF_EMBEDDING = 0.8
+
+@dataclass(frozen=True)
+class _Holes:
+    """What a process on a CPU grows by beyond its tensors, in parts of what it is made by.
+
+    Freed memory is kept, and the holes between blocks of different life are never all used. Most
+    come of what comes and goes in the passes and at the update; parts of the model that make blocks
+    of other sizes add to them. Where a heap is one, blocks of the size of the output matrix and the
+    embedding find no room where anything small lies.
+    """
+
+    passes: float
+    parts: Mapping[str, float]
+    update: float
+    state: float
+    output_matrix: float
+    embedding: float
+
+
+_PARTS = {"qk_norm": 0.1, "input_mix": 0.04, "head_gates": 0.03, "extra_values": 0.03}
+_REFERENCE_KERNELS = 0.1  # What they add to the part of the passes.
+# This meets the whole process of `groundup train`, evaluations and checkpoints included, to 7% over
+# 39 shapes; models of gigabytes take up to a tenth less, and where the vocabulary is nearly all of
+# a model, no two runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and
+# libraries come on top.
+_GLIBC = _Holes(0.25, _PARTS, 0.23, 0.0, output_matrix=2.2, embedding=0.8)
+# mimalloc rounds blocks up, into huge pages (14 shapes, to 7%; deep ones under
+# muon take 9% more; Neoverse N1, torch 2.13, 2026-11).
+_MIMALLOC = _Holes(
+    0.34,
+    {name: part / 2 for name, part in _PARTS.items()},
+    0.28,
+    0.09,
+    output_matrix=0.0,
+    embedding=0.0,
+)
 
 
 @dataclass(frozen=True)
@@ -212,18 +232,19 @@ class TrainingMemory:
         return max(0, memory_bytes - self.process_bytes)
 
     def _holes(self, moments: dict[str, int]) -> int:
+        config, holes = self.config, _MIMALLOC if allocates_by_mimalloc() else _GLIBC
         in_passes = max(count for name, count in moments.items() if name != "update")
-        head = FLOAT32_BYTES * self.config.vocab_size * self.config.d_model
-        per_head = _HOLES_OF_OUTPUT_MATRIX
-        if not self.config.tie_embeddings:
-            per_head += _HOLES_OF_EMBEDDING
-        per_pass = _HOLES_OF_PASSES[self.config.kernels] + sum(
-            fraction
-            for name, fraction in _HOLES_OF_PARTS.items()
-            if getattr(self.config, name) not in (False, "none")
+        head = FLOAT32_BYTES * config.vocab_size * config.d_model
+        per_head = holes.output_matrix + (0 if config.tie_embeddings else holes.embedding)
+        per_pass = holes.passes + sum(
+            part
+            for name, part in holes.parts.items()
+            if getattr(config, name) not in (False, "none")
         )
-        in_steps = per_pass * in_passes + _HOLES_OF_UPDATE * moments["update"]
-        return round(in_steps + per_head * head)
+        if config.kernels == "reference":
+            per_pass += _REFERENCE_KERNELS
+        in_steps = per_pass * in_passes + holes.update * moments["update"]
+        return round(in_steps + holes.state * self.state_bytes + per_head * head)
 
     def _with_gathered(self, moments: dict[str, int], head: int) -> dict[str, int]:
         """The same with what FSDP2 needs besides: in a block's backward pass its weights and those
@@ -397,5 +418,4 @@ def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int)
 def _copies_transposed() -> bool:
     """On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch
     2.13); a run does without oneDNN where it is slow."""
-    is_arm = sys.platform == "linux" and platform.machine() == "aarch64"
-    return is_arm and not is_onednn_slow()
+    return is_arm_linux() and not is_onednn_slow()
