@@ -83,6 +83,8 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
     [
         ({"seed": "many"}, "seed is 'many', but input should be a valid integer"),
         ({"model": {"d_model": -4}}, r"model\.d_model is -4, but input should be greater"),
+        ({"seed": True}, "seed is True, but must be a number"),
+        ({"model": {"d_ff": False}}, r"model\.d_ff is False, but must be a number"),
     ],
 )
 def test_a_mistake_in_a_constructor_is_named_as_one_in_a_file(

@@ -57,12 +57,28 @@ class Settings(pydantic.BaseModel):
     # Nested settings are then validated without it, so that an error names their whole path.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _check_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """YAML reads yes and on as true, and pydantic true as 1."""
+        if isinstance(value, bool):
+            kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+            if bool not in kinds and (int in kinds or float in kinds):
+                raise ValueError("must be a number")
+        return value
+
     @pydantic.field_validator("*", mode="after")
     @classmethod
     def _check_path(cls, value: Any) -> Any:
         if isinstance(value, Path) and "\0" in str(value):
             raise ValueError("no path has a NUL character")
         return value
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types that an annotation offers, of unions and behind bounds."""
+    parts = typing.get_args(annotation)
+    return [kind for part in parts for kind in _kinds(part)] if parts else [annotation]
 
 
 def load_settings(
