@@ -40,6 +40,13 @@ def test_a_file_that_only_looks_like_utf8_is_read_in_the_named_encoding(tmp_path
     assert read(path, encoding="latin-1") == "abÃ"
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_a_byte_order_mark_counts_more_than_the_flag(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "windows.txt"
+    path.write_bytes("Das Mädchen".encode(encoding))
+    assert read(path, encoding="cp1252") == "Das Mädchen"
+
+
 def test_files_that_are_utf8_stay_so_beside_others(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     (tmp_path / "b.txt").write_bytes(TEXT.encode("latin-1"))

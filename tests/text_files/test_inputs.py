@@ -42,6 +42,26 @@ def test_a_folder_gives_its_text_files_in_order(
     assert expand_inputs([str(tree)]) == expand_inputs([tree])
 
 
+@pytest.mark.parametrize("names", [("config.yaml", "metrics.jsonl"), ("model.safetensors",)])
+def test_models_and_runs_within_a_folder_are_not_read(
+    tree: Path, names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = expand_inputs([tree])
+    folder = tree / "made" / "here"
+    for name in (*names, "README.md", "deeper/log.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    assert expand_inputs([tree]) == expected
+    assert f"skipped 1 input (a model or a run): {folder}" in caplog.text
+    # Named outright it is read.
+    assert folder / "README.md" in expand_inputs([folder])
+
+
+def test_an_empty_word_is_not_the_folder_one_is_in() -> None:
+    with pytest.raises(DataError, match="an input is an empty word"):
+        expand_inputs([""])
+
+
 def test_a_glob_gives_its_matches_in_order(tree: Path) -> None:
     assert expand_inputs([f"{tree}/*.txt"]) == [tree / "b.txt"]
     assert expand_inputs([f"{tree}/sub/[cd].*"]) == [tree / "sub/c.parquet", tree / "sub/d.TXT.zst"]

@@ -13,6 +13,14 @@ _CHUNK_BYTES = 1 << 18
 _MARK_BAD = "groundup-mark-bad"
 _HANDLERS = {"strict": "strict", "replace": "replace", "skip": _MARK_BAD}
 
+# These begin no text in another encoding; the longer ones first.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
 # Half of a surrogate pair is no UTF-8 either, so those who look for bad bytes find the document.
 codecs.register_error(_MARK_BAD, lambda error: ("\udcff", getattr(error, "end", 0)))
 
@@ -49,7 +57,7 @@ def as_utf8(stream: IO[bytes], encoding: str, errors: Errors, source: Source) ->
     """A stream of UTF-8 out of one in another encoding.
 
     stream: what is read.
-    encoding: its encoding.
+    encoding: its encoding, unless a byte order mark says that it is UTF-16 or UTF-32.
     errors: strict raises DataError for bytes that are not of it; the other ways are as everywhere.
     source: named by errors.
     """
@@ -61,7 +69,8 @@ class _Transcoder(io.RawIOBase):
         self._stream = stream
         self._encoding = encoding
         self._source = source
-        self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLERS[errors])
+        self._errors = errors
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._ready = memoryview(b"")
         self._is_over = False
 
@@ -73,6 +82,10 @@ class _Transcoder(io.RawIOBase):
         while not self._ready and not self._is_over:
             chunk = self._stream.read(_CHUNK_BYTES)
             self._is_over = not chunk
+            if self._decoder is None:
+                marked = (name for mark, name in _MARKS.items() if chunk.startswith(mark))
+                encoding = next(marked, self._encoding)
+                self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLERS[self._errors])
             try:
                 text = self._decoder.decode(chunk, final=self._is_over)
             except UnicodeError as error:

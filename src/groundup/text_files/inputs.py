@@ -49,8 +49,8 @@ def expand_inputs(
     Of a folder or glob, regular files count, links followed: pipes, devices, sockets, links to
     nothing and empty files are skipped with a warning. Of a folder they count at any depth if their
     suffix is one of prose, source code, pages, tables, JSON lines or Parquet; others are counted in
-    a warning, hidden ones left out. What is named outright is read whatever it is. A file named
-    twice is read once.
+    a warning, as are folders of models and runs; hidden ones are left out. What is named outright
+    is read whatever it is. A file named twice is read once.
 
     inputs: files, folders and globs, also remote ones, or "-" for standard input.
     on_error: "skip" passes over what cannot be looked at.
@@ -60,12 +60,16 @@ def expand_inputs(
     skipped = SkippedFiles("not a regular file")
     empty = SkippedFiles("empty")
     unknown = SkippedFiles("no suffix of a text")
+    models = SkippedFiles("a model or a run")
     unreadable = SkippedFiles("cannot be read")
     for text in inputs:
+        if not os.fspath(text):
+            raise DataError("an input is an empty word: name a file, a folder or a glob")
         if text == STDIN:
             expanded: Iterator[tuple[Source, str]] = iter([(STDIN, STDIN)])
         else:
-            finder = _Finder(skipped, empty, unknown, unreadable if on_error == "skip" else None)
+            may_skip = on_error == "skip"
+            finder = _Finder(skipped, empty, unknown, models, unreadable if may_skip else None)
             expanded = finder.expand(os.fspath(text))
         for source, identity in expanded:
             if identity in seen:
@@ -73,7 +77,7 @@ def expand_inputs(
                 continue
             seen.add(identity)
             sources.append(source)
-    for files in (skipped, empty, unknown, unreadable):
+    for files in (skipped, empty, unknown, models, unreadable):
         files.warn()
     if not sources:
         raise DataError("no input: name at least one file, folder or glob, or - for standard input")
@@ -118,11 +122,13 @@ class _Finder:
         skipped: SkippedFiles,
         empty: SkippedFiles,
         unknown: SkippedFiles,
+        models: SkippedFiles,
         unreadable: SkippedFiles | None,
     ) -> None:
         self._skipped = skipped
         self._empty = empty
         self._unknown = unknown
+        self._models = models
         self._unreadable = unreadable
         self._visited: set[str] = set()
 
@@ -156,7 +162,7 @@ class _Finder:
             is_none = False
             yield file
         if is_none:
-            for files in (self._skipped, self._empty, self._unknown):
+            for files in (self._skipped, self._empty, self._unknown, self._models):
                 files.warn()
             raise DataError(otherwise)
 
@@ -204,7 +210,11 @@ class _Finder:
             if entry.is_symlink():
                 real = os.path.realpath(entry.path)
             if is_folder:
-                levels.append((path, real, self._enter(path, real)))
+                inside = list(self._enter(path, real))
+                if _is_model(inside):
+                    self._models.add(entry.path)
+                else:
+                    levels.append((path, real, iter(inside)))
             else:
                 yield path, real
 
@@ -229,6 +239,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     with contextlib.suppress(OSError):
         return entry.is_dir()
     return False
+
+
+def _is_model(entries: Sequence[os.DirEntry[str]]) -> bool:
+    """Whether a folder holds these of an exported model or a run of ours, whose cards, logs and
+    metrics are no text to learn from."""
+    names = {entry.name for entry in entries}
+    is_run = {"config.yaml", "metrics.jsonl"} <= names
+    return is_run or any(name.endswith(".safetensors") for name in names)
 
 
 def _is_regular(entry: os.DirEntry[str]) -> bool:

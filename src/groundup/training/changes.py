@@ -163,11 +163,16 @@ def note_resume(new: dict[str, Any], folder: RunFolder, *, allow_changes: bool) 
             f"the run in {folder.path} was trained on other data ({data_changes[0]}): give it the "
             f"shards it began with, or accept the change with --allow-changes"
         )
-    if changes:
+    if data_changes:
+        _log.warning(
+            "the run began with other data, so its losses before and after cannot be compared: %s",
+            data_changes[0],
+        )
+    if others := [change for change in changes if change not in data_changes]:
         _log.warning(
             "the run began under other conditions, so its last bits may differ from those of a "
             "run that was not interrupted: %s",
-            "; ".join(changes),
+            "; ".join(others),
         )
     earlier = old.get("resumes")
     resume = {"started": _now(), "changes": changes}
