@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "parallel.h"
@@ -50,13 +51,14 @@ struct Passes {
     void (*norm_gradient)(const NormGradientRows&, float*, size_t, size_t);
     void (*gate)(const GateRows&, size_t, size_t);
     void (*gate_gradient)(const GateGradientRows&, size_t, size_t);
-    void (*rotate)(const RotationRows&, size_t, size_t);
+    void (*attend)(const Attention&, size_t, size_t);
+    void (*attend_back)(const AttentionGradient&, float*, size_t, size_t);
     void (*loss)(const LossRows&, size_t, size_t);
 };
 
 #define PASSES(set)                                                                           \
     {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
-     set::rotate_rows, set::loss_rows}
+     set::attend, set::attend_back, set::loss_rows}
 
 Passes passes_of(Vectors vectors) {
     switch (vectors) {
@@ -100,16 +102,14 @@ void run_on_threads(size_t num_threads, Work work) {
         run_threads(num_threads, work);
         return;
     }
-    struct Call {
-        Work& work;
-        int (*thread_number)();
-    } call = {work, pool.thread_number};
+    Guarded<Work> guarded(work);
     pool.run(
         [](void* data) {
-            const Call& call = *static_cast<Call*>(data);
-            call.work(static_cast<size_t>(call.thread_number()));
+            const int number = Pool::find().thread_number();
+            (*static_cast<Guarded<Work>*>(data))(static_cast<size_t>(number));
         },
-        &call, static_cast<unsigned>(num_threads), 0);
+        &guarded, static_cast<unsigned>(num_threads), 0);
+    guarded.rethrow();
 }
 
 // Calls pass(block, begin, end) for every block of rows. A thread that never comes costs nothing: the
@@ -128,6 +128,18 @@ void each_block(size_t num_rows, size_t num_threads, Pass pass) {
     });
 }
 
+// The same where every block adds to a sum of its own; `total` gets those, one after the other.
+template <class Pass>
+void sum_over_blocks(size_t num_rows, float* total, size_t width, size_t num_threads, Pass pass) {
+    std::vector<float> sums(kNumBlocks * width);
+    each_block(num_rows, num_threads, [&](size_t block, size_t begin, size_t end) {
+        pass(sums.data() + block * width, begin, end);
+    });
+    std::fill_n(total, width, 0.0f);
+    for (size_t block = 0; block < kNumBlocks; block++)
+        for (size_t i = 0; i < width; i++) total[i] += sums[block * width + i];
+}
+
 }  // namespace
 
 void run(const NormRows& work, size_t num_threads) {
@@ -136,13 +148,10 @@ void run(const NormRows& work, size_t num_threads) {
 }
 
 void run(const NormGradientRows& work, size_t num_threads) {
-    std::vector<float> d_gains(kNumBlocks * work.width);
-    each_block(work.num_rows, num_threads, [&](size_t block, size_t begin, size_t end) {
-        passes().norm_gradient(work, d_gains.data() + block * work.width, begin, end);
-    });
-    std::fill_n(work.d_gain, work.width, 0.0f);
-    for (size_t block = 0; block < kNumBlocks; block++)
-        for (size_t i = 0; i < work.width; i++) work.d_gain[i] += d_gains[block * work.width + i];
+    sum_over_blocks(work.num_rows, work.d_gain, work.width, num_threads,
+                    [&](float* d_gain, size_t begin, size_t end) {
+                        passes().norm_gradient(work, d_gain, begin, end);
+                    });
 }
 
 void run(const GateRows& work, size_t num_threads) {
@@ -155,9 +164,17 @@ void run(const GateGradientRows& work, size_t num_threads) {
                [&](size_t, size_t begin, size_t end) { passes().gate_gradient(work, begin, end); });
 }
 
-void run(const RotationRows& work, size_t num_threads) {
-    each_block(work.num_rows, num_threads,
-               [&](size_t, size_t begin, size_t end) { passes().rotate(work, begin, end); });
+void run(const Attention& work, size_t num_threads) {
+    each_block(work.shape.batch * work.shape.num_heads, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().attend(work, begin, end); });
+}
+
+void run(const AttentionGradient& work, size_t num_threads) {
+    const AttentionShape& shape = work.shape;
+    sum_over_blocks(shape.batch * shape.num_heads, work.d_gains, shape.gains ? 2 * shape.d_head : 0, num_threads,
+                    [&](float* d_gains, size_t begin, size_t end) {
+                        passes().attend_back(work, d_gains, begin, end);
+                    });
 }
 
 void run(const LossRows& work, size_t num_threads) {

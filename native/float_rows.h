@@ -39,13 +39,27 @@ struct GateGradientRows {
     size_t num_rows, width;
 };
 
-// Rotates the pairs of every head of two tensors by their rows' positions, or back, and copies a
-// third. Row r has position r % seq; strides are in values.
-struct RotationRows {
-    const float *from[2], *copied_from, *cos, *sin;
-    float *to[2], *copied_to;
-    size_t num_rows, from_stride, to_stride, seq, num_heads, d_head;
-    bool backward;
+// Causal attention of every head of every sequence. A row of `packed` has queries, keys and values
+// side by side. Queries and keys are normalized if there are gains, first those of queries, and then
+// rotated if there are cosines and sines.
+struct AttentionShape {
+    size_t batch, seq, num_heads, d_head;
+    const float *cos, *sin, *gains;
+    float eps;
+};
+
+struct Attention {
+    AttentionShape shape;
+    const float* packed;
+    // For each query of each head the logarithm, to base 2, of the sum that its weights are divided by.
+    float *out, *log_sums;
+};
+
+// `d_gains` is written.
+struct AttentionGradient {
+    AttentionShape shape;
+    const float *packed, *out, *log_sums, *d_out;
+    float *d_packed, *d_gains;
 };
 
 // losses = log Z - l_target + z_loss · (log Z)², and the gradient in place of the logits.
@@ -60,7 +74,8 @@ void run(const NormRows& work, size_t num_threads);
 void run(const NormGradientRows& work, size_t num_threads);
 void run(const GateRows& work, size_t num_threads);
 void run(const GateGradientRows& work, size_t num_threads);
-void run(const RotationRows& work, size_t num_threads);
+void run(const Attention& work, size_t num_threads);
+void run(const AttentionGradient& work, size_t num_threads);
 void run(const LossRows& work, size_t num_threads);
 
 }  // namespace groundup

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -11,28 +12,45 @@
 
 namespace groundup {
 
+// Work on several threads, of which the first exception is kept.
+template <class Work>
+class Guarded {
+public:
+    explicit Guarded(Work& work) : work_(work) {}
+
+    void operator()(size_t thread) {
+        try {
+            work_(thread);
+        } catch (...) {
+            std::lock_guard<std::mutex> lock(mutex_);
+            if (!failure_) failure_ = std::current_exception();
+        }
+    }
+
+    // Once all threads have ended.
+    void rethrow() const {
+        if (failure_) std::rethrow_exception(failure_);
+    }
+
+private:
+    Work& work_;
+    std::exception_ptr failure_;
+    std::mutex mutex_;
+};
+
 // Calls work(thread) for thread = 0 .. num_threads - 1, number 0 on the calling thread.
 template <class Work>
 void run_threads(size_t num_threads, Work work) {
-    std::exception_ptr failure;
-    std::mutex mutex;
-    const auto guarded = [&](size_t thread) {
-        try {
-            work(thread);
-        } catch (...) {
-            std::lock_guard<std::mutex> lock(mutex);
-            if (!failure) failure = std::current_exception();
-        }
-    };
+    Guarded<Work> guarded(work);
     std::vector<std::thread> threads;
     try {
-        for (size_t i = 1; i < num_threads; i++) threads.emplace_back(guarded, i);
+        for (size_t i = 1; i < num_threads; i++) threads.emplace_back(std::ref(guarded), i);
     } catch (const std::system_error&) {
         // Fewer threads than hoped for: the work is shared out as it is taken, so nothing is lost.
     }
     guarded(0);
     for (std::thread& thread : threads) thread.join();
-    if (failure) std::rethrow_exception(failure);
+    guarded.rethrow();
 }
 
 }  // namespace groundup

@@ -74,44 +74,58 @@ PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
     });
 }
 
-PyObject* py_rotate_packed(PyObject*, PyObject* args) {
-    PyObject *packed, *cos, *sin, *query, *key;
-    Py_ssize_t batch, positions, heads, head_size, num_threads;
-    if (!PyArg_ParseTuple(args, "OOOOOnnnnn", &packed, &cos, &sin, &query, &key, &batch, &positions, &heads,
-                          &head_size, &num_threads))
+// The arrays that both directions of attention take, and how large they have to be.
+struct AttentionArrays {
+    size_t batch, seq, num_heads, d_head, size, num_rows;
+    FloatArray packed, cos, sin, gains, out, log_sums;
+    float eps;
+
+    AttentionArrays(PyObject* const (&arrays)[6], const Py_ssize_t (&sizes)[4], float eps, bool backward)
+        : batch(product({sizes[0]})), seq(product({sizes[1]})), num_heads(product({sizes[2]})),
+          d_head(product({sizes[3]})), size(product({sizes[0], sizes[1], sizes[2], sizes[3]})),
+          num_rows(product({sizes[0], sizes[1], sizes[2]})),
+          packed(arrays[0], product({3, sizes[0], sizes[1], sizes[2], sizes[3]})),
+          cos(arrays[1], product({sizes[1], sizes[3]}) / 2, false, true),
+          sin(arrays[2], product({sizes[1], sizes[3]}) / 2, false, arrays[1] == Py_None),
+          gains(arrays[3], product({2, sizes[3]}), false, true), out(arrays[4], size, !backward),
+          log_sums(arrays[5], num_rows, !backward), eps(eps) {
+        if (cos.data() && d_head % 2) throw InputError("a rotation needs heads of an even size");
+    }
+
+    AttentionShape shape() const {
+        return {batch, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), eps};
+    }
+};
+
+PyObject* py_attend(PyObject*, PyObject* args) {
+    PyObject* arrays[6];
+    Py_ssize_t sizes[4], num_threads;
+    float eps;
+    if (!PyArg_ParseTuple(args, "OOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4], &arrays[5],
+                          &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps, &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t seq = product({positions}), num_rows = product({batch, positions});
-        const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
-        const size_t size = product({batch, positions, heads, head_size});
-        const size_t num_angles = product({positions, head_size}) / 2;
-        const FloatArray packed_(packed, product({3, batch, positions, heads, head_size}));
-        const FloatArray cos_(cos, num_angles), sin_(sin, num_angles), query_(query, size, true), key_(key, size, true);
-        return run_without_gil(RotationRows{{packed_.data(), packed_.data() + width}, nullptr, cos_.data(), sin_.data(),
-                                            {query_.data(), key_.data()}, nullptr,
-                                            num_rows, 3 * width, width, seq, num_heads, d_head, false},
-                               num_threads);
+        const AttentionArrays made(arrays, sizes, eps, false);
+        return run_without_gil(
+            Attention{made.shape(), made.packed.data(), made.out.data(), made.log_sums.data()}, num_threads);
     });
 }
 
-PyObject* py_rotate_back(PyObject*, PyObject* args) {
-    PyObject *d_query, *d_key, *d_value, *cos, *sin, *d_packed;
-    Py_ssize_t batch, positions, heads, head_size, num_threads;
-    if (!PyArg_ParseTuple(args, "OOOOOOnnnnn", &d_query, &d_key, &d_value, &cos, &sin, &d_packed, &batch, &positions,
-                          &heads, &head_size, &num_threads))
+PyObject* py_attend_back(PyObject*, PyObject* args) {
+    PyObject *arrays[6], *d_out, *d_packed, *d_gains;
+    Py_ssize_t sizes[4], num_threads;
+    float eps;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4],
+                          &arrays[5], &d_out, &d_packed, &d_gains, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps,
+                          &num_threads))
         return nullptr;
     return guarded([&] {
-        const size_t seq = product({positions}), num_rows = product({batch, positions});
-        const size_t num_heads = product({heads}), d_head = product({head_size}), width = product({heads, head_size});
-        const size_t size = product({batch, positions, heads, head_size});
-        const size_t num_angles = product({positions, head_size}) / 2;
-        const FloatArray d_query_(d_query, size), d_key_(d_key, size), d_value_(d_value, size);
-        const FloatArray cos_(cos, num_angles), sin_(sin, num_angles);
-        const FloatArray d_packed_(d_packed, product({3, batch, positions, heads, head_size}), true);
-        float* const to = d_packed_.data();
-        return run_without_gil(RotationRows{{d_query_.data(), d_key_.data()}, d_value_.data(), cos_.data(), sin_.data(),
-                                            {to, to + width}, to + 2 * width,
-                                            num_rows, width, 3 * width, seq, num_heads, d_head, true},
+        const AttentionArrays made(arrays, sizes, eps, true);
+        const FloatArray d_out_(d_out, made.size), d_packed_(d_packed, 3 * made.size, true);
+        const FloatArray d_gains_(d_gains, 2 * made.d_head, true, !made.gains.data());
+        return run_without_gil(AttentionGradient{made.shape(), made.packed.data(), made.out.data(),
+                                                 made.log_sums.data(), d_out_.data(), d_packed_.data(),
+                                                 d_gains_.data()},
                                num_threads);
     });
 }
@@ -141,8 +155,8 @@ PyMethodDef float_functions[] = {
     {"norm_gradient_rows", py_norm_gradient_rows, METH_VARARGS, "the gradient of norm_rows"},
     {"gate_rows", py_gate_rows, METH_VARARGS, "silu(gate) * up"},
     {"gate_gradient_rows", py_gate_gradient_rows, METH_VARARGS, "the gradient of gate_rows"},
-    {"rotate_packed", py_rotate_packed, METH_VARARGS, "queries and keys of packed projections, rotated"},
-    {"rotate_back", py_rotate_back, METH_VARARGS, "the gradient of rotate_packed, packed"},
+    {"attend", py_attend, METH_VARARGS, "causal attention on packed projections, with norm and rotation if given"},
+    {"attend_back", py_attend_back, METH_VARARGS, "the gradient of attend, packed"},
     {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in place of the logits"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from groundup.config import Settings, flatten, load_settings, load_yaml, save_yaml
 from groundup.errors import ConfigError
+from groundup.optim.config import OptimizerConfig
 from groundup.runs.config import RunConfig
 
 
@@ -70,7 +71,7 @@ def test_an_unknown_key_is_named_with_its_place_and_the_nearest(
     line = 2 if "sede" in values else 3
     for place, load in (
         (f" in {path} line {line}", lambda: load_settings(RunSettings, path)),
-        (" in the overrides", lambda: load_settings(RunSettings, None, values)),
+        ("", lambda: load_settings(RunSettings, None, values)),
         ("", lambda: RunSettings(**values)),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -103,7 +104,20 @@ def test_a_bad_value_is_one_paragraph_with_key_value_and_place(tmp_path: Path) -
     assert f"model.d_model is -4, but input should be greater than 0 (in {path} line 2)" in message
     assert f"files.1 is 7, but input should be a valid string (in {path} line 3)" in message
     assert "seed is 'many', but input should be a valid integer" in message
-    assert "(in the overrides)" in message
+
+
+def test_a_bad_override_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "model:\n  d_model: 4\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(RunSettings, path, {"model.d_model": -4})
+    assert str(caught.value) == "model.d_model is -4, but input should be greater than 0"
+
+
+def test_a_list_with_too_few_values_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "betas: [0.9]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(OptimizerConfig, path)
+    assert str(caught.value) == f"betas has too few values: 1 (in {path} line 1)"
 
 
 def test_a_missing_value_is_asked_for(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def load_settings(
     """Build settings from their defaults, then the YAML file, then `overrides`.
 
     Override keys may be dotted (`{"model.d_ff": 1344}`), nested, or both. A mistake raises a
-    ConfigError that names the key, its value and where it was set.
+    ConfigError that names the key, its value and, of a file, the line.
     """
     origins: dict[KeyPath, str] = {}
     values: dict[str, Any] = {}
@@ -102,7 +102,8 @@ def load_settings(
     for name, value in flatten(overrides or {}):
         key = tuple(name.split("."))
         _set(settings_type, values, key, value)
-        origins[key] = "the overrides"
+        # Not from the line where the file has it.
+        origins[key] = ""
 
     _check_names(settings_type, values, (), origins)
     try:
@@ -198,7 +199,9 @@ def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
     reason = _PLAIN_REASONS.get(finding["type"], reason)
-    if finding["type"] == "missing":
+    if finding["type"] == "missing" and key[-1:] and key[-1].isdigit():
+        complaint = f"{_clip('.'.join(key[:-1]))} has too few values: {key[-1]}"
+    elif finding["type"] == "missing":
         complaint = f"{name} is missing and has no default: set it"
     elif not key:
         complaint = reason

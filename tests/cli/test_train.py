@@ -397,6 +397,10 @@ def test_from_takes_over_the_model_and_the_tokenizer_of_a_run(
     settings = settings_of("--from", "next", "--name", "third", "--data.shards", shards)
     assert settings.start_from == Path("runs/next")
     assert "neither a run folder" in fails(capsys, "--from", "nowhere")
+    # A resume may name again what the run began with, and nothing else.
+    assert settings_of(*words, "--resume").start_from == whole_run
+    error = fails(capsys, "--from", "next", "--name", "next", "--resume")
+    assert f"began with {whole_run}, not with --from next" in error
 
 
 def test_from_begins_with_an_export_as_with_the_run_it_came_from(

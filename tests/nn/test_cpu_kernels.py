@@ -91,20 +91,91 @@ def test_the_gate_and_its_gradients_are_the_formula(rows: int, width: int) -> No
     _assert_twins(fast, plain, [_random(rows, 2 * width, scale=6.0)])
 
 
-@given(st.integers(1, 3), st.integers(1, 40), st.integers(1, 3), st.integers(1, 20))
-def test_packed_attention_is_the_formula(batch: int, seq: int, heads: int, pairs: int) -> None:
-    rope = RotaryEmbedding(10_000.0, 2 * pairs, seq)
+def _attention_twins(
+    batch: int, seq: int, heads: int, d_head: int, *, rotates: bool, normalizes: bool
+) -> None:
+    rope = RotaryEmbedding(10_000.0, d_head, seq + 3) if rotates else None
     mask = torch.ones(seq, seq, dtype=torch.bool).tril()
+    eps = 1e-3
+    inputs = [_random(batch, seq, 3 * heads * d_head)]
+    if normalizes:
+        inputs.append(_random(2, d_head, scale=0.5) + 1)
 
-    def plain(packed: Tensor) -> tuple[Tensor, ...]:
-        parts = packed.view(batch, seq, 3, heads, -1).permute(2, 0, 3, 1, 4)
-        mixed = scaled_dot_product_attention(rope(parts[0]), rope(parts[1]), parts[2], mask)
+    def plain(packed: Tensor, gains: Tensor | None = None) -> tuple[Tensor, ...]:
+        query, key, value = packed.view(batch, seq, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        if gains is not None:
+            query, key = (
+                x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * gain
+                for x, gain in zip((query, key), gains, strict=True)
+            )
+        if rope is not None:
+            query, key = rope(query), rope(key)
+        mixed = scaled_dot_product_attention(query, key, value, mask)
         return (mixed.transpose(1, 2).reshape(batch, seq, -1),)
 
-    def fast(packed: Tensor) -> tuple[Tensor, ...]:
-        return (cpu.PackedAttention.apply(packed, rope.cos, rope.sin, heads),)
+    def fast(packed: Tensor, gains: Tensor | None = None) -> tuple[Tensor, ...]:
+        sides = (None, None) if rope is None else (rope.cos, rope.sin)
+        return (cpu.PackedAttention.apply(packed, *sides, gains, eps, heads),)
 
-    _assert_twins(fast, plain, [_random(batch, seq, 6 * heads * pairs)], 1e-4)
+    _assert_twins(fast, plain, inputs, 1e-4)
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 70),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_packed_attention_is_the_formula(
+    batch: int, seq: int, heads: int, d_head: int, rotates: bool, normalizes: bool
+) -> None:
+    if rotates:
+        d_head += d_head % 2
+    _attention_twins(batch, seq, heads, d_head, rotates=rotates, normalizes=normalizes)
+
+
+@pytest.mark.parametrize("d_head", [32, 64, 80, 128])
+def test_packed_attention_is_the_formula_at_usual_sizes(d_head: int) -> None:
+    _attention_twins(2, 300, 2, d_head, rotates=True, normalizes=True)
+
+
+def test_attention_gives_the_same_bits_on_any_number_of_threads() -> None:
+    packed, d_out = _random(3, 77, 3 * 5 * 16), _random(3, 77, 5 * 16)
+    gains = _random(2, 16) + 1
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2, 3):
+            torch.set_num_threads(num_threads)
+            leaves = [packed.clone().requires_grad_(), gains.clone().requires_grad_()]
+            out = cpu.PackedAttention.apply(leaves[0], None, None, leaves[1], 1e-5, 5)
+            found.append([out, *torch.autograd.grad(out, leaves, d_out)])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_attention_to_scores_far_apart_is_finite() -> None:
+    packed = _random(1, 40, 3 * 2 * 16, scale=1e3).requires_grad_()
+    out = cpu.PackedAttention.apply(packed, None, None, None, 0.0, 2)
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert packed.grad is not None
+    assert packed.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_attention_passes_on_what_is_not_finite(part: int, bad: float) -> None:
+    packed = _random(2, 40, 3, 16)
+    packed[1, 20, part, 3] = bad
+    out = cpu.PackedAttention.apply(packed.flatten(2), None, None, None, 0.0, 1)
+    assert out[0].isfinite().all()
+    assert out[1, :16].isfinite().all()
+    assert not out[1, 20].isfinite().all()
 
 
 @given(row_counts, widths)

@@ -113,14 +113,14 @@ LONG = {"vocab_size": 2_000, "context_length": 256, "d_model": 192, "num_layers"
 @pytest.mark.parametrize(
     ("sizes", "num_shards", "measured"),
     [
-        (NARROW, 2, 13_656_076),
-        (NARROW, 4, 13_656_076),
+        (NARROW, 2, 12_869_644),
+        (NARROW, 4, 12_869_644),
         (WIDE, 2, 50_006_284),
-        (WIDE, 4, 46_336_652),
-        (DEEP, 2, 44_700_684),
-        (DEEP, 4, 43_094_028),
-        (LONG, 2, 60_958_220),
-        (LONG, 4, 62_729_228),
+        (WIDE, 4, 47_189_644),
+        (DEEP, 2, 45_437_452),
+        (DEEP, 4, 41_587_724),
+        (LONG, 2, 58_010_636),
+        (LONG, 4, 56_239_628),
     ],
     ids=str,
 )

@@ -222,8 +222,8 @@ ROWS = {
     "norm_gradient_rows": (7, 2, 0),
     "gate_rows": (2, 2, 0),
     "gate_gradient_rows": (3, 2, 0),
-    "rotate_packed": (5, 4, 0),
-    "rotate_back": (6, 4, 0),
+    "attend": (6, 4, 1),
+    "attend_back": (9, 4, 1),
     "loss_rows": (3, 2, 1),
 }
 

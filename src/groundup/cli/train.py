@@ -77,7 +77,8 @@ def defaults(argv: Sequence[str]) -> Arguments:
     """What the flags start from: the settings file's values, where one is given."""
     from groundup.data.shards import find_index
 
-    file = value_of("--config", argv) or _file_of_resumed_run(argv)
+    resumed = _file_of_resumed_run(argv)
+    file = value_of("--config", argv) or resumed
     counts = ("num_steps", *COUNTED_IN_STEPS)
     given = tuple(name for name in counts if value_of(flag_of(name), argv) is not None)
     in_file = dict(flatten(load_yaml(file))) if file is not None else {}
@@ -85,6 +86,13 @@ def defaults(argv: Sequence[str]) -> Arguments:
     named = value_of("--runs-folder", argv) or in_file.get("runs_folder")
     runs_folder = Path(str(named or RUNS_FOLDER))
     found = {} if source is None else settings_from(Path(source), runs_folder)
+    if found and file is not None and file == resumed:
+        began = in_file.get("start_from")
+        if began is None or Path(began).resolve() != found["start_from"].resolve():
+            raise ConfigError(
+                f"--resume goes on with a run that began with {began or 'weights of its own'}, not "
+                f"with --from {source}: leave --from out, or begin another run by another --name"
+            )
     # Where there are none to be read, training says what is wrong with them.
     index = None if "model.vocab_size" in found else find_index(_find_shards(argv, in_file))
     measured: dict[str, Any] = {}

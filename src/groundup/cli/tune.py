@@ -181,7 +181,7 @@ def _with_flags(message: str) -> str:
     for name in _FLAG_SETTINGS:
         flag = "--" + name.rpartition(".")[2].replace("_", "-")
         message = message.replace(f"{name} is ", f"{flag} is ")
-    return message.replace(" (in the overrides)", "")
+    return message
 
 
 def _learning_rate(d_model: int, *, is_adapted: bool) -> float:

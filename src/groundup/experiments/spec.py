@@ -226,8 +226,7 @@ def _merge(*layers: Mapping[str, Any], where: str) -> RunConfig:
     try:
         return load_settings(RunConfig, None, merged)
     except GroundupError as error:
-        text = str(error).replace(" (in the overrides)", "").replace(" in the overrides", "")
-        raise ConfigError(f"{where}: {text}") from error
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def check_names(names: Mapping[str, Any], where: str) -> None:

@@ -178,12 +178,8 @@ class MultiHeadSelfAttention(nn.Module):
     def _can_stay_packed(self, packed: Tensor) -> bool:
         if packed.is_cuda and not is_packed_attention(packed.shape[-2], self.d_head):
             return False
-        return (
-            (self.query_norm is None or packed.is_cuda)
-            and self.num_kv_heads == self.num_heads
-            and packed.ndim == 3
-            and fused.can_run_on(packed)
-        )
+        is_packed = self.num_kv_heads == self.num_heads and packed.ndim == 3
+        return is_packed and fused.can_run_on(packed)
 
     def _attend_packed(self, packed: Tensor, extra: Tensor | None) -> Tensor:
         options: dict[str, Any] = {}

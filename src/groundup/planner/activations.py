@@ -152,8 +152,8 @@ def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
 def _fused_attention(
     config: ModelConfig, execution: Execution, *, is_masked: bool
 ) -> dict[str, int]:
-    """Packed projections, which the values are a view of; rotated queries and keys, which some
-    kernels keep in their place; the mixed values and each head's logsumexp."""
+    """Packed projections, which the values are a view of; rotated queries and keys where kernels do
+    not make them anew; the mixed values and each head's logsumexp."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
     is_packed = not is_masked and _stays_packed(config, execution)
     has_rope = config.positions == "rope"
@@ -161,6 +161,8 @@ def _fused_attention(
     rotated = d_model + d_key_value if has_rope else 0
     if is_packed and execution == ("cuda", "bfloat16"):
         rotated = _num_prepared(config) * d_model
+    elif is_packed and execution == FLOAT32_ON_CPU:
+        rotated = 0
     logsumexps = config.num_heads * FLOAT32_BYTES
     if config.key_value_heads != config.num_heads:
         # Keys and values are written out once for each query head, and the packed ones let go.
@@ -200,7 +202,7 @@ def _reference_attention(config: ModelConfig, execution: Execution) -> dict[str,
 
 def _stays_packed(config: ModelConfig, execution: Execution) -> bool:
     """Whether attention works on packed projections, as in `nn.attention`."""
-    if config.qk_norm and execution != ("cuda", "bfloat16"):
+    if config.qk_norm and execution not in (("cuda", "bfloat16"), FLOAT32_ON_CPU):
         return False
     if execution.device == "cuda" and not is_packed_attention(config.context_length, config.d_head):
         return False

@@ -39,7 +39,7 @@ def packed_attention(
     extra: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Causal attention: (batch, seq, 3 · d_model) to (batch, seq, d_model). What is None is left
-    out, and what comes before attention but the rotation is for CUDA alone.
+    out, and extra values are for CUDA alone.
 
     packed: queries, keys and values side by side.
     rotation: the cosines and sines of `RotaryEmbedding`.
@@ -50,7 +50,8 @@ def packed_attention(
     if packed.is_cuda:
         sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None))
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
-    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, num_heads)
+    both = None if gains is None else torch.stack(gains)
+    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads)
     return mixed
 
 

@@ -11,45 +11,42 @@ from torch.autograd.function import once_differentiable
 
 from groundup import _native
 
-_aten = torch.ops.aten
-
 
 class PackedAttention(torch.autograd.Function):
-    """Rotation and causal attention; see `MultiHeadSelfAttention` for the formula."""
+    """Norm of queries and keys, rotation and causal attention; see `MultiHeadSelfAttention`."""
 
     @staticmethod
     def forward(
-        ctx: Any, packed: Tensor, cos: Tensor | None, sin: Tensor | None, num_heads: int
+        ctx: Any,
+        packed: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        gains: Tensor | None,
+        eps: float,
+        num_heads: int,
     ) -> Tensor:
+        packed = packed.contiguous()
         batch, seq, width = packed.shape
-        sizes = (batch, seq, num_heads, width // (3 * num_heads))
-        query, key, value = packed.view(batch, seq, 3, num_heads, -1).unbind(2)
         if cos is not None and sin is not None:
             cos, sin = cos[:seq], sin[:seq]
-            query, key = packed.new_empty(sizes), packed.new_empty(sizes)
-            _run(_native.rotate_packed, packed, cos, sin, query, key, *sizes)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        mixed, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, True
-        )
-        ctx.save_for_backward(query, key, value, mixed, logsumexp, cos, sin)
-        return mixed.transpose(1, 2).reshape(batch, seq, width // 3)
+        sizes = (batch, seq, num_heads, width // (3 * num_heads))
+        out = packed.new_empty(batch, seq, width // 3)
+        log_sums = packed.new_empty(batch, num_heads, seq)
+        _run(_native.attend, packed, cos, sin, gains, out, log_sums, *sizes, eps)
+        ctx.save_for_backward(packed, cos, sin, gains, out, log_sums)
+        ctx.sizes, ctx.eps = sizes, eps
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mixed, logsumexp, cos, sin = ctx.saved_tensors
-        batch, num_heads, seq, d_head = query.shape
-        d_mixed = d_out.reshape(batch, seq, num_heads, d_head).transpose(1, 2)
-        gradients = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            d_mixed, query, key, value, mixed, logsumexp, 0.0, True
-        )
-        parts = [gradient.transpose(1, 2).contiguous() for gradient in gradients]
-        if cos is None:
-            return torch.stack(parts, dim=2).view(batch, seq, -1), None, None, None
-        d_packed = d_out.new_empty(batch, seq, 3 * num_heads * d_head)
-        _run(_native.rotate_back, *parts, cos, sin, d_packed, batch, seq, num_heads, d_head)
-        return d_packed, None, None, None
+        packed, cos, sin, gains, out, log_sums = ctx.saved_tensors
+        d_packed = torch.empty_like(packed)
+        d_gains = None if gains is None else torch.empty_like(gains)
+        forward = packed, cos, sin, gains, out, log_sums
+        gradients = d_out.contiguous(), d_packed, d_gains
+        _run(_native.attend_back, *forward, *gradients, *ctx.sizes, ctx.eps)
+        return d_packed, None, None, d_gains, None, None
 
 
 class PackedSwiGLU(torch.autograd.Function):
