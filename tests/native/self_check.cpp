@@ -152,22 +152,95 @@ void check_rows() {
             check_close(logits[i], std::exp(double{x[i]}) / total - (i == static_cast<size_t>(target)),
                         "the gradient of a loss is right");
     }
-    // Two heads of six values at position 1 of two.
-    std::vector<float> packed(2 * 12), rotated(2 * 12), cos(2 * 3), sin(2 * 3);
-    for (float& value : packed) value = random.real();
-    for (size_t i = 0; i < 6; i++) {
+}
+
+// What the heads of one sequence give, weighted by `d_out` and added up, by the formula.
+double attend_by_formula(const AttentionShape& shape, const std::vector<double>& packed,
+                         const std::vector<double>& gains, const std::vector<float>& d_out, std::vector<double>& out) {
+    const size_t seq = shape.seq, size = shape.d_head, width = shape.num_heads * size;
+    double total = 0;
+    for (size_t head = 0; head < shape.num_heads; head++) {
+        std::vector<double> made[2] = {std::vector<double>(seq * size), std::vector<double>(seq * size)};
+        for (size_t part = 0; part < 2; part++)
+            for (size_t position = 0; position < seq; position++) {
+                const double* const x = packed.data() + (position * 3 + part) * width + head * size;
+                double* const to = made[part].data() + position * size;
+                double squares = 0;
+                for (size_t i = 0; i < size; i++) squares += x[i] * x[i];
+                const double norm = 1 / std::sqrt(squares / static_cast<double>(size) + double{shape.eps});
+                for (size_t i = 0; i < size; i += 2) {
+                    const double even = x[i] * norm * gains[part * size + i];
+                    const double odd = x[i + 1] * norm * gains[part * size + i + 1];
+                    const double cos = shape.cos[(position * size + i) / 2], sin = shape.sin[(position * size + i) / 2];
+                    to[i] = even * cos - odd * sin;
+                    to[i + 1] = even * sin + odd * cos;
+                }
+            }
+        for (size_t query = 0; query < seq; query++) {
+            std::vector<double> weights(query + 1);
+            double sum = 0;
+            for (size_t key = 0; key <= query; key++) {
+                double score = 0;
+                for (size_t i = 0; i < size; i++) score += made[0][query * size + i] * made[1][key * size + i];
+                sum += weights[key] = std::exp(score / std::sqrt(static_cast<double>(size)));
+            }
+            for (size_t i = 0; i < size; i++) {
+                const size_t at = query * width + head * size + i;
+                out[at] = 0;
+                for (size_t key = 0; key <= query; key++)
+                    out[at] += weights[key] / sum * packed[(key * 3 + 2) * width + head * size + i];
+                total += out[at] * double{d_out[at]};
+            }
+        }
+    }
+    return total;
+}
+
+// Causal attention with norm and rotation, and how its sum changes along some direction.
+void check_attention(size_t seq, size_t num_heads, size_t d_head) {
+    Random random;
+    const size_t size = seq * num_heads * d_head;
+    std::vector<float> packed(3 * size), gains(2 * d_head), cos(seq * d_head / 2), sin(seq * d_head / 2), d_out(size);
+    for (float& value : packed) value = random.real() / 4;
+    for (float& value : gains) value = 1 + random.real() / 10;
+    for (float& value : d_out) value = random.real() / 4;
+    for (size_t i = 0; i < cos.size(); i++) {
         cos[i] = static_cast<float>(std::cos(double(i)));
         sin[i] = static_cast<float>(std::sin(double(i)));
     }
-    run(RotationRows{{packed.data(), packed.data()}, nullptr, cos.data(), sin.data(), {rotated.data(), rotated.data()},
-                 nullptr, 2, 12, 12, 2, 2, 6, false}, 1);
-    for (size_t row = 0; row < 2; row++)
-        for (size_t pair = 0; pair < 6; pair++) {
-            const double even = packed[row * 12 + 2 * pair], odd = packed[row * 12 + 2 * pair + 1];
-            const double angle = static_cast<double>(row * 3 + pair % 3);
-            check_close(rotated[row * 12 + 2 * pair], even * std::cos(angle) - odd * std::sin(angle), "a pair is rotated");
-            check_close(rotated[row * 12 + 2 * pair + 1], even * std::sin(angle) + odd * std::cos(angle), "a pair is rotated");
-        }
+    const AttentionShape shape = {1, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), 1e-5f};
+    std::vector<float> out(size), log_sums(seq * num_heads), d_packed(3 * size), d_gains(2 * d_head);
+    run(Attention{shape, packed.data(), out.data(), log_sums.data()}, 2);
+    run(AttentionGradient{shape, packed.data(), out.data(), log_sums.data(), d_out.data(), d_packed.data(),
+                          d_gains.data()},
+        2);
+    std::vector<double> x(packed.begin(), packed.end()), gain(gains.begin(), gains.end()), expected(size), unused(size);
+    attend_by_formula(shape, x, gain, d_out, expected);
+    for (size_t i = 0; i < size; i++) check_close(out[i], expected[i], "heads attend");
+    const double step = 1e-5;
+    std::vector<double> sums;
+    std::vector<float> directions(3 * size + 2 * d_head);
+    for (float& value : directions) value = random.real();
+    for (const double sign : {1.0, -1.0}) {
+        std::vector<double> moved_x = x, moved_gain = gain;
+        for (size_t i = 0; i < x.size(); i++) moved_x[i] += sign * step * double{directions[i]};
+        for (size_t i = 0; i < gain.size(); i++) moved_gain[i] += sign * step * double{directions[x.size() + i]};
+        sums.push_back(attend_by_formula(shape, moved_x, moved_gain, d_out, unused));
+    }
+    double slope = 0, largest = 0;
+    for (size_t i = 0; i < directions.size(); i++) {
+        const double part = double{directions[i]} * double{i < x.size() ? d_packed[i] : d_gains[i - x.size()]};
+        slope += part;
+        largest = std::max(largest, std::abs(part));
+    }
+    check(std::abs((sums[0] - sums[1]) / (2 * step) - slope) <= 1e-4 * largest, "the gradient of attention is right");
+}
+
+void check_all_attention() {
+    check_attention(1, 1, 2);
+    check_attention(21, 2, 6);
+    check_attention(40, 1, 32);
+    check_attention(37, 1, 70);
 }
 
 }  // namespace
@@ -179,6 +252,7 @@ int main() {
     }
     check_encoder();
     check_rows();
+    check_all_attention();
     std::printf("%s: encoder and rows agree\n", name_of(vectors_in_use()));
     return 0;
 }

@@ -65,6 +65,11 @@ def test_a_text_longer_than_the_module_allows_is_read(tmp_path: Path) -> None:
             r"line 1: not UTF-8 but utf-16, as it seems; .*--encoding utf-16",
         ),
         (b"", r"t\.csv is empty"),
+        (
+            b'id,text\n1,"a"\n2,"b ""c"" d\n3,e\n4,f\n',
+            r"line 3 cannot be read: a quote opens there and never closes; fix the line",
+        ),
+        (b'id,text\n1,a\n2,"cut off', r"line 3 cannot be read: a quote opens there"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, content: bytes, message: str) -> None:

@@ -185,7 +185,7 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
         (b'{"text": 3}', "line 2 holds a number in field text, not a text"),
         (b'{"text": null}', "holds null"),
         (b'{"text": "\xff"}', r"line 2: not UTF-8; .*--errors"),
-        (b'{"text": "\\ud800"}', r"line 2: not UTF-8"),
+        (b'{"text": "\\ud800"}', r"line 2 spells \\ud800, half of a surrogate pair"),
         (b"[" * 100_000, "line 2 is not JSON"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from groundup.errors import DataError
@@ -51,12 +51,14 @@ def _read(
     if not header:
         return
     delimiter, column = _find_column(header, field, source)
-    rows = csv.reader(lines, delimiter=delimiter)
+    taken = _Lines(lines)
+    rows = csv.reader(taken, delimiter=delimiter)
     texts: list[bytes | None] = []
     size = begin = number = 0
     while True:
         where = f"{source} line {rows.line_num + 2}"
         try:
+            taken.is_in_row = False
             row = next(rows, None)
             if row is None:
                 break
@@ -77,6 +79,27 @@ def _read(
             texts, size, begin = [], 0, number
     # A file that has a header and nothing else is not empty.
     yield pack_texts(texts, begin, tell())
+
+
+class _Lines:
+    """What a reader of rows takes its lines from: it wants another within a row, and there is none,
+    where a quote was never closed, and all rows behind it would be that row's text."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+        self.is_in_row = False
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines, None)
+        if line is None and self.is_in_row:
+            raise csv.Error("a quote opens there and never closes")
+        if line is None:
+            raise StopIteration
+        self.is_in_row = True
+        return line
 
 
 def _find_column(header: str, field: str, source: Source) -> tuple[str, int]:

@@ -42,7 +42,13 @@ def read_json_lines(
                 text = _text_of_line(line, field, errors)
             except _BadLine as error:
                 raise DataError(f"{source} line {number} {error}") from None
-            except UnicodeError:
+            except UnicodeEncodeError as error:
+                half = ascii(error.object[error.start])[1:-1]
+                raise DataError(
+                    f"{source} line {number} spells {half}, half of a surrogate pair and no "
+                    f"character: fix the line, or use --errors replace or --errors skip"
+                ) from None
+            except UnicodeDecodeError:
                 raise not_utf8(f"{source} line {number}", line) from None
             texts.append(text)
             size += 0 if text is None else len(text)
