@@ -242,8 +242,8 @@ def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
 ) -> None:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 64, "context_length": 16, "d_model": 640, "d_ff": 656}
-    model = TransformerLM(**sizes, num_layers=2, num_heads=10, feed_forward=feed_forward)
-    ids, targets = torch.randint(64, (2, 4, 16))
+    model = TransformerLM(**sizes, num_layers=1, num_heads=10, feed_forward=feed_forward)
+    ids, targets = torch.randint(64, (2, 2, 16))
 
     def learned() -> tuple[Tensor, Tensor]:
         model.zero_grad()
@@ -257,7 +257,7 @@ def test_a_model_learns_in_float8_nearly_what_it_learns_in_bfloat16(
     assert float8_on_a_cpu == []
     model.use_float8()
     rounded = learned()
-    assert float8_on_a_cpu == [64]
+    assert float8_on_a_cpu == [32]
     assert 0 < _apart(rounded[0], plain[0]) < 0.01
     assert 0.01 < _apart(rounded[1], plain[1]) < 0.15
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

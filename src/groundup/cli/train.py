@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # What the settings of a run without a file and without --minutes are chosen for.
 _USUAL_MINUTES = 10.0
+# What the name of a run that was imported ends with, or nearly.
+_IMPORTED = "-imported"
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,11 @@ def defaults(argv: Sequence[str]) -> Arguments:
     source = value_of("--from", argv)
     named = value_of("--runs-folder", argv) or in_file.get("runs_folder")
     runs_folder = Path(str(named or RUNS_FOLDER))
-    found = {} if source is None else settings_from(Path(source), runs_folder)
-    if found and file is not None and file == resumed:
-        began = in_file.get("start_from")
-        if began is None or Path(began).resolve() != found["start_from"].resolve():
-            raise ConfigError(
-                f"--resume goes on with a run that began with {began or 'weights of its own'}, not "
-                f"with --from {source}: leave --from out, or begin another run by another --name"
-            )
+    found: dict[str, Any] = {}
+    if source is not None and file is not None and file == resumed:
+        _check_start(Path(source), in_file.get("start_from"))
+    elif source is not None:
+        found = settings_from(Path(source), runs_folder)
     # Where there are none to be read, training says what is wrong with them.
     index = None if "model.vocab_size" in found else find_index(_find_shards(argv, in_file))
     measured: dict[str, Any] = {}
@@ -282,6 +281,20 @@ def settings_from(source: Path, runs_folder: Path = RUNS_FOLDER) -> dict[str, An
     return values
 
 
+def _check_start(source: Path, start: str | None) -> None:
+    """Refuse to resume a run that began with something else: by its name, for it may have moved.
+
+    source: what --from names.
+    start: what the run began with.
+    """
+    name, began = source.resolve().name, start and Path(start).resolve().name
+    if began is None or not (began == name or began.startswith(f"{name}{_IMPORTED}")):
+        raise ConfigError(
+            f"--resume goes on with a run that began with {start or 'weights of its own'}, not "
+            f"with --from {source}: leave --from out, or begin another run by another --name"
+        )
+
+
 def _imported(export: Path, runs_folder: Path) -> RunFolder:
     """The run folder made from a checkpoint of other tools, now or before.
 
@@ -290,7 +303,7 @@ def _imported(export: Path, runs_folder: Path) -> RunFolder:
     from groundup.interop import import_huggingface
     from groundup.interop.huggingface_import import is_import_of
 
-    first = name = f"{export.resolve().name}-imported"
+    first = name = f"{export.resolve().name}{_IMPORTED}"
     number = 1
     runs_folder.mkdir(parents=True, exist_ok=True)
     # The ranks that torchrun starts come here at once, before they know of each other.

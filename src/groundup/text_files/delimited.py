@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import IO
 
 from groundup.errors import DataError
@@ -51,14 +52,14 @@ def _read(
     if not header:
         return
     delimiter, column = _find_column(header, field, source)
-    taken = _Lines(lines)
-    rows = csv.reader(taken, delimiter=delimiter)
+    current = _Row()
+    rows = csv.reader(_lines_of_rows(lines, current), delimiter=delimiter)
     texts: list[bytes | None] = []
     size = begin = number = 0
     while True:
         where = f"{source} line {rows.line_num + 2}"
         try:
-            taken.is_in_row = False
+            current.has_begun = False
             row = next(rows, None)
             if row is None:
                 break
@@ -81,25 +82,19 @@ def _read(
     yield pack_texts(texts, begin, tell())
 
 
-class _Lines:
-    """What a reader of rows takes its lines from: it wants another within a row, and there is none,
-    where a quote was never closed, and all rows behind it would be that row's text."""
+@dataclass
+class _Row:
+    has_begun: bool = False
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = iter(lines)
-        self.is_in_row = False
 
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines, None)
-        if line is None and self.is_in_row:
-            raise csv.Error("a quote opens there and never closes")
-        if line is None:
-            raise StopIteration
-        self.is_in_row = True
-        return line
+def _lines_of_rows(lines: Iterable[str], row: _Row) -> Iterator[str]:
+    """The lines, for a reader of rows. Where it wants another within a row and there is none, a
+    quote was never closed, and all rows behind it would be that row's text."""
+    for line in lines:
+        row.has_begun = True
+        yield line
+    if row.has_begun:
+        raise csv.Error("a quote opens there and never closes")
 
 
 def _find_column(header: str, field: str, source: Source) -> tuple[str, int]:

@@ -50,7 +50,7 @@ def packed_attention(
     if packed.is_cuda:
         sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None))
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
-    both = None if gains is None else torch.stack(gains)
+    both = None if gains is None else torch.stack(gains).to(packed.dtype)
     mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads)
     return mixed
 
