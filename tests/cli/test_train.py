@@ -418,6 +418,10 @@ def test_from_begins_with_an_export_as_with_the_run_it_came_from(
         for name in ("a", "c")
     )
     assert first == expected
+    # A resume that names the export again neither imports it again nor is refused.
+    assert settings_of("--from", "out", "--name", "a", "--resume").start_from == Path(
+        "runs/out-imported"
+    )
 
 
 def test_from_imports_an_export_anew_where_it_is_another(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What the settings of a run without a file and without --minutes are chosen for.
 _USUAL_MINUTES = 10.0
-# What the name of a run that was imported ends with, or nearly.
+# A run that was imported has the name of its export, this, and a number if it is not the first.
 _IMPORTED = "-imported"
 
 
