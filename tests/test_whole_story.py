@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -59,19 +58,21 @@ def groundup(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def kill_after_first_checkpoint(*words: str) -> None:
+def kill_after_first_checkpoint(hold: Any, *words: str) -> None:
     """Start a training and end it for good as soon as it has something to go on from."""
+    held = hold("groundup.checkpoint:CheckpointFolder.save")
     process = subprocess.Popen(command_line(*words), stderr=subprocess.PIPE)
-    checkpoints = Path("runs/parted/checkpoints")
-    while process.poll() is None and not list(checkpoints.glob("step_*")):
-        time.sleep(0.002)
+    held.wait(process)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
+    held.release()
 
 
 @pytest.mark.usefixtures("steady")
-def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_becomes_a_model_that_writes_text(
+    capsys: pytest.CaptureFixture[str], hold: Any
+) -> None:
     groundup(capsys, "data", "sample", "--megabytes", "0.1", "--out", "stories.txt")
     groundup(capsys, "tokenizer", "train", "stories.txt", "--vocab-size", "400")
     groundup(
@@ -81,7 +82,7 @@ def test_text_becomes_a_model_that_writes_text(capsys: pytest.CaptureFixture[str
 
     groundup(capsys, "train", "--config", "run.yaml", "--name", "whole")
     parted = ["train", "--config", "run.yaml", "--name", "parted"]
-    kill_after_first_checkpoint(*parted)
+    kill_after_first_checkpoint(hold, *parted)
     groundup(capsys, *parted, "--resume")
     comparison = compare_runs("runs/whole", "runs/parted")
     assert comparison.differences == [] and comparison.num_records >= 13

@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -138,17 +137,18 @@ def test_a_special_token_can_be_added_to_serve_as_separator(tmp_path: Path, corp
     assert open_shards(out).index.end.id == 256
 
 
-def test_an_interrupted_command_goes_on(tmp_path: Path, corpus: Path, tokenizer_path: Path) -> None:
+def test_an_interrupted_command_goes_on(
+    tmp_path: Path, corpus: Path, tokenizer_path: Path, hold: Any
+) -> None:
     """Ctrl-C in a real process: status 130, no index, and the second run finishes the work."""
-    big = tmp_path / "big.txt"
-    big.write_text(corpus.read_text("utf-8") * 200, "utf-8")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "groundup", "data", "prepare", str(big)]
-    command += ["--tokenizer", str(tokenizer_path), "--out", str(out), "--shard-ids", "10000"]
+    command = [sys.executable, "-m", "groundup", "data", "prepare", str(corpus)]
+    command += ["--tokenizer", str(tokenizer_path), "--out", str(out), "--shard-ids", "2000"]
+    held = hold("groundup.data.prepare.shard_writer:ShardWriter.finish_shard")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not list(out.glob("train_00001*.bin")):
-        time.sleep(0.001)
+    held.wait(process)
     process.send_signal(signal.SIGINT)
+    held.release()
     _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert errors == "interrupted\n"

@@ -1,10 +1,7 @@
 """`groundup sweep` with real runs: what it prints, and that a kill costs nothing."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,24 +61,25 @@ def test_a_mistake_is_one_line_and_starts_nothing(
 
 
 def test_a_killed_sweep_goes_on_where_it_was(
-    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    write_sweep: Callable[..., str], capsys: pytest.CaptureFixture[str], hold: Any
 ) -> None:
     every = {f"{name}.every_steps": 20 for name in ("evaluation", "checkpoints", "logging")}
-    # The second one lasts, so that the kill comes in the middle of it; the first has ended before.
-    variants = {"short": {"num_steps": 4}, "long": {"num_steps": 400}}
+    # The kill comes in the middle of the second one; the first has ended before.
+    variants = {"short": {"num_steps": 4}, "long": {"num_steps": 60}}
     spec = write_sweep(settings=every, variants=variants)
     Path("sweeps/small").mkdir(parents=True)
     SweepFolder("sweeps/small").add_record(TrialRecord("short+seed=0", "short", "finished", 0))
+    held = hold("groundup.checkpoint:CheckpointFolder.save")
     process = subprocess.Popen(
         [sys.executable, "-m", "groundup", "sweep", spec],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     runs = Path("sweeps/small/runs")
-    while process.poll() is None and not list(runs.glob("long*/checkpoints/step_*")):
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    held.wait(process)
+    process.kill()
     process.wait()
+    held.release()
     assert len(list(read_json_lines("sweeps/small/trials.jsonl"))) == 1
 
     assert main(["sweep", spec]) == 0

@@ -470,15 +470,16 @@ def test_ranks_that_begin_with_an_export_import_it_once(
 
 
 def test_a_signal_saves_the_run_and_the_resume_is_exact(
-    small_config: Path, whole_run: Path
+    small_config: Path, whole_run: Path, hold: Any
 ) -> None:
     """In a real process, which is `python -m groundup train`."""
+    held = hold("groundup.training.loop:_Training._save")
     words = ["train", "--config", str(small_config), *LONG, "--name", "parted"]
     command = [sys.executable, "-m", "groundup", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and not list(Path("runs/parted/checkpoints").glob("step_*")):
-        time.sleep(0.005)
+    held.wait(process)
     process.send_signal(signal.SIGTERM)
+    held.release()
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert "continue with the same command and --resume" in errors

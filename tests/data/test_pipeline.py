@@ -96,8 +96,8 @@ def test_after_an_interrupted_finish_close_still_waits_for_the_work() -> None:
     behind = WriteBehind(work, 4)
     for item in range(3):
         behind.put(item)
-    interrupt_soon()
     with pytest.raises(KeyboardInterrupt):
+        interrupt_soon()
         behind.finish()
     threading.Timer(0.05, may_go_on.set).start()
     behind.close()

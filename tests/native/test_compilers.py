@@ -5,7 +5,6 @@ that is not at hand there is a cross compiler and an emulator.
 """
 
 import platform
-import re
 import shutil
 import subprocess
 import sysconfig
@@ -41,21 +40,6 @@ def test_the_core_compiles_with_gcc(version: int, repository: Path) -> None:
     if run("c++", "-dumpversion").strip().startswith(str(version)):
         pytest.skip(f"c++ is g++ {version}: tests/test_packaging.py compiles with it")
     assert_compiles([f"g++-{version}"], repository, (repository / "native").glob("*.cpp"))
-
-
-def test_the_core_compiles_with_clang(
-    repository: Path, tmp_path: Path, find_programs: FindPrograms
-) -> None:
-    """Headers of the library are compiled once for all files: libc++ finds those that lack one."""
-    (clang,) = find_programs(["clang++"], "clang libc++-dev libc++abi-dev")
-    native = repository / "native"
-    found = (re.findall(r"^#include <(\w+)>", file.read_text(), re.M) for file in native.iterdir())
-    names = sorted({name for names in found for name in names})
-    headers = tmp_path / "headers.h"
-    headers.write_text("#include <Python.h>\n" + "".join(f"#include <{name}>\n" for name in names))
-    compiled = tmp_path / "headers.pch"
-    assert_compiles([clang, "-x", "c++-header"], repository, [headers], "-o", compiled)
-    assert_compiles([clang, "-include-pch", str(compiled)], repository, native.glob("*.cpp"))
 
 
 def test_every_file_and_every_header_alone_compiles_with_libcxx(

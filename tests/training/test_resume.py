@@ -24,16 +24,17 @@ from groundup.training.verify import compare_runs, verify_resume
 
 MakeConfig = Callable[..., RunConfig]
 
-# What a process that trains runs, slowly enough that a signal finds it at work.
+# What a process that trains runs: it waits at one step, so that a signal finds it at work.
 SCRIPT = """
-import time, torch
+import torch
 from groundup.runs.config import RunConfig
 from groundup.training.loop import train
 
 torch.set_num_threads(1)
 def wait(step, num_steps):
     pipe.send(step)
-    time.sleep(pause_seconds)
+    if step == hold_at:
+        pipe.recv()
 summary = train(RunConfig.model_validate_json(settings), resume=resume, progress=wait)
 pipe.send(summary.stopped_by)
 """
@@ -46,12 +47,12 @@ CONTEXT.set_forkserver_preload(["torch._dynamo", "groundup.training.loop"])
 class Trainer:
     """A run in a process of its own."""
 
-    def __init__(self, config: RunConfig, resume: bool, pause_seconds: float = 0.0) -> None:
-        self._pipe, child_pipe = CONTEXT.Pipe(duplex=False)
+    def __init__(self, config: RunConfig, resume: bool, hold_at: int | None = None) -> None:
+        self._pipe, child_pipe = CONTEXT.Pipe()
         names = {
             "settings": config.model_dump_json(),
             "resume": resume,
-            "pause_seconds": pause_seconds,
+            "hold_at": hold_at,
             "pipe": child_pipe,
         }
         self._process = CONTEXT.Process(target=exec, args=(SCRIPT, names), daemon=True)
@@ -65,6 +66,8 @@ class Trainer:
     def send(self, number: signal.Signals) -> None:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
+        if number != signal.SIGKILL:
+            self._pipe.send("go on")
 
     def end(self) -> tuple[int | None, list[Any]]:
         """The exit status, and what the process still had to say."""
@@ -177,7 +180,8 @@ def test_a_killed_run_resumes_exactly(make_config: MakeConfig, every_steps: int)
     moments = random.Random(os.urandom(8))
     for step in (None, 3, 9) if every_steps else (3,):
         # A kill before the settings were written leaves nothing to resume.
-        trainer = Trainer(killed, RunFolder(killed.run_folder).has_run(), pause_seconds=0.005)
+        has_run = RunFolder(killed.run_folder).has_run()
+        trainer = Trainer(killed, resume=has_run, hold_at=(step or 0) + 3)
         if step is not None:
             trainer.wait_for_step(step)
         time.sleep(moments.uniform(0.0, 0.03))
@@ -196,7 +200,7 @@ def test_a_killed_tuning_run_resumes_exactly(
     changes = {"num_steps": 8, "checkpoints.every_steps": 3, "tuning.lora_rank": lora_rank}
     whole, killed = make_tuning("whole", changes), make_tuning("killed", changes)
     train(whole)
-    trainer = Trainer(killed, resume=False, pause_seconds=0.01)
+    trainer = Trainer(killed, resume=False, hold_at=5)
     trainer.wait_for_step(5)
     trainer.send(signal.SIGKILL)
     assert trainer.end()[0] == -signal.SIGKILL
@@ -211,7 +215,7 @@ def test_a_signal_saves_the_run_and_it_resumes_exactly(
     changes = {"checkpoints.every_steps": 0, "num_steps": 30}
     whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
-    trainer = Trainer(parted, resume=False, pause_seconds=0.02)
+    trainer = Trainer(parted, resume=False, hold_at=4)
     trainer.wait_for_step(4)
     trainer.send(number)
     status, messages = trainer.end()

@@ -6,10 +6,11 @@ The rule by which weights move is the subclass's.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ from groundup.optim.side_by_side import run_side_by_side
 
 # Tensors, (name, tensor) pairs or groups, as torch takes them.
 Parameters: TypeAlias = Iterable[Any]
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _unwrapped(method: _Method) -> _Method:
+    """Without torch's wrapper, which keeps the compiler out and imports it for that: two seconds at
+    the start of every run."""
+    inner: _Method = inspect.unwrap(method)
+    return inner
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -36,8 +47,11 @@ class Optimizer(torch.optim.Optimizer):
             raise ConfigError(f"{type(self).__name__} was given no parameters to learn")
         super().__init__(params, defaults)
 
+    state_dict = _unwrapped(torch.optim.Optimizer.state_dict)
+    zero_grad = _unwrapped(torch.optim.Optimizer.zero_grad)
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
+        _unwrapped(torch.optim.Optimizer.add_param_group)(self, param_group)
         try:
             self._check_group(self.param_groups[-1])
         except ConfigError:
@@ -101,7 +115,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, but with tensors of its own, and step counts beside their parameters."""
-        super().load_state_dict(state_dict)
+        _unwrapped(torch.optim.Optimizer.load_state_dict)(self, state_dict)
         foreign = {id(value) for state in state_dict["state"].values() for value in state.values()}
         for parameter, state in self.state.items():
             for key, value in state.items():

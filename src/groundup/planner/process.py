@@ -7,7 +7,7 @@ from pathlib import Path
 from groundup.runtime import allocates_by_mimalloc
 
 # On Linux with glibc, 2026-11; and what mimalloc reserves ahead.
-_PROCESS_BYTES = 355_000_000
+_PROCESS_BYTES = 285_000_000
 _MIMALLOC_BYTES = 35_000_000
 # What torch's libraries for CUDA add to a process that trains on the CPU (torch 2.11, CUDA 13).
 _CUDA_BUILD_BYTES = 305_000_000

@@ -222,7 +222,7 @@ def switches(config: RunConfig) -> Iterator[None]:
         # On the CPU torch adds up the gradients of an embedding in the order in which its threads
         # come by, unless told otherwise; the other order costs nothing.
         if config.deterministic or config.device == "cpu":
-            stack.enter_context(_deterministic())
+            stack.enter_context(_deterministic(is_compiled=config.compile != "off"))
         if config.deterministic and is_cuda:
             # These two have backward passes whose sums have no fixed order.
             stack.enter_context(
@@ -384,14 +384,16 @@ def _resolve_compile(mode: str, device: str) -> str:
 
 
 @contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    was_enabled = torch.are_deterministic_algorithms_enabled()
-    was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+def _deterministic(is_compiled: bool) -> Iterator[None]:
+    mode = torch.get_deterministic_debug_mode()
     was_filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     workspace = os.environ.get(_CUBLAS_WORKSPACE)
     # cuBLAS reads this when it starts; without it, it refuses to be deterministic.
     os.environ.setdefault(_CUBLAS_WORKSPACE, ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
+    if is_compiled:
+        # The same and a switch of the compiler, which this imports: two seconds on a slow core.
+        torch.use_deterministic_algorithms(True)
     # Filling finds reads of uninitialized memory, at the price of writing all of it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
@@ -399,7 +401,9 @@ def _deterministic() -> Iterator[None]:
     finally:
         if workspace is None:
             os.environ.pop(_CUBLAS_WORKSPACE, None)
-        torch.use_deterministic_algorithms(was_enabled, warn_only=was_warning)
+        if is_compiled:
+            torch.use_deterministic_algorithms(mode > 0)
+        torch.set_deterministic_debug_mode(mode)
         torch.utils.deterministic.fill_uninitialized_memory = was_filling  # type: ignore[attr-defined]
 
 
