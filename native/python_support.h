@@ -224,9 +224,12 @@ public:
         if (optional && object == Py_None) return;
         if (PyObject_GetBuffer(object, &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) throw PythonError();
         held_ = true;
-        if (view_.len % sizeof(Value) || static_cast<size_t>(view_.len) / sizeof(Value) != size)
-            throw InputError("an array has " + std::to_string(view_.len) + " bytes, not " + std::to_string(size) +
+        const size_t given = static_cast<size_t>(view_.len);
+        if (given % sizeof(Value) || given / sizeof(Value) != size) {
+            PyBuffer_Release(&view_);
+            throw InputError("an array has " + std::to_string(given) + " bytes, not " + std::to_string(size) +
                              " values of " + std::to_string(sizeof(Value)));
+        }
     }
     ~Array() {
         if (held_) PyBuffer_Release(&view_);

@@ -143,7 +143,7 @@ def parse_weights(words: Iterable[str], flag: str) -> dict[str, float]:
             weight = math.nan
         if not 0 <= weight < math.inf:
             raise ConfigError(f"{flag} takes NAME=WEIGHT, such as stories=0.7, got {word!r}")
-        if name in found:
+        if os.path.normpath(name) in map(os.path.normpath, found):
             raise ConfigError(f"{flag} has {name} twice; name it once, with its whole weight")
         found[name] = weight
     if found and not any(found.values()):

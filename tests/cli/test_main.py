@@ -35,6 +35,8 @@ class Arguments(pydantic.BaseModel):
     """What invalid text gets."""
     quiet: bool = False
     """Say less."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Two numbers."""
 
 
 class NeedyArguments(pydantic.BaseModel):
@@ -217,6 +219,8 @@ def test_help_of_a_verb_shows_every_default(shell: Any, verb: types.ModuleType) 
         (["--megabytes", "-3"], "--megabytes is -3.0, but input should be greater than 0"),
         (["--errors", "ignore"], "--errors must be one of strict, replace, got 'ignore'"),
         (["--out"], "--out needs a value"),
+        (["--betas", "0.9", "--quiet"], "--betas takes 2 values, got '0.9'"),
+        (["--betas", "0.9", "0.9", "1"], "--betas takes 2 values, got '0.9 0.9 1'"),
     ],
 )
 def test_a_bad_flag_is_one_line_that_names_it(

@@ -92,6 +92,7 @@ def test_seeds_and_weights_decide() -> None:
         (["=1"], "got '=1'"),
         (["a=inf"], "got 'a=inf'"),
         (["a=1", "a=2"], "has a twice"),
+        (["a=1", "./a=2"], "has ./a twice"),
         (["a=0", "b=0"], "all weights are 0"),
     ],
 )

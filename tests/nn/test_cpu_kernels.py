@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from groundup import _native
 from groundup.nn import RMSNorm, RotaryEmbedding, scaled_dot_product_attention, silu
 from groundup.nn.kernels import cpu
 from groundup.nn.linear_cross_entropy import (
@@ -223,6 +224,15 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
         assert not cpu.PackedSwiGLU.apply(x[:, 1:].contiguous()).isfinite().all()
     loss = linear_cross_entropy(x, _random(11, 37), torch.zeros(5, dtype=torch.long))
     assert not loss.isfinite()
+
+
+def test_an_array_of_another_size_is_refused_and_let_go() -> None:
+    packed, out = bytearray(16), bytearray(12)
+    with pytest.raises(ValueError, match="an array has 12 bytes, not 2 values of 4"):
+        _native.gate_rows(packed, out, 1, 2, 1)
+    # Neither is held any more: a bytearray that somebody looks at cannot grow.
+    packed.append(0)
+    out.append(0)
 
 
 def test_large_logits_do_not_overflow() -> None:

@@ -1,5 +1,6 @@
 """Files as documents: every kind gives the same ones, and what is wrong with one is named."""
 
+import codecs
 import gzip
 import io
 import json
@@ -71,6 +72,24 @@ def test_every_kind_of_file_gives_the_same_documents(
     path = tmp_path / f"corpus{suffix}{packing}"
     path.write_bytes(PACKERS[packing](WRITERS[suffix](TEXTS)))
     assert read(path, batch_bytes=batch_bytes) == [text.encode() for text in TEXTS]
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("batch_bytes", [1, 2, 3, 4, 30, 1 << 20])
+def test_a_byte_order_mark_is_no_part_of_a_text(
+    tmp_path: Path, packing: str, batch_bytes: int
+) -> None:
+    path = tmp_path / f"corpus.md{packing}"
+    path.write_bytes(PACKERS[packing](codecs.BOM_UTF8 + as_plain(["one", "\ufefftwo"])))
+    assert read(path, batch_bytes=batch_bytes) == [b"one", "\ufefftwo".encode()]
+    assert b"".join(read_text_blocks([path], block_bytes=batch_bytes)) == as_plain(
+        ["one", "\ufefftwo"]
+    )
+    path.write_bytes(PACKERS[packing](codecs.BOM_UTF8))
+    with pytest.raises(DataError, match="is empty"):
+        read(path)
+    path.write_bytes(PACKERS[packing](b"a"))
+    assert read(path, batch_bytes=batch_bytes) == [b"a"]
 
 
 @pytest.mark.parametrize("packing", PACKERS)

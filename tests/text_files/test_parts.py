@@ -38,14 +38,15 @@ def read(found: list[TextPart], separators: list[str]) -> list[bytes]:
 
 @hypothesis.given(
     text=st.lists(pieces, min_size=1, max_size=60).map("".join),
+    mark=st.sampled_from(["", "\ufeff"]),
     part_bytes=st.integers(1, 40),
     window=st.integers(1, 30),
 )
 def test_parts_of_plain_text_hold_its_documents(
-    tmp_path_factory: pytest.TempPathFactory, text: str, part_bytes: int, window: int
+    tmp_path_factory: pytest.TempPathFactory, text: str, mark: str, part_bytes: int, window: int
 ) -> None:
     path = tmp_path_factory.mktemp("parts") / "text.txt"
-    path.write_text(text)
+    path.write_text(mark + text)
     separators = ["<|end|>"]
     found = cut_into_parts([path], part_bytes, separators=separators)
     assert sum(part.num_bytes for part in found) == path.stat().st_size

@@ -37,6 +37,9 @@ class Flag:
     takes_many: bool
     """Whether all words up to the next flag belong to it."""
 
+    num_values: int | None
+    """How many words those must be, where that is settled."""
+
     @property
     def is_switch(self) -> bool:
         return self.choices == (bool,)
@@ -90,12 +93,14 @@ def flags_of(arguments_type: type[Any], prefix: str = "") -> Iterator[Flag]:
             yield from flags_of(choices[0], prefix if is_nameless else f"{dotted}.")
             continue
         is_tuple = typing.get_origin(choices[0]) is tuple
+        items = typing.get_args(choices[0]) if is_tuple else ()
         yield Flag(
             name=name.upper() if tyro.conf.Positional in extras else f"--{dotted}",
-            choices=tuple(_choices(typing.get_args(choices[0])[0])) if is_tuple else choices,
+            choices=tuple(_choices(items[0])) if is_tuple else choices,
             is_positional=tyro.conf.Positional in extras,
             is_required=is_required and not is_tuple,
             takes_many=is_tuple and tyro.conf.UseAppendAction not in extras,
+            num_values=len(items) if items and Ellipsis not in items else None,
         )
 
 

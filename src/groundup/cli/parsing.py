@@ -124,6 +124,8 @@ def _check_words(arguments_type: type[Any], prog: str, argv: Sequence[str]) -> l
             if truth not in ("true", "false") or (values and name == flag.off):
                 raise ConfigError(f"{flag.name} is a switch, true or false: got {word!r}")
             options.append(name if truth == "true" else flag.off)
+        elif flag.num_values not in (None, len(values)):
+            raise ConfigError(f"{name} takes {flag.num_values} values, got {' '.join(values)!r}")
         elif flag.takes_many:
             options += [name, *map(flag.read, values)]
         elif values:

@@ -1,11 +1,14 @@
-"""Plain text cut into batches of whole documents, from a regular file or from a stream.
+"""Plain text cut into batches of whole documents, from a regular file or from a stream; a byte
+order mark at its beginning is none of it.
 
 A document longer than a few batches is not held in memory: it stays in its mapped file, or goes
 from a stream to a file without a name, and whoever reads it gives its pages back.
 """
 
 import mmap
+import os
 import tempfile
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
@@ -43,7 +46,8 @@ def cut_file(
     find_cut: where a document that is longer than a batch may be cut.
     """
     search = _Search(separators, find_cut)
-    begin, window = 0, batch_bytes
+    begin = len(BOM_UTF8) if os.pread(file, len(BOM_UTF8), 0) == BOM_UTF8 else 0
+    window = batch_bytes
     while begin < num_bytes:
         end = min(begin + window, num_bytes)
         data = read_window(file, begin, end, source)
@@ -75,9 +79,11 @@ def cut_stream(
     offset: where the stream begins in the source.
     """
     search = _Search(separators, find_cut)
-    rest, wanted = b"", batch_bytes
+    rest, wanted = b"" if offset else _read_fully(stream, len(BOM_UTF8)), batch_bytes
+    if rest == BOM_UTF8:
+        rest, offset = b"", len(BOM_UTF8)
     while True:
-        missing = wanted - len(rest)
+        missing = max(1, wanted - len(rest))
         fresh = _read_fully(stream, missing)
         at_end = len(fresh) < missing
         rest += fresh

@@ -65,9 +65,10 @@ def read_document_batches(
     """Yield the documents of files, folders, globs or `-`, in order, in memory that stays flat.
 
     In plain text a document is what stands between separators or file ends, byte for byte: nothing
-    is trimmed, so the line end after a separator begins the next document. In JSON lines, tables
-    and Parquet each record is one; of HTML each page, its tags off. Empty documents are left out. A
-    document is never split: one longer than `batch_bytes` makes a longer batch.
+    is trimmed but a byte order mark, so the line end after a separator begins the next document. In
+    JSON lines, tables and Parquet each record is one; of HTML each page, its tags off. Empty
+    documents are left out. A document is never split: one longer than `batch_bytes` makes a longer
+    batch.
 
     inputs: files, folders, globs, also remote ones, or `-` for standard input.
     separators: texts that end a document of plain text.

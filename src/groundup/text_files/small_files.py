@@ -2,6 +2,7 @@
 
 import os
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def _read(source: Source, max_bytes: int) -> SmallFile | None:
     except OSError:
         return None
     is_same = (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
-    is_plain = find_invalid_utf8(text) < 0 and b"\0" not in text
+    is_plain = find_invalid_utf8(text) < 0 and b"\0" not in text and not text.startswith(BOM_UTF8)
     if not is_same or len(text) != before.st_size or not is_plain:
         return None
     return SmallFile(text, before.st_mtime_ns)
