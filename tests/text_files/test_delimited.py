@@ -84,5 +84,7 @@ def test_a_mark_at_the_beginning_is_not_part_of_a_name(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbftext\nx\nb\xffd\n")
     assert read(path, errors="replace") == ["x", "b\ufffdd"]
     assert read(path, errors="skip") == ["x"]
+    path.write_bytes(b"id,text\n1,x\n2\n3,y\n")
+    assert read(path, errors="skip") == ["x", "y"]
     path.write_bytes(b"text\nb\xffd\n")
     assert read(path, encoding="cp1252") == ["bÿd"]

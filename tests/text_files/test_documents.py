@@ -208,12 +208,16 @@ def test_progress_ends_at_the_size_of_the_files(tmp_path: Path) -> None:
         (b"[" * 100_000, "line 2 is not JSON"),
     ],
 )
-def test_a_bad_json_line_is_named(tmp_path: Path, line: bytes, message: str) -> None:
+def test_a_bad_json_line_is_named_and_can_be_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: bytes, message: str
+) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
     with pytest.raises(DataError, match=message) as caught:
         read(path)
-    assert str(path) in str(caught.value)
+    assert str(path) in str(caught.value) and "--errors skip" in str(caught.value)
+    assert read(path, errors="skip") == [b"fine"]
+    assert path.name in caplog.text and "left out 1 document that is not UTF-8 or" in caplog.text
 
 
 def test_json_lines_are_read_generously(tmp_path: Path) -> None:

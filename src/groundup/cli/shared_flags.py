@@ -63,7 +63,8 @@ class ReadingFlags:
     """The column of a Parquet file that holds the text."""
 
     errors: Literal["strict", "replace", "skip"] = "strict"
-    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out."""
+    """What to do with bytes that are not UTF-8: stop, put U+FFFD, or leave the document out. With
+    skip, records without a text (null, a line that is cut) are left out too."""
 
     encoding: str | None = None
     """The encoding of files that are not UTF-8 (latin-1, utf-16, …), and of standard input."""

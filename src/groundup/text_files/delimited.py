@@ -26,7 +26,7 @@ def read_delimited(
 
     stream: rows of values, those with line breaks or the delimiter in quotes.
     field: the name of the column.
-    errors: what to do with text that is not UTF-8.
+    errors: what to do with text that is not UTF-8, and with rows that end before the column.
     source: named by errors.
     batch_bytes: about how much text a batch holds.
     tell: how far the file behind the stream has been read.
@@ -65,13 +65,15 @@ def _read(
                 break
             if row:
                 number += 1
-                texts.append(encode_text(row[column], errors))
+                is_skipped = errors == "skip" and len(row) <= column
+                texts.append(None if is_skipped else encode_text(row[column], errors))
                 size += len(texts[-1] or b"")
         except csv.Error as error:
             raise DataError(f"{where} cannot be read: {error}; fix the line") from error
         except IndexError:
             raise DataError(
-                f"{where} has {len(row or ())} columns and none for {field}; fix the line"
+                f"{where} has {len(row or ())} columns and none for {field}; fix the line, or "
+                f"leave such lines out with --errors skip"
             ) from None
         except UnicodeEncodeError:
             raise not_utf8(where, (row or [""])[column].encode(errors="surrogateescape")) from None

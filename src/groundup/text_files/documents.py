@@ -31,7 +31,7 @@ class DocumentBatch(NamedTuple):
     read_bytes: int
     """How much of the file had been read when the batch was complete."""
     num_skipped: int = 0
-    """Documents that stood here and are left out because they are not UTF-8."""
+    """Documents that stood here and are left out because they are not UTF-8 or no text."""
     num_replaced: int = 0
     """Documents with U+FFFD for bytes that are not UTF-8."""
 

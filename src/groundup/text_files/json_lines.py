@@ -22,11 +22,12 @@ def read_json_lines(
     batch_bytes: int,
     tell: Callable[[], int],
 ) -> Iterator[DocumentBatch]:
-    """Yield the texts of `field`, each UTF-8 as `errors` says; blank lines count for nothing.
+    """Yield the texts of `field`, each UTF-8 as `errors` says; blank lines count for nothing. Lines
+    without such a text are an error too, which can only be skipped.
 
     stream: lines of JSON objects.
     field: the name of the text in each.
-    errors: what to do with text that is not UTF-8.
+    errors: what to do with text that is not UTF-8, and with lines that hold none.
     source: named by errors.
     batch_bytes: about how much text a batch holds.
     tell: how far the file behind the stream has been read.
@@ -36,12 +37,20 @@ def read_json_lines(
     lines = iter(lambda: stream.readline(LONGEST_RECORD_BYTES + 1), b"")
     for number, line in enumerate(lines, start=1):
         if not line.isspace():
+            if len(line) > LONGEST_RECORD_BYTES:
+                raise DataError(
+                    f"{source} line {number} is longer than {LONGEST_RECORD_BYTES:,} bytes; "
+                    f"divide it"
+                )
             try:
-                if len(line) > LONGEST_RECORD_BYTES:
-                    raise _BadLine(f"is longer than {LONGEST_RECORD_BYTES:,} bytes; divide it")
                 text = _text_of_line(line, field, errors)
             except _BadLine as error:
-                raise DataError(f"{source} line {number} {error}") from None
+                if errors != "skip":
+                    raise DataError(
+                        f"{source} line {number} {error}, or leave such lines out with --errors "
+                        f"skip"
+                    ) from None
+                text = None
             except UnicodeEncodeError as error:
                 half = ascii(error.object[error.start])[1:-1]
                 raise DataError(
@@ -80,15 +89,15 @@ def _value_of_field(line: str, field: str) -> str:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _BadLine(f"is not JSON: {error}; each line must be an object") from None
+        raise _BadLine(f"is not JSON: {error}; fix it") from None
     if not isinstance(record, dict):
-        raise _BadLine(f"holds {_describe(record)}; each line must be an object")
+        raise _BadLine(f"holds {_describe(record)}, not an object; fix it")
     if field not in record:
         fields = ", ".join(record) or "none"
         raise _BadLine(f"has no field {field}; its fields are {fields}: choose one with --field")
     value = record[field]
     if not isinstance(value, str):
-        raise _BadLine(f"holds {_describe(value)} in field {field}, not a text")
+        raise _BadLine(f"holds {_describe(value)} in field {field}, not a text; fix it")
     return value
 
 

@@ -243,7 +243,8 @@ class _Reading:
             raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
             documents = "document that is" if num_skipped == 1 else "documents that are"
-            _log.warning("%s: left out %d %s not UTF-8", source, num_skipped, documents)
+            what = "not UTF-8" if classify(source)[0] == "text" else "not UTF-8 or no text"
+            _log.warning("%s: left out %d %s %s", source, num_skipped, documents, what)
         if num_replaced:
             documents = count_of(num_replaced, "document")
             _log.warning("%s: put U+FFFD for bytes that are not UTF-8 in %s", source, documents)

@@ -15,7 +15,7 @@ class ReplacedText(bytes):
 
 
 def pack_texts(texts: Sequence[bytes | None], offset: int, read_bytes: int) -> DocumentBatch:
-    """A batch of texts; None is one that is left out because it is not UTF-8.
+    """A batch of texts; None is one that is left out, since it is not UTF-8 or no text.
 
     texts: one for each record.
     offset, read_bytes: as a batch has them.
