@@ -1,5 +1,7 @@
 #include "duplicates.h"
 
+#include <cstring>
+
 namespace groundup {
 
 namespace {
@@ -53,11 +55,16 @@ DuplicateIndex::Match DuplicateIndex::add(int64_t number, uint64_t hash, const u
         return {numbers_[best], 0, similarity_of(best_count)};
     }
     if (numbers_.size() >= UINT32_MAX - 1) throw InputError("more documents than can be told apart");
+    // Memory may end in between: a row counts once it has its number, and what leads to it comes last.
+    const uint32_t row = static_cast<uint32_t>(numbers_.size()) + 1;
+    if (num_bands_) {
+        prints_.resize(row * kSignatureSize);
+        std::memcpy(prints_.data() + (row - 1) * kSignatureSize, prints, kSignatureSize);
+    }
+    hashes_.resize(row);
+    hashes_.back() = hash;
     numbers_.push_back(number);
-    hashes_.push_back(hash);
-    const uint32_t row = static_cast<uint32_t>(numbers_.size());
     exact_.insert(exact_tag, row);
-    if (num_bands_) prints_.insert(prints_.end(), prints, prints + kSignatureSize);
     for (const uint32_t tag : tags) {
         size_t alike = 0;
         for (size_t at = bands_.home(tag); bands_.slots[at].row; at = (at + 1) & (bands_.slots.size() - 1))

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "parallel.h"
@@ -53,12 +55,13 @@ struct Passes {
     void (*gate_gradient)(const GateGradientRows&, size_t, size_t);
     void (*attend)(const Attention&, size_t, size_t);
     void (*attend_back)(const AttentionGradient&, float*, size_t, size_t);
+    void (*orthogonalize)(const Orthogonalization&, size_t, size_t);
     void (*loss)(const LossRows&, size_t, size_t);
 };
 
 #define PASSES(set)                                                                           \
     {set::norm_rows, set::norm_gradient_rows, set::gate_rows, set::gate_gradient_rows,         \
-     set::attend, set::attend_back, set::loss_rows}
+     set::attend, set::attend_back, set::orthogonalize, set::loss_rows}
 
 Passes passes_of(Vectors vectors) {
     switch (vectors) {
@@ -175,6 +178,11 @@ void run(const AttentionGradient& work, size_t num_threads) {
                     [&](float* d_gains, size_t begin, size_t end) {
                         passes().attend_back(work, d_gains, begin, end);
                     });
+}
+
+void run(const Orthogonalization& work, size_t num_threads) {
+    each_block(work.count, num_threads,
+               [&](size_t, size_t begin, size_t end) { passes().orthogonalize(work, begin, end); });
 }
 
 void run(const LossRows& work, size_t num_threads) {

@@ -62,6 +62,14 @@ struct AttentionGradient {
     float *d_packed, *d_gains;
 };
 
+// Each matrix X, of no more rows than columns: X / ‖X‖ and then a X + b (X Xᵀ) X + c (X Xᵀ)² X for every
+// (a, b, c) of the coefficients.
+struct Orthogonalization {
+    const float *matrices, *coefficients;
+    float* out;
+    size_t count, rows, columns, num_steps;
+};
+
 // losses = log Z - l_target + z_loss · (log Z)², and the gradient in place of the logits.
 struct LossRows {
     float *logits, *losses;
@@ -76,6 +84,7 @@ void run(const GateRows& work, size_t num_threads);
 void run(const GateGradientRows& work, size_t num_threads);
 void run(const Attention& work, size_t num_threads);
 void run(const AttentionGradient& work, size_t num_threads);
+void run(const Orthogonalization& work, size_t num_threads);
 void run(const LossRows& work, size_t num_threads);
 
 }  // namespace groundup

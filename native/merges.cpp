@@ -22,7 +22,7 @@ namespace plain {
 }
 
 #if defined(__x86_64__)
-VECTOR_CODE("avx2,bmi,bmi2,lzcnt")
+VECTOR_CODE("avx2,bmi,bmi2")
 namespace avx2 {
 #include "short_word.inc"
 }

@@ -27,15 +27,16 @@ struct LongWordSpace {
     std::vector<uint32_t> first, last;           // ends of each rank's queue, position + 1
     std::vector<uint64_t> ranks, summary;        // which queues hold something
 
+    // What tells the size comes last: memory may end in between, and the next call tries again.
     void make_room(size_t num_merges, size_t size) {
         if (first.size() < num_merges) {
-            first.assign(num_merges, 0);
             last.assign(num_merges, 0);
             ranks.assign(num_merges / 64 + 1, 0);
             summary.assign(num_merges / 4096 + 1, 0);
+            first.assign(num_merges, 0);
         }
         if (symbols.size() < size) {
-            for (auto* positions : {&symbols, &rank, &next, &prev, &queue_next, &queue_prev})
+            for (auto* positions : {&rank, &next, &prev, &queue_next, &queue_prev, &symbols})
                 positions->resize(size);
         }
     }

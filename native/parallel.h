@@ -4,7 +4,6 @@
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -45,7 +44,7 @@ void run_threads(size_t num_threads, Work work) {
     std::vector<std::thread> threads;
     try {
         for (size_t i = 1; i < num_threads; i++) threads.emplace_back(std::ref(guarded), i);
-    } catch (const std::system_error&) {
+    } catch (...) {
         // Fewer threads than hoped for: the work is shared out as it is taken, so nothing is lost.
     }
     guarded(0);

@@ -51,6 +51,7 @@ PyObject* py_hash_shingles(PyObject*, PyObject* args) {
 struct DuplicateIndexObject {
     PyObject_HEAD
     DuplicateIndex* index;
+    bool is_in_use;
 };
 
 PyObject* index_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -81,6 +82,7 @@ PyObject* index_add(DuplicateIndexObject* self, PyObject* args) {
         const MeasuredDocument* rows = reinterpret_cast<const MeasuredDocument*>(documents.span().data);
         std::vector<DuplicateIndex::Match> matches;
         matches.reserve(count);
+        const InUse in_use(self->is_in_use);
         {
             const GilReleased released;
             for (size_t i = 0; i < count; i++)

@@ -222,7 +222,7 @@ PyObject* encoder_encode_batch(EncoderObject* self, PyObject* args) {
         } catch (...) {
             failure = std::current_exception();
         }
-        if (state) PyEval_RestoreThread(state);
+        if (state) GilReleased::take_back(state);
         PyObject* result = nullptr;
         if (!failed && !failure) {
             result = guarded([&] { return batch_result(batch, *self->encoder, threads); });

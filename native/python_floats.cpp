@@ -28,7 +28,7 @@ PyObject* py_norm_rows(PyObject*, PyObject* args) {
     return guarded([&] {
         const size_t num_rows = product({rows}), size = product({rows, width});
         const FloatArray x_(x, size), addend_(addend, size, false, true), gain_(gain, product({width}));
-        const FloatArray total_(total, size, true, true), out_(out, size, true), scale_(scale, num_rows, true);
+        const FloatArray total_(total, size, true, addend == Py_None), out_(out, size, true), scale_(scale, num_rows, true);
         return run_without_gil(NormRows{x_.data(), addend_.data(), gain_.data(), total_.data(), out_.data(),
                                         scale_.data(), num_rows, static_cast<size_t>(width), eps},
                                num_threads);
@@ -130,6 +130,23 @@ PyObject* py_attend_back(PyObject*, PyObject* args) {
     });
 }
 
+PyObject* py_orthogonalize(PyObject*, PyObject* args) {
+    PyObject *matrices, *coefficients, *out;
+    Py_ssize_t count, rows, columns, steps, num_threads;
+    if (!PyArg_ParseTuple(args, "OOOnnnnn", &matrices, &coefficients, &out, &count, &rows, &columns, &steps,
+                          &num_threads))
+        return nullptr;
+    return guarded([&] {
+        const size_t size = product({count, rows, columns});
+        const FloatArray matrices_(matrices, size), coefficients_(coefficients, product({steps, 3}));
+        const FloatArray out_(out, size, true);
+        return run_without_gil(
+            Orthogonalization{matrices_.data(), coefficients_.data(), out_.data(), static_cast<size_t>(count),
+                              static_cast<size_t>(rows), static_cast<size_t>(columns), static_cast<size_t>(steps)},
+            num_threads);
+    });
+}
+
 PyObject* py_loss_rows(PyObject*, PyObject* args) {
     PyObject *logits, *targets, *losses;
     Py_ssize_t rows, columns, num_threads;
@@ -157,6 +174,7 @@ PyMethodDef float_functions[] = {
     {"gate_gradient_rows", py_gate_gradient_rows, METH_VARARGS, "the gradient of gate_rows"},
     {"attend", py_attend, METH_VARARGS, "causal attention on packed projections, with norm and rotation if given"},
     {"attend_back", py_attend_back, METH_VARARGS, "the gradient of attend, packed"},
+    {"orthogonalize", py_orthogonalize, METH_VARARGS, "Muon's matrices, by the coefficients of each step"},
     {"loss_rows", py_loss_rows, METH_VARARGS, "cross-entropy, and its gradient in place of the logits"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -2,6 +2,7 @@
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -48,12 +49,37 @@ PyObject* guarded(Body body) {
 class GilReleased {
 public:
     GilReleased() : state_(PyEval_SaveThread()) {}
-    ~GilReleased() { PyEval_RestoreThread(state_); }
+    ~GilReleased() { take_back(state_); }
     GilReleased(const GilReleased&) = delete;
     GilReleased& operator=(const GilReleased&) = delete;
 
+    // While the interpreter ends it lets no other thread in, but unwinds it: nothing on the way may run
+    // without the lock, so the thread waits for the end.
+    static void take_back(PyThreadState* state) noexcept {
+        try {
+            PyEval_RestoreThread(state);
+        } catch (...) {
+            for (;;) pause();
+        }
+    }
+
 private:
     PyThreadState* state_;
+};
+
+// Held, with the interpreter's lock, by the one thread that may change an object while others run.
+class InUse {
+public:
+    explicit InUse(bool& flag) : flag_(flag) {
+        if (flag) throw InputError("another thread is using this object");
+        flag = true;
+    }
+    ~InUse() { flag_ = false; }
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+
+private:
+    bool& flag_;
 };
 
 inline PyObject* checked(PyObject* object) {

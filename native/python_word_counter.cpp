@@ -14,6 +14,7 @@ struct WordCounterObject {
     ScanFunction scan;  // null without a native pattern
     SpecialTokens* special_tokens;
     std::vector<WordCounts>* tables;
+    bool is_in_use;
 };
 
 PyObject* counter_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -44,6 +45,7 @@ PyObject* counter_add_text(WordCounterObject* self, PyObject* data) {
     return guarded([&] {
         if (!self->scan) throw InputError("this counter has no native pattern");
         const Text text(data);
+        const InUse in_use(self->is_in_use);
         {
             const GilReleased released;
             count_words(text.span(), self->scan, *self->special_tokens, *self->tables);
@@ -56,6 +58,7 @@ PyObject* counter_add_words(WordCounterObject* self, PyObject* args) {
     PyObject *words, *counts;
     if (!PyArg_ParseTuple(args, "OO", &words, &counts)) return nullptr;
     return guarded([&] {
+        const InUse in_use(self->is_in_use);
         Py_ssize_t i = 0;
         each_item(words, [&](PyObject* item) {
             const Owned number(PySequence_GetItem(counts, i++));
@@ -103,6 +106,7 @@ PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
         const char* name = PyUnicode_AsUTF8AndSize(prefix, nullptr);
         if (!name) throw PythonError();
         const std::string path = name;
+        const InUse in_use(self->is_in_use);
         const Owned paths(PyList_New(0));
         for (size_t i = 0; i < self->tables->size(); i++) {
             const std::string run = path + "." + std::to_string(i);
@@ -120,6 +124,7 @@ PyObject* counter_spill(WordCounterObject* self, PyObject* prefix) {
 
 PyObject* counter_items(WordCounterObject* self, PyObject*) {
     return guarded([&] {
+        const InUse in_use(self->is_in_use);
         join(*self->tables);
         const Owned dict(PyDict_New());
         self->tables->front().for_each([&](const Byte* word, size_t size, uint64_t number) {
@@ -154,6 +159,7 @@ PyObject* counter_train(WordCounterObject* self, PyObject* args) {
             if (!ok) throw PythonError();
         };
         Training training;
+        const InUse in_use(self->is_in_use);
         {
             const GilReleased released;
             std::vector<WordCounts>& tables = *self->tables;

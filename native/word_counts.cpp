@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <queue>
+#include <utility>
 
 #include "parallel.h"
 
@@ -46,23 +47,24 @@ void WordCounts::add_key(const WordKey& key, uint64_t hash, const Byte* word, si
         if (size > longest_)
             throw InputError("a pre-token of " + std::to_string(size) + " bytes is longer than the " +
                              std::to_string(longest_) + " that the memory allowed is enough for");
-        entry = {key.low, key.high, count, 0};
+        // The entry comes behind all that may run out of memory.
+        const uint64_t offset = arena_.size();
         if (size > kInlineWord) {
             const uint32_t stored = static_cast<uint32_t>(size);
-            entry.offset = arena_.size();
             const Byte* stored_bytes = reinterpret_cast<const Byte*>(&stored);
             arena_.insert(arena_.end(), stored_bytes, stored_bytes + 4);
             arena_.insert(arena_.end(), word, word + size);
         }
+        entry = {key.low, key.high, count, size > kInlineWord ? offset : 0};
         if (++used_ * 4 > mask_ * 3) grow();
         return;
     }
 }
 
 void WordCounts::grow() {
-    const std::unique_ptr<ZeroedBlock> old = std::move(table_);
     const size_t old_capacity = mask_ + 1;
-    table_ = std::make_unique<ZeroedBlock>(2 * old_capacity * sizeof(Entry));
+    auto old = std::make_unique<ZeroedBlock>(2 * old_capacity * sizeof(Entry));
+    std::swap(old, table_);
     mask_ = 2 * old_capacity - 1;
     const Entry* from = reinterpret_cast<const Entry*>(old->data());
     for (size_t k = 0; k < old_capacity; k++) {
@@ -152,10 +154,12 @@ public:
 
     void advance() {
         uint32_t size;
-        if (std::fread(&size, 4, 1, file_.get()) != 1) {
+        const size_t read = std::fread(&size, 1, 4, file_.get());
+        if (read == 0 && !std::ferror(file_.get())) {
             done = true;
             return;
         }
+        if (read != 4) throw InputError("the spilled run " + path_ + " is cut short");
         // A damaged size must not decide over memory.
         if (static_cast<long>(size) > file_bytes_) throw InputError("the spilled run " + path_ + " is damaged");
         word.resize(size);

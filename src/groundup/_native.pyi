@@ -165,6 +165,17 @@ def attend_back(
     num_threads: int,
     /,
 ) -> None: ...
+def orthogonalize(
+    matrices: BufferLike,
+    coefficients: BufferLike,
+    out: BufferLike,
+    count: int,
+    rows: int,
+    columns: int,
+    num_steps: int,
+    num_threads: int,
+    /,
+) -> None: ...
 def loss_rows(
     logits: BufferLike,
     targets: BufferLike,

@@ -32,6 +32,7 @@ _MATMUL_SIZE = 128
 # Matmuls are timed for so long, but no more than so many.
 _MATMUL_SECONDS = 0.1
 _MAX_MATMULS = 100
+_FEW_PRODUCTS = 1 << 26
 _IMPORTED = time.monotonic()
 # In /proc/PID/stat, counted after the name of the program, which may hold anything.
 _STARTED_FIELD = 19
@@ -173,6 +174,12 @@ def is_onednn_slow() -> bool:
     """Whether a CPU step is faster without oneDNN: on Arm without SVE it is by 2% (Neoverse N1,
     three shapes in float32, torch 2.13; 2026-11)."""
     return is_arm_linux() and "sve" not in _cpu_flags()
+
+
+def is_small_to_orthogonalize(rows: int, columns: int) -> bool:
+    """Whether Muon's products of a matrix are too small to be shared by the threads of a CPU: a
+    kernel of ours then gives each thread matrices of its own."""
+    return rows * columns * min(rows, columns) <= _FEW_PRODUCTS
 
 
 def is_arm_linux() -> bool:

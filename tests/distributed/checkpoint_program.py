@@ -152,8 +152,18 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     other = Sharded(world, "muon")
     other.load(folder, 3)
     resumed = difference(other.step_to(5, first=1), run.step_to(5, first=1))
+    refused = ""
+    try:
+        folder.prepare(refuse)
+    except OSError as error:
+        refused = str(error)
     result = {"left": left, "after": folder.steps(), "resumed": resumed}
-    return {"messages": world.gather(message), **result}
+    messages = {"messages": world.gather(message), "refused": world.gather(refused)}
+    return {**messages, **result}
+
+
+def refuse() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
 
 
 def measure(world: World) -> Any:

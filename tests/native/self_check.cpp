@@ -243,6 +243,38 @@ void check_all_attention() {
     check_attention(37, 1, 70);
 }
 
+// One step with a = 1.5 and b = -0.5 and one with c alone.
+void check_orthogonalization(size_t rows, size_t columns) {
+    Random random;
+    const float coefficients[] = {1.5f, -0.5f, 0.0f, 0.0f, 0.0f, 2.0f};
+    std::vector<float> matrices(2 * rows * columns), out(matrices.size());
+    for (float& value : matrices) value = random.real();
+    run(Orthogonalization{matrices.data(), coefficients, out.data(), 2, rows, columns, 2}, 2);
+    const auto multiply = [](const std::vector<double>& a, const std::vector<double>& b, size_t depth) {
+        const size_t height = a.size() / depth, width = b.size() / depth;
+        std::vector<double> product(height * width);
+        for (size_t m = 0; m < height; m++)
+            for (size_t i = 0; i < width; i++)
+                for (size_t k = 0; k < depth; k++) product[m * width + i] += a[m * depth + k] * b[k * width + i];
+        return product;
+    };
+    for (size_t number = 0; number < 2; number++) {
+        const auto begin = matrices.begin() + static_cast<ptrdiff_t>(number * rows * columns);
+        std::vector<double> x(begin, begin + static_cast<ptrdiff_t>(rows * columns)), turned(x.size());
+        double squares = 0;
+        for (const double value : x) squares += value * value;
+        for (double& value : x) value /= std::sqrt(squares);
+        for (size_t step = 0; step < 2; step++) {
+            for (size_t m = 0; m < rows; m++)
+                for (size_t i = 0; i < columns; i++) turned[i * rows + m] = x[m * columns + i];
+            const std::vector<double> gram = multiply(x, turned, columns), third = multiply(gram, x, rows);
+            const std::vector<double> fifth = multiply(gram, third, rows);
+            for (size_t i = 0; i < x.size(); i++) x[i] = step ? 2 * fifth[i] : 1.5 * x[i] - 0.5 * third[i];
+        }
+        for (size_t i = 0; i < x.size(); i++) check_close(out[number * x.size() + i], x[i], "a matrix is orthogonalized");
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -253,6 +285,8 @@ int main() {
     check_encoder();
     check_rows();
     check_all_attention();
+    check_orthogonalization(1, 3);
+    check_orthogonalization(21, 37);
     std::printf("%s: encoder and rows agree\n", name_of(vectors_in_use()));
     return 0;
 }

@@ -72,6 +72,29 @@ def test_a_batch_is_orthogonalized_as_its_matrices_are(device: torch.device) -> 
     torch.testing.assert_close(orthogonalize(batch), alone)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3, 40), (16, 16), (17, 33), (96, 100), (130, 129)])
+def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    stack = torch.randn(5, *shape)
+    stack[1] *= 1e-20
+    stack[3] = 0
+    found = orthogonalize(stack)
+    torch.testing.assert_close(found, orthogonalize(stack.double()).float(), atol=1e-4, rtol=0)
+    assert not found[3].any()
+    # Each by itself, on any number of threads; what is not finite stays where it is.
+    num_threads = torch.get_num_threads()
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(orthogonalize(stack), found)
+            assert torch.equal(orthogonalize_each(stack[2:]), found[2:])
+    finally:
+        torch.set_num_threads(num_threads)
+    stack[2, 0, 0] = math.nan
+    again = orthogonalize(stack)
+    assert again[2].isnan().all() and torch.equal(again[[0, 1, 3, 4]], found[[0, 1, 3, 4]])
+
+
 def test_orthogonalizing_does_not_see_scale_and_leaves_zeros() -> None:
     torch.manual_seed(0)
     matrix = torch.randn(5, 8)

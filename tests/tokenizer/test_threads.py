@@ -1,10 +1,12 @@
 """One tokenizer, many Python threads: right answers for all, and the interpreter stays free."""
 
 import random
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,3 +177,55 @@ def test_other_threads_run_while_the_native_core_works(name: str) -> None:
     work = works()[name]
     # On a busy machine the other thread may wake too late; that it never does has one reason.
     assert any(is_free_during(work) for _ in range(20))
+
+
+class _Nosy:
+    """Numbers that look at the counter while it takes them."""
+
+    def __init__(self, counter: WordCounter) -> None:
+        self._counter = counter
+
+    def __getitem__(self, index: int) -> int:
+        self._counter.items()
+        return 1
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_counter_that_is_at_work_refuses_others() -> None:
+    counter = WordCounter("gpt2", [], 1)
+    with pytest.raises(ValueError, match="another thread is using this object"):
+        counter.add_words([b"a"], _Nosy(counter))  # type: ignore[arg-type]
+    counter.add_words([b"a"], [2])
+    assert counter.items() == {b"a": 2}
+
+
+def test_a_spilled_run_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    counter = WordCounter("gpt2", [], 1)
+    counter.add_words([b"aa", b"bb"], [5, 4])
+    (run,) = counter.spill(str(tmp_path / "run"))
+    whole = Path(run).read_bytes()
+    for size in range(1, len(whole)):
+        if 2 * size == len(whole):
+            continue  # the first of two records, whole
+        Path(run).write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=r"cut short|damaged"):
+            WordCounter("gpt2", [], 1).train(3, [run], 0)
+
+
+def test_a_thread_at_work_does_not_disturb_the_end_of_the_process() -> None:
+    program = """
+import threading
+from groundup._native import find_invalid_utf8
+text, begun = b"text " * 20_000, threading.Event()
+def work():
+    while True:
+        find_invalid_utf8(text)
+        begun.set()
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

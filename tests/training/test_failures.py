@@ -117,12 +117,14 @@ def test_a_skipped_step_is_recorded_with_its_batch(
     assert skipped[1]["batch_starts"] == starts_of(config, 7)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("stop", [4, 5, 6])
 def test_a_run_with_skipped_steps_resumes_exactly(
-    make_config: MakeConfig, poison: Poison, stop: int
+    make_config: MakeConfig, poison: Poison, stop: int, dropout: float
 ) -> None:
     poison({4, 5})
-    whole, parted = make_config("whole"), make_config("parted")
+    changes = {"model.dropout": dropout}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
     train(whole)
     train(parted, stop_after=stop)
     train(parted, resume=True)

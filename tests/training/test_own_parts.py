@@ -99,3 +99,19 @@ def test_parts_that_are_no_run_are_one_sentence(
 ) -> None:
     with pytest.raises((ConfigError, DataError), match=complaint):
         train(make_config("bad"), **parts)
+
+
+@pytest.mark.parametrize(
+    ("parts", "changes", "complaint"),
+    [
+        ({"loss": cross_entropy}, {"z_loss": 0.1}, "no part for z_loss"),
+        ({"loss": cross_entropy}, {"multi_token_weight": 0.1}, "no part for multi_token_weight"),
+        ({"loss": cross_entropy}, {"tuning.chats": ("a.jsonl",)}, "chats has a loss of its own"),
+        ({"dataset": np.zeros(90, int)}, {"data.mix": ("a=1",)}, "a dataset and data.mix both"),
+    ],
+)
+def test_parts_that_settings_contradict_are_named(
+    make_config: MakeConfig, parts: dict[str, Any], changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        train(make_config("bad", changes), **parts)

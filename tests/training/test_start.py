@@ -1,6 +1,7 @@
 """A run begins with the weights of another, and says which."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,24 @@ def test_the_first_loss_is_the_last_of_the_other_run_and_the_lineage_is_kept(
     train(whole)
     differences = compare_runs(whole.run_folder, parted.run_folder).differences
     assert [one for one in differences if "start_from" not in one] == []
+
+
+def test_a_run_without_a_checkpoint_begins_again_with_the_same_weights(
+    make_config: MakeConfig,
+) -> None:
+    source = make_config("source", {"num_steps": 4, "model.dropout": 0.1})
+    train(source, stop_after=2)
+    # Dropout decides nothing about weights.
+    changes = {"start_from": str(source.run_folder), "checkpoints.every_steps": 0, "num_steps": 2}
+    config = make_config("next", changes)
+    train(config)
+    shutil.rmtree(config.run_folder / "checkpoints")
+    train(config, resume=True)
+    shutil.rmtree(config.run_folder / "checkpoints")
+    train(source, resume=True)
+    with pytest.raises(ConfigError, match=r"began with step 2 of .*, which is at step 4 now"):
+        train(config, resume=True)
+    train(config, resume=True, allow_changes=True)
 
 
 def test_the_context_and_the_vocabulary_may_grow(

@@ -1,5 +1,6 @@
 """One run on several ranks: the same bits for every number of them, and one voice when it fails."""
 
+import itertools
 import json
 import os
 import signal
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from groundup.checkpoint import CheckpointFolder
 from groundup.config import save_yaml
+from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import LostRankError
 from groundup.files import read_json_lines
+from groundup.model import TransformerLM
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.training.loop import train
@@ -182,6 +186,30 @@ def test_a_step_whose_evaluation_lost_a_rank_has_its_record(
     assert train(config, resume=True).is_finished
     records = list(read_json_lines(RunFolder(config.run_folder).metrics_file))
     assert [record["step"] for record in records] == list(range(1, config.num_steps + 1))
+
+
+def test_an_update_that_lost_a_rank_midway_is_not_saved(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"optimizer.name": "muon", "checkpoints.every_steps": 2, "num_steps": 6}
+    whole, parted = make_config("whole", changes), make_config("parted", changes)
+    train(whole)
+    work, calls = CopiedMatrices.orthogonalize, itertools.count()
+
+    def lose(*arguments: Any) -> Any:
+        # In the fourth step, the third not being saved, when some matrices have moved.
+        if next(calls) == num_stacks * 3 + 1:
+            raise LostRankError("rank 1 is gone")
+        return work(*arguments)
+
+    model = TransformerLM.from_config(parted.model)
+    num_stacks = len({one.shape for one in model.blocks.parameters() if one.ndim == 2})
+    with monkeypatch.context() as patched, pytest.raises(LostRankError):
+        patched.setattr(CopiedMatrices, "orthogonalize", lose)
+        train(parted)
+    assert CheckpointFolder(parted.run_folder / "checkpoints").steps() == [2]
+    train(parted, resume=True)
+    assert compare_runs(whole.run_folder, parted.run_folder).differences == []
 
 
 def test_torchrun_goes_on_after_a_rank_was_killed(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ class CheckpointFolder:
         self.keep_last = keep_last
         self.keep_best = keep_best
 
+    def prepare(self, work: Callable[[], None]) -> None:
+        """Do what has to come before a save; of several ranks the first does it for all."""
+        work()
+
     def save(
         self,
         step: int,

@@ -37,6 +37,7 @@ from groundup.checkpoint.record import OPTIMIZER_FORMAT, SHARDED_VERSION, Checkp
 from groundup.checkpoint.shard_files import Chunk, Part, read_part, shard_name, shard_stream
 from groundup.checkpoint.state_tree import pack, pack_tree
 from groundup.checkpoint.weights import save_stream
+from groundup.errors import GroundupError
 
 _Value = TypeVar("_Value")
 
@@ -66,6 +67,10 @@ class ShardedFolder(CheckpointFolder):
         self._group = group
         self._is_first = distributed.get_rank(group) == 0
         self._saving: tuple[Future[Any], contextlib.ExitStack, Path] | None = None
+
+    def prepare(self, work: Callable[[], None]) -> None:
+        """What has to come before a save, by the first rank; an error of it is everybody's."""
+        self._agree(work)
 
     def save(
         self,
@@ -113,19 +118,19 @@ class ShardedFolder(CheckpointFolder):
             with leaving:
                 raise _first_failure(error, destination) from error
 
-    def _agree(self, make: Callable[[], Path]) -> Path:
+    def _agree(self, make: Callable[[], _Value]) -> _Value:
         """What the first rank makes, or its error, on every rank."""
         answer: list[Any] = [None]
         if self._is_first:
             try:
                 answer = [make()]
-            except OSError as error:
+            except (OSError, GroundupError) as error:
                 answer = [error]
         distributed.broadcast_object_list(answer, src=0, group=self._group)
-        if isinstance(answer[0], OSError):
+        if isinstance(answer[0], Exception):
             raise answer[0]
-        folder: Path = answer[0]
-        return folder
+        made: _Value = answer[0]
+        return made
 
 
 def load_into(

@@ -173,14 +173,12 @@ def sample_writer(config: RunConfig) -> "Callable[[TransformerLM, Tokenizer, str
     """What training calls to sample a continuation of a prompt."""
 
     def write_sample(model: "TransformerLM", tokenizer: "Tokenizer", prompt: str) -> str:
-        import torch
-
         from groundup.generation import LanguageModel
+        from groundup.training.likelihood import not_compiled
 
         samples = config.samples
         language_model = LanguageModel(model, tokenizer)
-        # A compiled block would be compiled again for every length that a text passes through.
-        with torch.compiler.set_stance("force_eager"):
+        with not_compiled():
             return language_model.generate(
                 prompt,
                 max_tokens=samples.max_tokens,

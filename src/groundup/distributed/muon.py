@@ -28,12 +28,13 @@ class CopiedMatrices(WholeMatrices):
     def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
         count, size = _per_rank(len(matrices), self._world.size), self._world.size
         own = matrices[count * self._world.rank :][:count]
-        result = _padded(self._orthogonalize(own, num_steps), count)
+        # In one order of memory however many there are: sums over rows depend on it.
+        result = _padded(self._orthogonalize(own, num_steps), count).contiguous()
         if size == 1:
             return result
         gathered = result.new_empty(size, count, *shape)
         with lost_ranks_named(self._world):
-            distributed.all_gather(list(gathered), result.contiguous())
+            distributed.all_gather(list(gathered), result)
         return gathered.flatten(0, 1)[: len(matrices)]
 
 

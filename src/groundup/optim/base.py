@@ -41,6 +41,9 @@ class Optimizer(torch.optim.Optimizer):
     average_decay: float | None = None
     """If given, each parameter has an average: average <- d average + (1 - d) θ after each step."""
 
+    is_moving: bool = False
+    """Whether a step has begun and not ended, which an error leaves so: some weights have moved."""
+
     def __init__(self, params: Parameters, defaults: dict[str, Any]) -> None:
         params = list(params)
         if not params:
@@ -82,6 +85,7 @@ class Optimizer(torch.optim.Optimizer):
             for device in dict.fromkeys(one.device for one in learning):
                 here = [one for one in learning if one.device == device]
                 parts.setdefault(device, []).append((group, here))
+        self.is_moving = True
         for device, groups in parts.items():
             scale = None if gradient_scale is None else gradient_scale.to(device, torch.float32)
             skips = None if skip is None else skip.to(device, torch.float32)
@@ -96,7 +100,11 @@ class Optimizer(torch.optim.Optimizer):
             if self.average_decay is not None:
                 for _, here in groups:
                     self._average(here, self.average_decay, skips)
+        self.is_moving = False
         return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "average_decay": self.average_decay}
 
     @torch.no_grad()
     def exchange_averages(self) -> None:

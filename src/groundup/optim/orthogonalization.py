@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from groundup.nn.kernels import HAS_TRITON
+from groundup.runtime import is_small_to_orthogonalize
+
+_Coefficients: TypeAlias = tuple[tuple[float, float, float], ...]
 
 # Singular values from here on, as fractions of the Frobenius norm, arrive at 1; smaller ones rise
 # by the same factor and stay below it.
@@ -28,19 +33,18 @@ def orthogonalize(
 
     A step does to each singular value what p(x) = a x + b x³ + c x⁵ does to a number; the
     coefficients are `quintic_coefficients`. Computed in bfloat16 on CUDA (by our kernels if the
-    matrices are so), else in float32 (float64 for such matrices), and returned so. With more rows
-    than columns it is Gᵀ that goes through it, for X Xᵀ to be the small matmul.
+    matrices are so), else in float32 (on a CPU, where they are small, by ours) or in float64 for
+    such matrices, and returned so. With more rows than columns it is Gᵀ that goes through it, for
+    X Xᵀ to be the small matmul.
 
     matrices: one, or a stack of one shape.
     num_steps: more come closer to orthogonal.
     """
     if matrices.shape[-2] > matrices.shape[-1]:
         return orthogonalize(matrices.mT, num_steps).mT
-    if _has_kernels(matrices):
-        from groundup.nn.kernels.cuda_train import muon as kernels
-
+    if kernel := _kernel_for(matrices):
         stack = matrices.reshape(-1, *matrices.shape[-2:])
-        return kernels.orthogonalize(stack, quintic_coefficients(num_steps)).view_as(matrices)
+        return kernel(stack, quintic_coefficients(num_steps)).view_as(matrices)
     x = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
     norms = x.square().sum(dim=(-2, -1), keepdim=True).sqrt()
     x = x / norms.clamp(min=torch.finfo(x.dtype).tiny)
@@ -66,17 +70,28 @@ def orthogonalize_each(
 
     matrices, num_steps: as there.
     """
-    if not len(matrices) or _has_kernels(matrices):
+    if not len(matrices) or _kernel_for(matrices):
         return orthogonalize(matrices, num_steps)
     return torch.stack([orthogonalize(matrix, num_steps) for matrix in matrices])
 
 
-def _has_kernels(matrices: Tensor) -> bool:
-    return HAS_TRITON and matrices.is_cuda and matrices.dtype == torch.bfloat16
+def _kernel_for(matrices: Tensor) -> Callable[[Tensor, _Coefficients], Tensor] | None:
+    """The kernel of ours that takes such matrices, each by itself, if there is one."""
+    if HAS_TRITON and matrices.is_cuda and matrices.dtype == torch.bfloat16:
+        from groundup.nn.kernels.cuda_train import muon
+
+        return muon.orthogonalize
+    is_plain = matrices.device.type == "cpu" and matrices.dtype == torch.float32
+    is_small = is_small_to_orthogonalize(*matrices.shape[-2:])
+    if is_plain and is_small and not matrices.requires_grad:
+        from groundup.nn.kernels import cpu
+
+        return cpu.orthogonalize
+    return None
 
 
 @functools.cache
-def quintic_coefficients(num_steps: int) -> tuple[tuple[float, float, float], ...]:
+def quintic_coefficients(num_steps: int) -> _Coefficients:
     """The (a, b, c) of each step, chosen so that the worst singular value ends closest to 1.
 
     The first step knows only that all lie in [_LOWEST, 1]; its best polynomial takes them into

@@ -11,6 +11,7 @@ from groundup.planner.parameters import (
     count_matrices,
     count_parameters,
 )
+from groundup.runtime import is_small_to_orthogonalize
 
 
 def training_state_bytes(
@@ -85,14 +86,17 @@ def update_temporaries(
 def _muon_temporaries(shapes: list[tuple[int, int]], device: DeviceKind, *, is_exact: bool) -> int:
     """Of the largest stack of one shape five copies (momentum before and after, the look ahead, an
     iterate and the next) and two squares; the last of one matrix alone where each has its turn, and
-    the results both apart and stacked. On CUDA all stacks at once, each the look ahead, an iterate,
-    the next and the squares, in bfloat16."""
+    the results both apart and stacked. Where the CPU's kernel has it, the look ahead once more if
+    it is turned, and the results. On CUDA all stacks at once, each the look ahead, an iterate, the
+    next and the squares, in bfloat16."""
     if device == "cuda":
         sides = [sorted(shape) for shape in shapes]
         return BFLOAT16_BYTES * sum(3 * short * long + 2 * short**2 for short, long in sides)
     stacks = [0]
     for shape in set(shapes):
-        short, long = sorted(shape)
-        squares = 0 if is_exact else 2 * short**2
-        stacks.append(shapes.count(shape) * (5 * short * long + squares))
+        (rows, columns), short = shape, min(shape)
+        has_kernel = device == "cpu" and is_small_to_orthogonalize(rows, columns)
+        copies = 4 if has_kernel and rows <= columns else 5
+        squares = 0 if is_exact or has_kernel else 2 * short**2
+        stacks.append(shapes.count(shape) * (copies * rows * columns + squares))
     return FLOAT32_BYTES * max(stacks)

@@ -24,7 +24,7 @@ from groundup.runtime import num_cores
 from groundup.training.execution import describe_kernels, device_name
 
 # What is only shown, and changes neither weights nor files that count; and what other ranks or
-# another memory may ask for, and changes the last bits alone.
+# another memory may ask for, and changes the last bits alone: all of them where there is dropout.
 _FREE = ("logging.", "micro_batch_size")
 
 # A state of other settings than these cannot be loaded at all.
@@ -55,12 +55,13 @@ def check_changes(old: RunConfig, new: RunConfig, *, allow_changes: bool) -> lis
     weights useless. What is only shown may change at any time, and so may micro-batches.
     """
     keys = [key for key, _, _ in _changed(old, new)]
+    free = _FREE[:1] if old.model.dropout else _FREE
     found = differences(old, new)
     advice = None
     fixed = [key for key in keys if key.startswith(_FIXED) and not key.startswith(_FIXED_EXCEPT)]
     if fixed:
         advice = f"Its weights do not fit another {fixed[0]}: begin a new run with another --name"
-    elif not allow_changes and any(not key.startswith(_FREE) for key in keys):
+    elif not allow_changes and any(not key.startswith(free) for key in keys):
         advice = (
             "Resume with the settings it began with, or accept the changes with --allow-changes"
         )

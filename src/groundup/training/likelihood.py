@@ -78,7 +78,7 @@ def log_likelihoods(
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     result = np.zeros(len(rows))
     begin = 0
-    with autocast(), _not_compiled():
+    with autocast(), not_compiled():
         while begin < len(order):
             length = len(rows[order[begin]].ids) - 1
             batch = order[begin : begin + max(1, batch_tokens // length)]
@@ -89,8 +89,8 @@ def log_likelihoods(
     return result
 
 
-def _not_compiled() -> AbstractContextManager[Any]:
-    """Batches have any shape: layers that are compiled would be compiled anew for each."""
+def not_compiled() -> AbstractContextManager[Any]:
+    """For batches of any shape: layers that are compiled would be compiled anew for each."""
     # While the compiler is not loaded, which takes seconds, nothing is compiled.
     is_loaded = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()

@@ -281,14 +281,16 @@ class _Training:
     def _saved_if_ranks_are_lost(self) -> Iterator[None]:
         """The weights are those of the latest step, and may be all that is left of the run.
 
-        A device with a queue may be on its way to the next step already, and of shared weights a
-        part is gone.
+        A device with a queue may be on its way to the next step already, of shared weights a part
+        is gone, and where ranks share the work of an update some of it may be done.
         """
         try:
             yield
         except LostRankError:
             self._stop.outlast_termination()
-            if not _works_through_a_queue(self._config) and self._state.local is None:
+            state = self._state
+            is_whole = state.local is None and not state.optimizer.is_moving
+            if is_whole and not _works_through_a_queue(self._config):
                 self._save()
             raise
 
@@ -320,6 +322,8 @@ class _Training:
         config, state, timetable = self._config, self._state, self._timetable
         result = queued.read()
         state.count_step(result.loss, result.is_skipped)
+        if config.model.dropout and not result.is_skipped and not _works_through_a_queue(config):
+            state.random_state = capture_random_state(state.model.device)
         metrics: dict[str, Any] = {}
         if result.is_skipped:
             metrics |= {"skipped": True, "reason": result.reason, "batch_starts": self._starts()}

@@ -39,6 +39,13 @@ class OwnParts:
             raise ConfigError("validation goes with a dataset: give both, or neither")
         if self.dataset is not None and config.tuning.chats:
             raise ConfigError("a dataset and tuning.chats both say what to learn: give one")
+        if self.dataset is not None and config.data.mix:
+            raise ConfigError("a dataset and data.mix both say what to learn: give one")
+        for name in ("z_loss", "multi_token_weight"):
+            if self.loss is not None and getattr(config, name):
+                raise ConfigError(f"a loss of one's own has no part for {name}: set it to 0")
+        if self.loss is not None and config.tuning.chats:
+            raise ConfigError("tuning.chats has a loss of its own, over answers alone: give none")
         if self.model is None:
             return config
         if not isinstance(self.model, TransformerLM):

@@ -42,7 +42,7 @@ class Saver:
             return
         try:
             # A resume takes the records up to its checkpoint from the file, so they come first.
-            self._metrics.sync()
+            self._checkpoints.prepare(self._metrics.sync)
             self._checkpoints.save(
                 step,
                 adapted_state(state.model),

@@ -146,6 +146,8 @@ def open_run(
     start = None
     if config.start_from is not None and checkpoint is None:
         start = Start.open(config.start_from, config.model, tokenizer)
+        if resume and not allow_changes:
+            _check_start(folder, start)
         environment["start_from"] = start.lineage()
         if config.tuning.chats:
             environment |= start.special_ids()
@@ -187,6 +189,17 @@ def open_run(
         trackers,
         resumed_step=None if checkpoint is None else checkpoint.step,
     )
+
+
+def _check_start(folder: RunFolder, start: Start) -> None:
+    """Refuse to begin again, where nothing was saved yet, with other weights than at first."""
+    known, found = folder.read_environment().get("start_from"), start.lineage()
+    if isinstance(known, dict) and known.get("weights") != found["weights"]:
+        raise ConfigError(
+            f"the run in {folder.path} began with step {known.get('step')} of {found['run']}, "
+            f"which is at step {found['step']} now, and has no checkpoint yet: begin a new run, or "
+            f"accept the change with --allow-changes"
+        )
 
 
 def build_state(

@@ -16,15 +16,16 @@ from groundup.model.shapes import weight_shapes
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
-# What decides nothing about the weights, or nothing about how they are to be read.
 # With a row for each token.
 _TABLES = ("token_embedding.weight", "lm_head.weight", "extra_values.weight")
+# What decides nothing about the weights, or nothing about how they are to be read.
 _MAY_DIFFER = {
     "vocab_size",
     "context_length",
     "embedding_scale",
     "initialization",
     "zero_outputs",
+    "dropout",
     "kernels",
 }
 

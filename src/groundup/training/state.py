@@ -50,6 +50,8 @@ class TrainingState:
     bits_per_byte: float | None = None
     best_validation_loss: float | None = None
     wall_seconds: float = 0.0
+    random_state: dict[str, Any] | None = None
+    """As it was after the last good step, where steps use it; the present one if not given."""
 
     @property
     def tokens(self) -> int:
@@ -126,7 +128,7 @@ class TrainingState:
             "num_skipped": self.num_skipped - self.num_skipped_in_row,
             **{name: getattr(self, name) for name in _METRICS},
             "wall_seconds": self.wall_seconds,
-            "random": capture_random_state(self.model.device),
+            "random": self.random_state or capture_random_state(self.model.device),
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -127,6 +127,16 @@ def loss_and_gradient(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
     return losses
 
 
+def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, float], ...]) -> Tensor:
+    """A stack of matrices of no more rows than columns, each by one thread; see
+    `groundup.optim.orthogonalization`."""
+    matrices = matrices.contiguous()
+    out = torch.empty_like(matrices)
+    steps = torch.tensor(coefficients, dtype=torch.float32).reshape(-1, 3)
+    _run(_native.orthogonalize, matrices, steps, out, *matrices.shape, len(steps))
+    return out
+
+
 def _run(native_pass: Any, *arguments: Any) -> None:
     """Call the native core with arrays in place of tensors, on as many threads as torch."""
     arrays = (x.detach().numpy() if isinstance(x, Tensor) else x for x in arguments)
