@@ -367,7 +367,7 @@ def test_a_run_is_resumed_by_its_name_alone(
     assert load_settings(RunConfig, "runs/small/config.yaml").seed == 3
 
 
-LONG = ["--num-steps", "300", "--evaluation.every-steps", "30"]
+LONG = ["--num-steps", "90", "--evaluation.every-steps", "30"]
 LONG += ["--checkpoints.every-steps", "30", "--logging.every-steps", "30"]
 
 
