@@ -103,7 +103,8 @@ def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     if stored != own:
         raise CheckpointError(
             f"the checkpoint's optimizer has groups of {stored} parameters, this one of {own}: "
-            f"build it over the same model, in the same groups"
+            f"build it over the same model, in the same groups, which weight decay of embeddings "
+            f"has a part in"
         )
     for theirs, ours in zip(groups, optimizer.param_groups, strict=True):
         lacking = [name for name in ours if name not in {*theirs, *_ADDED_BY_OTHERS}]
