@@ -179,7 +179,7 @@ def is_onednn_slow() -> bool:
 def is_small_to_orthogonalize(rows: int, columns: int) -> bool:
     """Whether Muon's products of a matrix are too small to be shared by the threads of a CPU: a
     kernel of ours then gives each thread matrices of its own."""
-    return rows * columns * min(rows, columns) <= _FEW_PRODUCTS
+    return 0 < rows * columns * min(rows, columns) <= _FEW_PRODUCTS
 
 
 def is_arm_linux() -> bool:

@@ -90,6 +90,7 @@ def test_the_kernel_of_a_cpu_computes_the_formula(shape: tuple[int, int]) -> Non
             assert torch.equal(orthogonalize_each(stack[2:]), found[2:])
     finally:
         torch.set_num_threads(num_threads)
+    assert orthogonalize(stack[:0]).shape == (0, *shape)
     stack[2, 0, 0] = math.nan
     again = orthogonalize(stack)
     assert again[2].isnan().all() and torch.equal(again[[0, 1, 3, 4]], found[[0, 1, 3, 4]])
