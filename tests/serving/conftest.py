@@ -52,7 +52,8 @@ class Running:
         return self.post("/v1/completions", content=content, headers=headers)
 
     def is_well(self) -> bool:
-        return self.complete({"prompt": "the cat", "max_tokens": 5}).status_code == 200
+        body = {"prompt": "the cat", "max_tokens": 5, "temperature": 0}
+        return self.complete(body).status_code == 200
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
