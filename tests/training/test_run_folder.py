@@ -233,6 +233,19 @@ def test_allowed_changes_take_effect_in_the_optimizer(make_config: MakeConfig) -
     assert 0.03 in decays and 0.1 not in decays
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_micro_batches_are_free_to_change_unless_dropout_depends_on_them(
+    make_config: MakeConfig, dropout: float
+) -> None:
+    changes = {"model.dropout": dropout, "micro_batch_size": 2}
+    train(make_config("run", changes), stop_after=2)
+    changed = make_config("run", {**changes, "micro_batch_size": 1})
+    if dropout:
+        with pytest.raises(ConfigError, match="micro_batch_size: 2 -> 1"):
+            train(changed, resume=True)
+    assert train(changed, resume=True, allow_changes=bool(dropout)).is_finished
+
+
 def test_other_data_behind_the_same_path_is_noticed(
     make_config: MakeConfig, corpus_folder: Path, tmp_path: Path
 ) -> None:

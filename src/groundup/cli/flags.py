@@ -38,7 +38,7 @@ class Flag:
     """Whether all words up to the next flag belong to it."""
 
     num_values: int | None
-    """How many words those must be, where that is settled."""
+    """How many values it must have; None for any number."""
 
     @property
     def is_switch(self) -> bool:
