@@ -202,6 +202,7 @@ def test_help_of_a_verb_shows_every_default(shell: Any, verb: types.ModuleType) 
     for default in ("corpus.txt", "20.0", "strict", "False"):
         assert f"(default: {default})" in text
     assert "FILES" in text
+    assert shell("try", "it", "a.txt", "--out", "x", "-h") == text
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The tokenizer verbs on the command line: what they print and write, one line a mistake."""
 
+import gzip
 import io
 import json
 import sys
@@ -163,6 +164,16 @@ def test_encode_prints_ids_of_text_file_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode())))
     assert run("decode", "--tokenizer", tokenizer_path) == 0
     assert capsys.readouterr().out == TEXT
+
+
+def test_encode_unpacks_a_file(tokenizer_path: Path, tmp_path: Path, shell: Any) -> None:
+    packed = tmp_path / "text.txt.gz"
+    packed.write_bytes(gzip.compress(TEXT.encode()))
+    line = shell("tokenizer", "encode", packed, "--tokenizer", tokenizer_path)
+    assert list(map(int, line.split())) == Tokenizer.load(tokenizer_path).encode(TEXT)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    said = shell.fails("tokenizer", "encode", packed, "--tokenizer", tokenizer_path)
+    assert "text.txt.gz is damaged or cut short" in said
 
 
 def test_encode_and_decode_name_what_is_wrong(

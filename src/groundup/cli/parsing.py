@@ -68,8 +68,12 @@ def parse_arguments(
         argv: The words behind the command.
         default: What the flags start from.
     """
-    is_help = any(word in ("-h", "--help") or word.startswith("--tyro-") for word in argv)
-    words = list(argv) if is_help else _check_words(arguments_type, prog, argv)
+    if any(word in ("-h", "--help") for word in argv):
+        words = ["--help"]  # By itself: words that tyro has taken are left out of the help.
+    elif any(word.startswith("--tyro-") for word in argv):
+        words = list(argv)
+    else:
+        words = _check_words(arguments_type, prog, argv)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             return tyro.cli(

@@ -24,7 +24,7 @@ class Arguments(TokenizerFlags):
     """Encode text into ids."""
 
     file: Positional[str] = "-"
-    """The text to encode; - is standard input."""
+    """The text to encode, unpacked if it ends with .gz, .zst or .xz; - is standard input."""
 
     text: str | None = None
     """Encode this text instead of a file."""
@@ -60,10 +60,13 @@ def read_text(file: str) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; name a file to encode") from None
+    from groundup.text_files.inputs import classify
+    from groundup.text_files.opening import explained_errors, open_source
+
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file to encode")
+    with explained_errors(path), open_source(path, classify(path)[1]) as source:
+        return source.stream.read()
 
 
 def _as_text(ids: "numpy.ndarray") -> Iterator[str]:
