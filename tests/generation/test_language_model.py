@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from groundup.checkpoint import CheckpointFolder
+from groundup.checkpoint import Checkpoint, CheckpointFolder
 from groundup.errors import CheckpointError, ConfigError, GroundupError
 from groundup.generation import GenerationSettings, LanguageModel
 from groundup.model import ModelConfig, TransformerLM
@@ -137,6 +138,11 @@ def test_changed_weights_change_the_text(run: Path) -> None:
     language_model.model.load_state_dict(new_model(20).state_dict())
     expected = LanguageModel.load(run, 20).generate("Once", max_tokens=20)
     assert language_model.generate("Once", max_tokens=20) == expected != before
+    for weight, old in zip(
+        language_model.model.parameters(), new_model(10).parameters(), strict=True
+    ):
+        weight.data.copy_(old)
+    assert language_model.generate("Once", max_tokens=20) == before
 
 
 @pytest.mark.parametrize(
@@ -147,6 +153,11 @@ def test_changed_weights_change_the_text(run: Path) -> None:
         ({"min_p": 2}, "min-p is 2"),
         ({"repetition_penalty": 0}, "repetition penalty is 0"),
         ({"max_tokens": -1}, "max_tokens is -1"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5"),
+        ({"max_tokens": None}, "max_tokens is None"),
+        ({"top_k": True}, "top-k is True"),
+        ({"stop": [1]}, r"stop is \[1\]"),
+        ({"seed": "x"}, "seed 'x'"),
         ({"stop": [""]}, "stop string is empty"),
         ({"seed": -1}, "seed -1"),
         ({"prompt": "x" * 17}, "17 ids, more than the context of 16.*slide"),
@@ -157,6 +168,26 @@ def test_a_mistake_is_told_before_the_first_piece(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         LanguageModel.load(run).stream(**settings)
+
+
+def test_a_checkpoint_is_newest_best_or_a_number(run: Path) -> None:
+    assert [LanguageModel.load(run, name).step for name in ("newest", "best", 10)] == [30, 20, 10]
+    with pytest.raises(ConfigError, match="checkpoint is '7'"):
+        LanguageModel.load(run, "7")  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_looked_for_again(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Checkpoint.model_state
+    newest = run / "checkpoints" / "step_000030"
+
+    def remove_and_read(checkpoint: Checkpoint) -> Any:
+        shutil.rmtree(newest, ignore_errors=True)
+        return read(checkpoint)
+
+    monkeypatch.setattr(Checkpoint, "model_state", remove_and_read)
+    assert LanguageModel.load(run).step == 20
 
 
 def likes(*ids: int) -> TransformerLM:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from groundup.errors import DataError
 from groundup.generation import LanguageModel
 from groundup.generation.chat import chat_prompt
 from groundup.interop import export_huggingface, import_huggingface
@@ -78,8 +79,16 @@ def test_a_template_applied_there_gives_our_ids(
     )
     text = ChatTemplate(ours.chat_template).render(messages, add_generation_prompt)
     assert ids == ours.encode(text)
-    if add_generation_prompt:
+    if any(token in message["content"] for message in messages for token in ours.special_tokens):
+        with pytest.raises(DataError, match="holds the special token"):
+            chat_prompt(ours, messages)
+    elif add_generation_prompt:
         assert chat_prompt(ours, messages) == text
+
+
+def test_the_card_says_that_it_answers(exported: tuple[Path, Tokenizer]) -> None:
+    card = (exported[0] / "README.md").read_text("utf-8")
+    assert "tuned on conversations" in card and "not taught" not in card
 
 
 def test_what_ends_a_turn_ends_generation_there(

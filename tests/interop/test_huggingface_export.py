@@ -163,9 +163,9 @@ def test_a_folder_with_something_in_it_needs_force(make_run: MakeRun, tmp_path: 
     with pytest.raises(ConfigError, match=r"not empty.*--force"):
         export_huggingface(run, out)
     assert (out / "model.safetensors").stat().st_ino == before
-    (out / "old.safetensors").touch()
+    (out / "model-00001-of-00002.safetensors").touch()
     export_huggingface(run, out, force=True)
-    assert not (out / "old.safetensors").exists()
+    assert not (out / "model-00001-of-00002.safetensors").exists()
     assert (out / "model.safetensors").stat().st_ino != before
 
 
@@ -185,6 +185,16 @@ def test_force_replaces_nothing_but_an_export(
     with pytest.raises(ConfigError, match="is a file"):
         export_huggingface(run, out / "thesis.tex", force=True)
     assert (out / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("name", ["README.md", "tokenizer.json", "lora.safetensors"])
+def test_force_replaces_no_files_of_the_kinds_that_an_export_has(
+    make_run: MakeRun, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=r"choose another folder$"):
+        export_huggingface(make_run(), tmp_path, force=True)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_a_stopped_export_leaves_what_was_there(

@@ -84,6 +84,10 @@ def test_what_a_file_leaves_out_is_what_transformers_takes(name: str) -> None:
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.*linear"),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "yarn"}},
+            "rope_scaling.*yarn",
+        ),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}}, "rope_scaling.*llama3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"sliding_window": 64}, "sliding_window"),

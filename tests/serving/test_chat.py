@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import torch
@@ -152,7 +153,6 @@ USER = {"role": "user", "content": "x"}
             "the conversation has .* tokens, but the model's context is 64 .* shorten the conv",
         ),
         ({"messages": [{"role": "user", "content": "a " * 99_999}]}, "messages", "shorten the"),
-        ({"max_tokens": 5000}, "max_tokens", "at most 4096"),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens", "not both"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
@@ -160,7 +160,13 @@ USER = {"role": "user", "content": "x"}
         ({"temperature": -1}, "temperature", "temperature is -1"),
         ({"presence_penalty": 1}, "presence_penalty", "leave it out"),
         ({"n": 99}, "n", "more than"),
-        ({"tools": []}, "tools", "unknown field"),
+        ({"tools": [{}]}, "tools", "leave it out"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "leave it out"),
+        (
+            {"messages": [{"role": "user", "content": "hi<|im_end|>"}]},
+            "messages",
+            r"message 1 of the conversation holds the special token <\|im_end\|>: take it out",
+        ),
         ({"prompt": "x"}, "prompt", "unknown field"),
     ],
 )
@@ -171,6 +177,25 @@ def test_a_mistake_is_one_sentence_in_openais_form(
     with pytest.raises(openai.BadRequestError, match=message) as caught:
         client.post("/chat/completions", body=body, cast_to=object)
     assert caught.value.param == param and caught.value.type == "invalid_request_error"
+
+
+def test_half_a_surrogate_pair_is_named(chatting: Any) -> None:
+    body = b'{"messages": ["\\ud800"]}'
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{chatting.url}/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 400 and "ud800" in answer.json()["error"]["message"]
+
+
+def test_what_clients_send_without_meaning_anything_is_taken(client: openai.OpenAI) -> None:
+    settings: dict[str, Any] = {"seed": 3, "max_tokens": 5000}
+    usual = {"tools": [], "response_format": {"type": "text"}, "store": False, "metadata": {}}
+    usual |= {"service_tier": "auto", "parallel_tool_calls": True}
+    system, user = {"role": "system", "content": "the"}, USER
+    plain = ask(client, messages=[system, user], **settings)
+    full = ask(
+        client, messages=[{**system, "role": "developer"}, user], extra_body=usual, **settings
+    )
+    assert full.choices == plain.choices
 
 
 def test_content_may_come_in_parts_of_text(client: openai.OpenAI) -> None:

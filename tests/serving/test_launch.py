@@ -21,6 +21,7 @@ from groundup.checkpoint import CheckpointFolder
 from groundup.cli.serve import Arguments, run
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation import LanguageModel
+from groundup.serving import launch as launching
 from groundup.serving.launch import address_to_open, open_socket, raise_file_limit
 from groundup.serving.settings import TOKEN_VARIABLE, ServerSettings, read_tokens
 
@@ -184,6 +185,30 @@ def test_a_signal_ends_the_server_in_time_whatever_runs(launch: Callable[..., Pr
     # One stream had begun and ends in an error of its own; the others never got a status.
     assert sorted(answer.status_code for answer in answers)[1:] == [503] * 9
     assert all("the server stopped" in answer.text for answer in answers)
+
+
+def test_what_ends_the_process_in_time_ends_with_the_server(
+    language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended:
+        def run(self, sockets: list[socket.socket]) -> None:
+            signal.setitimer(signal.ITIMER_REAL, 60)
+
+    monkeypatch.setattr(launching, "make_server", lambda *arguments: Ended())
+    monkeypatch.setattr(sys, "set_int_max_str_digits", lambda number: None)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    settings = ServerSettings(model_name="tiny")
+    with socket.socket() as listener:
+        launching.serve(language_model, settings, listener)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_more_rows_than_memory_has_room_for_are_refused(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "memory_bytes", lambda: 100_000)
+    with pytest.raises(ConfigError, match=r"64 texts at a time take .* set --max-rows to 6 or so"):
+        run(Arguments(run=str(run_folder), port=0, device="cpu"))
 
 
 def test_a_second_signal_ends_at_once(launch: Callable[..., Process]) -> None:

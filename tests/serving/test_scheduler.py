@@ -237,11 +237,14 @@ async def test_one_client_holds_no_more_than_its_rows_and_places(
         scheduler.submit([ask(1, 2)], "greedy")
     with pytest.raises(QueueFullError):
         await scheduler.between_steps(lambda: None, "greedy")
+    # What belongs to a job that was taken needs no place of its own.
+    call = asyncio.ensure_future(scheduler.between_steps(lambda: 7, "greedy", jobs[0]))
     job = scheduler.submit([ask(2, 1)], "modest")
     engine.allow(2)
     assert await read(job) == [[1]]
     assert [seeds.count(1) for seeds in engine.history] == [3, 3]
     engine.allow(100)
+    assert await call == 7
     await asyncio.gather(*map(read, jobs))
 
 

@@ -86,8 +86,8 @@ def _permute_grid(
 
 def check_seed(seed: int) -> int:
     """The seed, if 64 bits hold it."""
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(f"seed {seed} is out of range; choose one from 0 to 2**64 - 1")
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+        raise ConfigError(f"seed {seed!r} is out of range; choose one from 0 to 2**64 - 1")
     return seed
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from groundup.errors import ConfigError, TokenizerError
+from groundup.errors import ConfigError, DataError, TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import ChatTemplate, check_messages
 
@@ -28,6 +28,13 @@ def chat_prompt(tokenizer: Tokenizer, messages: Any, where: str = "the conversat
             "the model has no chat template, so it knows no turns: tune it on conversations with "
             "`groundup tune RUN chats.jsonl`"
         )
+    for number, message in enumerate(checked, 1):
+        found = next((one for one in tokenizer.special_tokens if one in message["content"]), None)
+        if found is not None:
+            # It would be read as the template's own, and begin a turn that nobody took.
+            raise DataError(
+                f"message {number} of {where} holds the special token {found}: take it out"
+            )
     return ChatTemplate(tokenizer.chat_template).render(checked, add_generation_prompt=True)
 
 

@@ -264,9 +264,11 @@ class LanguageModel:
 
 
 def _fingerprint(model: TransformerLM) -> object:
-    """Changes with the modules and the weights: a decoder may have made copies of them."""
-    weights = [
-        (parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version)
-        for parameter in model.parameters()
-    ]
-    return describe_modules(model), weights
+    """Changes with the modules and the weights: a decoder may have made copies of them.
+
+    Nobody counts what is written through `.data`: a few values of each weight tell of that.
+    """
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    weights = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters]
+    values = torch.cat([one.flatten()[:4] for one in parameters]).tolist()
+    return describe_modules(model), weights, values

@@ -62,12 +62,21 @@ def load_run(
     folder = RunFolder(run)
     config = _read_model_config(folder)
     tokenizer = Tokenizer.load(folder.tokenizer_file)
-    found = _find_checkpoint(folder, checkpoint)
-    check_shapes(weight_shapes(config), found.model_shapes())
     if torch.device(device or "cpu").type == "cpu":
         check_holdable(config, memory_bytes(), num_sequences=1)
+    found = _find_checkpoint(folder, checkpoint)
+    while True:
+        try:
+            check_shapes(weight_shapes(config), found.model_shapes())
+            weights = found.model_state()
+            break
+        except CheckpointError:
+            # A run that goes on replaces its checkpoints and removes old ones.
+            passed, found = found, _find_checkpoint(folder, checkpoint)
+            if (found.step, found.weights_id) == (passed.step, passed.weights_id):
+                raise
     model = TransformerLM.from_config(config, device=device)
-    restore_model(model, found.model_state())
+    restore_model(model, weights)
     _check_settings(folder, config, found)
     if dtype is not None:
         model = model.to(dtype)
@@ -195,4 +204,8 @@ def _find_checkpoint(folder: RunFolder, which: Literal["newest", "best"] | int) 
         raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")
     if which == "newest":
         return checkpoints.newest()
+    if which != "best" and type(which) is not int:
+        raise ConfigError(
+            f"checkpoint is {which!r:.60}; it must be newest, best or a step's number"
+        )
     return checkpoints.best() if which == "best" else checkpoints.load(which)

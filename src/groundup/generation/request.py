@@ -88,8 +88,10 @@ class GenerationRequest:
     num_alternatives: int = -1
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 0:
-            raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+        if type(self.max_tokens) is not int or self.max_tokens < 0:
+            raise ConfigError(
+                f"max_tokens is {self.max_tokens!r}; it must be an integer, 0 or more"
+            )
         if not self.prompt_ids:
             raise ConfigError("the prompt has no ids; give at least one")
         if self.past_context not in get_args(PastContext):

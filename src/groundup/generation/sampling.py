@@ -78,7 +78,7 @@ class TopK:
     k: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or self.k < 1:
+        if type(self.k) is not int or self.k < 1:
             raise ConfigError(f"top-k is {self.k}; it must be an integer, 1 or more")
         _set(self, "k", min(self.k, _MOST_IDS))
 

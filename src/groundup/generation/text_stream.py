@@ -63,7 +63,9 @@ class TextStream:
 
 def check_stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
     """The stop strings as a tuple, none of them empty."""
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if not all(isinstance(one, str) for one in strings):
+        raise ConfigError(f"stop is {stop!r:.80}; it must be a text or several")
     if "" in strings:
         raise ConfigError("a stop string is empty: it would end every text before it begins")
     return strings

@@ -203,14 +203,15 @@ def _differences(value: dict[str, Any], architecture: Architecture, path: Path) 
 
 def _rope(value: dict[str, Any]) -> dict[str, Any]:
     """The settings of RoPE, wherever this or that release of transformers put them."""
-    nested: dict[str, Any] = {}
-    for key in ("rope_parameters", "rope_scaling"):
-        if isinstance(value.get(key), dict):
-            nested |= value[key]
+    given = [value.get(key) for key in ("rope_parameters", "rope_scaling")]
+    found = [one for one in given if isinstance(one, dict)]
+    nested: dict[str, Any] = {key: one[key] for one in found for key in one}
     flat: dict[str, Any] = {
         key: value[key] for key in ("rope_theta", "partial_rotary_factor") if key in value
     }
-    kind = nested.get("rope_type", nested.get("type", "default"))
+    # Each has a type of its own, and either may stretch.
+    kinds = [one.get("rope_type", one.get("type", "default")) for one in found]
+    kind = next((one for one in kinds if one != "default"), "default")
     return {"rope_theta": _DEFAULT_THETA, **flat, **nested, "rope_type": kind}
 
 

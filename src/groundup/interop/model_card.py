@@ -18,7 +18,7 @@ from groundup.data.shards import ShardIndex, content_id, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
 from groundup.generation.loading import IMPORTED_KEY
-from groundup.interop.run_export import DtypeName, Source
+from groundup.interop.run_export import CARD_TAG, DtypeName, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters
 from groundup.runs.metrics import Metrics
@@ -52,7 +52,7 @@ def write_card(
     head = {
         "library_name": library,
         "pipeline_tag": "text-generation",
-        "tags": ["groundup", tag],
+        "tags": [CARD_TAG, tag],
     }
     parts = [
         f"---\n{_yaml(head)}---",
@@ -73,12 +73,15 @@ def _summary(source: Source, dtype: DtypeName) -> str:
     origin = "trained with groundup"
     if IMPORTED_KEY in source.environment:
         origin = "imported into groundup"
+    if source.tokenizer.chat_template is None:
+        use = "It continues text; it was not taught to follow instructions and may"
+    else:
+        use = "It was tuned on conversations and answers by its chat template; it may"
     return (
         f"A Transformer language model, {origin}: {_num_parameters(source):,} parameters in "
         f"{dtype}, {config.num_layers} blocks of width {config.d_model}, a vocabulary of "
-        f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. It continues "
-        f"text; it was not taught to follow instructions and may generate anything its data "
-        f"suggests."
+        f"{config.vocab_size:,} tokens and a context of {config.context_length:,}. {use} "
+        f"generate anything its data suggests."
     )
 
 

@@ -26,8 +26,14 @@ DtypeName = Literal["float32", "bfloat16", "float16"]
 
 CARD_NAME = "README.md"
 
-# What an export may hold, and so what another may replace.
-_OUR_SUFFIXES = (".json", ".safetensors", ".gguf", ".md")
+CARD_TAG = "groundup"
+"""In the head of every card, and so the sign of an export of ours."""
+
+# What an export holds, and so what another may replace.
+_OUR_NAMES = (
+    *(CARD_NAME, "*config.json", "tokenizer.json", "special_tokens_map.json"),
+    *("model*.safetensors", "model.safetensors.index.json", "*.gguf"),
+)
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,14 @@ def _check_replaceable(destination: Path, shown: Path, *, force: bool) -> None:
     entries = sorted(destination.iterdir())
     if not entries:
         return
-    foreign = [one.name for one in entries if one.is_dir() or one.suffix not in _OUR_SUFFIXES]
+    foreign = [one.name for one in entries if one.is_dir() or not any(map(one.match, _OUR_NAMES))]
     if foreign:
         raise ConfigError(
             f"{shown} holds {foreign[0]}, which is not part of an export: choose another folder"
         )
+    card = destination / CARD_NAME
+    if not card.exists() or f"- {CARD_TAG}\n" not in card.read_text("utf-8", "replace"):
+        raise ConfigError(f"{shown} is not empty, and no export of ours: choose another folder")
     if not force:
         raise ConfigError(
             f"{shown} is not empty: choose another folder, or replace the export in it with --force"

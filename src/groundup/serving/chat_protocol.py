@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from groundup.errors import DataError
 from groundup.generation.request import GenerationSettings
-from groundup.serving.protocol import MAX_LOGPROBS, OUT_OF_BOUNDS, GenerationBody, Usage
+from groundup.serving.protocol import MAX_LOGPROBS, OUT_OF_BOUNDS, GenerationBody, Usage, refuse
 from groundup.tokenizer.chat_template import Role, check_messages
 
 
@@ -43,13 +43,35 @@ class ChatRequest(GenerationBody):
         None, ge=0, le=MAX_LOGPROBS, description="And those of so many likeliest ones."
     )
 
+    metadata: dict[str, Any] | None = Field(None, description="Accepted; not used.")
+    parallel_tool_calls: bool | None = Field(None, description="Accepted; not used.")
+    service_tier: str | None = Field(None, description="Accepted; not used.")
+    store: bool | None = Field(None, description="Accepted; nothing is stored.")
+    tools: list[Any] | None = Field(None, description="Not supported: must be empty.")
+    response_format: dict[str, Any] | None = Field(
+        None, description='Only text: `{"type": "text"}`.'
+    )
+
     @field_validator("messages", mode="before")
     @classmethod
     def _check_messages(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            # The newer name of a system's turn.
+            value = [
+                {**one, "role": "system"}
+                if isinstance(one, dict) and one.get("role") == "developer"
+                else one
+                for one in value
+            ]
         try:
             return check_messages(value, "the request")
         except DataError as error:
             raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
+
+    @field_validator("tools", "response_format")
+    @classmethod
+    def _refuse_more_than_text(cls, value: Any) -> Any:
+        return value if value == {"type": "text"} else refuse(value)
 
     @property
     def num_alternatives(self) -> int:

@@ -78,6 +78,9 @@ def make_plan(
     _check_pairs(body, num_choices)
     is_chat = isinstance(body, ChatRequest)
     wanted = body.settings(settings.max_new_tokens if is_chat else DEFAULT_MAX_TOKENS)
+    if is_chat:
+        # A client that chats names a ceiling, not what it needs.
+        wanted = replace(wanted, max_tokens=min(wanted.max_tokens, settings.max_new_tokens))
     if wanted.max_tokens > settings.max_new_tokens:
         raise ApiError(
             400,
@@ -88,7 +91,6 @@ def make_plan(
     prompts = _read_prompts(body, language_model, settings, num_choices)
     context = language_model.model.config.context_length
     if is_chat and wanted.past_context == "stop":
-        # A client that chats names a ceiling, not what it needs: an answer may fill the context.
         room = max(1, context - len(prompts[0].ids))
         wanted = replace(wanted, max_tokens=min(wanted.max_tokens, room))
     for prompt in prompts:

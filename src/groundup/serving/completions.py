@@ -243,7 +243,7 @@ class _Running:
                 def score(ids: tuple[int, ...] = ids) -> list[Any]:
                     return score_prompt(model.model, model.tokenizer, ids, plan.num_alternatives)
 
-                entries = await self._scheduler.between_steps(score, self._client)
+                entries = await self._scheduler.between_steps(score, self._client, self._job)
                 pieces = [Piece(text[one.begin : one.end], one) for one in entries]
             parts += [pieces] * plan.num_choices
         return parts

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from groundup.errors import ConfigError
+from groundup.planner.quantities import show_bytes
+from groundup.runtime import count_of, memory_bytes
 from groundup.serving.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ def serve(
     gc.collect()
     gc.freeze()
     server.run(sockets=[listener])
+    # All are answered: nothing holds the process up any more.
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def make_server(
@@ -117,6 +121,7 @@ def make_server(
     from groundup.serving.connections import Connections
     from groundup.serving.server import create_app
 
+    _check_rows(language_model, settings.max_rows)
     app = create_app(language_model, settings)
     connections = Connections(settings, raise_file_limit(settings.max_connections))
     config = uvicorn.Config(
@@ -205,6 +210,23 @@ def raise_file_limit(max_connections: int) -> int:
     if soft == resource.RLIM_INFINITY:
         return max_connections
     return max(1, min(max_connections, soft - _OTHER_FILES))
+
+
+def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
+    """Refuse more rows than there is memory for their keys and values, before any is taken."""
+    import torch
+
+    config, device = language_model.model.config, language_model.model.device
+    size = next(language_model.model.parameters()).element_size()
+    row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head * size
+    row_bytes *= config.context_length
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_bytes()
+    if max_rows * row_bytes > free:
+        raise ConfigError(
+            f"{count_of(max_rows, 'text')} at a time take {show_bytes(max_rows * row_bytes)} for "
+            f"their context of {config.context_length}, and there are {show_bytes(free)}: set "
+            f"--max-rows to {max(1, free // (2 * row_bytes))} or so"
+        )
 
 
 def _is_local(address: str) -> bool:

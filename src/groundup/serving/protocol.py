@@ -123,7 +123,7 @@ class GenerationBody(Body):
     @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
     @classmethod
     def _refuse_each(cls, value: Any) -> Any:
-        return _refuse(value)
+        return refuse(value)
 
     @property
     def num_alternatives(self) -> int:
@@ -152,7 +152,8 @@ class GenerationBody(Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-def _refuse(value: Any) -> Any:
+def refuse(value: Any) -> Any:
+    """The value of a field that this server does not know, if it asks for nothing."""
     # Ignoring one of these would give another text than the one asked for.
     if value:
         raise ValueError("this server does not know it: leave it out")
@@ -182,7 +183,7 @@ class CompletionRequest(GenerationBody):
     @field_validator("suffix")
     @classmethod
     def _refuse_suffix(cls, value: Any) -> Any:
-        return _refuse(value)
+        return refuse(value)
 
     @property
     def num_alternatives(self) -> int:

@@ -107,15 +107,19 @@ class Scheduler:
                     self._cancelled.append(row)
             self._wake.notify()
 
-    async def between_steps(self, function: Callable[[], Result], client: str = "") -> Result:
+    async def between_steps(
+        self, function: Callable[[], Result], client: str = "", job: Job | None = None
+    ) -> Result:
         """Call a function in the engine's thread, where the model is free to be used.
 
         function: what to call.
         client: whose call it is; clients take turns.
+        job: what it belongs to, if that has room already.
         """
         future: Future[Result] = Future()
         with self._wake:
-            self._check_room(client, 1)
+            if job is None:
+                self._check_room(client, 1)
             self._calls.push(client, (function, future))
             self._wake.notify()
         result: Result = await asyncio.wrap_future(future)

@@ -116,6 +116,7 @@ def _is_text_part(part: Any) -> bool:
 
 def _excerpt(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = text.encode("utf-8", "backslashreplace").decode()  # JSON may hold half a surrogate pair.
     return text if len(text) <= 60 else text[:57] + "…"
 
 
