@@ -195,6 +195,16 @@ def test_echo_with_logprobs_scores_the_prompt(
         assert choice.finish_reason == "length"
 
 
+def test_an_echo_ends_within_a_character_with_logprobs_as_without(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {"prompt": [*b"the \xe2\x82"], "max_tokens": 2, "seed": 1}
+    plain, scored = (
+        client.completions.create(model="tiny", echo=True, logprobs=number, **arguments)
+        for number in (None, 1)
+    )
+    assert plain.choices[0].text == scored.choices[0].text
+    assert scored.choices[0].text.startswith("the \ufffd")
+
+
 def test_a_stream_never_shows_half_a_character(client: openai.OpenAI) -> None:
     # Bytes that are no text become U+FFFD, but only where the whole text has them too.
     for seed in range(5):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -70,7 +71,8 @@ class LanguageModel:
         if self.begin_id is None and ends:
             # In the shards every document but the first follows the end of another.
             self.begin_id = ends[0]
-        self._idle_engine: tuple[object, Engine] | None = None
+        # At most one; a deque's ends are taken by one thread alone.
+        self._idle_engines: deque[tuple[object, Engine]] = deque(maxlen=1)
 
     @classmethod
     def load(
@@ -250,17 +252,18 @@ class LanguageModel:
     def _borrowed_engine(self, num_rows: int) -> Iterator[Engine]:
         """An engine of this call's own; one that the last call left behind where it serves."""
         num_rows = max(1, min(num_rows, _MOST_ROWS))
-        idle, self._idle_engine = self._idle_engine, None
         weights = _fingerprint(self.model)
-        if idle is not None and idle[0] == weights and idle[1].max_rows >= num_rows:
-            engine = idle[1]
-        else:
+        try:
+            known, engine = self._idle_engines.pop()
+        except IndexError:
+            known, engine = None, None
+        if engine is None or known != weights or engine.max_rows < num_rows:
             engine = self.make_engine(num_rows)
         try:
             yield engine
         finally:
             engine.clear()
-            self._idle_engine = weights, engine
+            self._idle_engines.append((weights, engine))
 
 
 def _fingerprint(model: TransformerLM) -> object:

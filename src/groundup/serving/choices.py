@@ -130,6 +130,8 @@ def score_prompt(
     for id, (value, alternatives) in zip(ids, scores, strict=True):
         begin, end = end, end + len(decoder.push(id))
         entries.append(Entry(id, value, alternatives, begin, end))
+    # A prompt may end within a character.
+    entries[-1] = entries[-1]._replace(end=end + len(decoder.finish()))
     return entries
 
 
