@@ -69,6 +69,18 @@ def test_each_row_tells_its_best_rate_and_those_it_tried(
     assert lines_of(capsys.readouterr().out)["muon"].endswith("best rate at the end of those tried")
 
 
+def test_trials_of_other_data_are_said_to_be(
+    small_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--learning-rates", "0.01", "--seeds", "0"]
+    assert ablate(small_config, *words) == 0
+    for run, data in zip(Path("sweeps/ablations/runs").iterdir(), ("aa", "bb"), strict=True):
+        (run / "environment.json").write_text(json.dumps({"data": {"content": data}}))
+    capsys.readouterr()
+    assert ablate(small_config, *words) == 0
+    assert "These runs did not all learn from the same data" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

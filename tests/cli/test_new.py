@@ -26,6 +26,7 @@ from groundup.cli.verbs import GROUPS, VERBS
 from groundup.config import load_settings
 from groundup.data.batches.loader import Batch
 from groundup.data.shards import open_shards
+from groundup.files import locked
 from groundup.generation import LanguageModel
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
@@ -341,6 +342,44 @@ def test_other_files_in_its_folder_are_not_touched(capsys: pytest.CaptureFixture
     Path("prepared/text/thesis.docx").write_text("all of it")
     assert main(["new", "text.txt"]) == 2
     assert "holds other files; choose another --name" in capsys.readouterr().err
+
+
+def test_changed_text_goes_on_after_a_stop_before_its_shards(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["text.txt", "--num-steps", "2"]
+    Path("text.txt").write_text(TEXT_OF_ONE * 50)
+    new(capsys, *words)
+    Path("text.txt").write_text("Another fox. " + TEXT_OF_ONE * 60)
+    with locked(Path("prepared/text/shards")):
+        assert main(["new", *words]) == 2
+    assert "another process is writing" in capsys.readouterr().err
+    assert "--overwrite" in new(capsys, *words)
+    assert LanguageModel.load("runs/text-2").step == 2
+    assert "--overwrite" not in new(capsys, *words)
+
+
+def test_another_text_of_the_same_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (Path("p/text.txt"), Path("q/text.md")):
+        path.parent.mkdir()
+        path.write_text(TEXT_OF_ONE * 50)
+    new(capsys, "p/text.txt", "--num-steps", "2")
+    before = Path("prepared/text/train.yaml").read_bytes()
+    assert main(["new", "q/text.md"]) == 2
+    made_from = Path("p/text.txt").resolve()
+    assert f"prepared/text was made from {made_from}; choose" in capsys.readouterr().err
+    assert Path("prepared/text/train.yaml").read_bytes() == before
+    assert "kept" in new(capsys, "./p/text.txt", "--num-steps", "2")
+
+
+def test_a_name_that_is_not_utf8_is_a_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = os.fsdecode(b"text\xff.txt")
+    Path(name).write_text(TEXT_OF_ONE * 50)
+    monkeypatch.setattr(sys, "argv", ["groundup", "new", name])
+    new(capsys, name, "--num-steps", "2")
+    assert LanguageModel.load("runs/text").step == 2
 
 
 def test_text_that_takes_all_the_time_to_read_is_refused(

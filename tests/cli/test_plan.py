@@ -112,6 +112,14 @@ def test_another_device_is_planned_for_by_its_peak_and_memory(shell: Any) -> Non
     assert found["duration"]["dollars"] == pytest.approx(0.1 * hours, abs=0.01)
 
 
+@pytest.mark.parametrize("words", [["V100"], ["V100", "--memory-gb", "8"], ["cpu"]], ids=" ".join)
+def test_another_peak_gives_a_device_no_precision_that_it_lacks(
+    shell: Any, words: list[str]
+) -> None:
+    found = shell.json("plan", "--device", *words, "--peak-tflops", "20")["duration"]
+    assert (found["precision"], found["peak_flops_per_second"]) == ("float32", 20 * 10**12)
+
+
 def test_a_plot_is_written(shell: Any, tmp_path: Path) -> None:
     file = tmp_path / "shares.svg"
     shell.json("plan", "--preset", "gpt2-xl", "--plot", str(file))
@@ -158,6 +166,11 @@ def test_a_probe_takes_no_guesses(shell: Any, words: list[str]) -> None:
         (["--gpus", "12"], "12 GPUs do not fill machines of 8: give --gpus a multiple of"),
         (["--gpus", "8", "--gpus-per-machine", "-1"], "--gpus-per-machine is -1, but must be"),
         (["--gpus", "8", "--interconnect", "nvlink"], "did you mean nvlink"),
+        (["--gpus", "8", "--minutes", "60"], "--minutes is for one device: give --num-steps or"),
+        (
+            ["--gpus", "8", "--interconnect", "nvlink4", "12.5", "pcie5"],
+            "--interconnect has nvlink4 and pcie5 inside a machine: give one",
+        ),
         (["--interconnect", "nvlink4"], "--interconnect is for a plan of many devices: add --gpus"),
         (["--device", "M4 Max", "--gpus", "2"], "torch connects no GPUs of the kind of M4 MAX"),
     ],

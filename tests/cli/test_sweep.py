@@ -68,7 +68,8 @@ def test_a_killed_sweep_goes_on_where_it_was(
     variants = {"short": {"num_steps": 4}, "long": {"num_steps": 60}}
     spec = write_sweep(settings=every, variants=variants)
     Path("sweeps/small").mkdir(parents=True)
-    SweepFolder("sweeps/small").add_record(TrialRecord("short+seed=0", "short", "finished", 0))
+    ended = TrialRecord("short+seed=0", "short", "finished", 0, variants["short"])
+    SweepFolder("sweeps/small").add_record(ended)
     held = hold("groundup.checkpoint:CheckpointFolder.save")
     process = subprocess.Popen(
         [sys.executable, "-m", "groundup", "sweep", spec],

@@ -64,7 +64,8 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
     (begun / "config.yaml").touch()
     for size, status in ((2, "finished"), (4, "failed"), (8, "diverged")):
         point = f"batch_size={size}"
-        folder.add_record(TrialRecord(f"{point}+seed=0", point, status, 0))  # type: ignore[arg-type]
+        tried = {"batch_size": size}
+        folder.add_record(TrialRecord(f"{point}+seed=0", point, status, 0, tried))  # type: ignore[arg-type]
     for length in ({}, {"minutes": 2}):
         spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, **length)
         assert main(["sweep", spec, "--dry-run"]) == 0

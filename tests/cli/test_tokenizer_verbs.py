@@ -87,6 +87,8 @@ def test_train_refuses_what_cannot_be(corpus: Path, tmp_path: Path, shell: Any) 
         "tokenizer", "train", tmp_path / "nowhere.txt", "--out", out
     )
     assert "is a folder" in shell.fails("tokenizer", "train", corpus, "--out", tmp_path)
+    assert "is one of the inputs" in shell.fails("tokenizer", "train", corpus, "--out", corpus)
+    assert corpus.read_text("utf-8") == (TEXT + END) * 3
     assert "did you mean" in shell.fails(
         "tokenizer", "train", corpus, "--pattern", "gpt-2", "--out", out
     )
@@ -185,6 +187,9 @@ def test_encode_and_decode_name_what_is_wrong(
     assert "bad.txt is not UTF-8: byte 3 is 0xC3" in shell.fails("tokenizer", "encode", bad, *flags)
     assert "nowhere" in shell.fails("tokenizer", "encode", tmp_path / "nowhere", *flags)
     assert "is a folder" in shell.fails("tokenizer", "encode", tmp_path, *flags)
+    for verb in ("encode", "decode"):
+        said = shell.fails("tokenizer", verb, bad, "--out", bad, *flags)
+        assert f"--out {bad} is one of the inputs" in said
     assert "either --text or" in shell.fails("tokenizer", "encode", bad, "--text", "x", *flags)
     assert "either --ids or" in shell.fails("tokenizer", "decode", bad, "--ids", "1", *flags)
     assert "word 2 of --ids is 'two'" in shell.fails(
@@ -271,6 +276,20 @@ def test_compare_sets_two_tokenizers_side_by_side(
     assert lines[0] == "tokenizer.json beside other.json"
     assert len(lines) == 2 + 4
     assert sum("other.json" in line for line in lines[2:]) == 2
+
+
+def test_stats_and_compare_take_the_pattern_of_a_ranks_file(
+    tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
+) -> None:
+    ranks = tmp_path / "own.tiktoken"
+    assert run("convert", tokenizer_path, ranks, "--to", "tiktoken") == 0
+    assert "give the pattern" in shell.fails("tokenizer", "stats", ranks, corpus)
+    words = ["--pattern", r"\S+|\s+", "--special-token", END]
+    assert "bytes per token" in shell("tokenizer", "stats", ranks, corpus, *words)
+    lines = shell("tokenizer", "compare", tokenizer_path, ranks, corpus, *words).splitlines()
+    # The pattern is not for the file that has one.
+    num_tokens = len(Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8")))
+    assert [f" {num_tokens} " in line for line in lines[2:]] == [True, False]
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface", "tiktoken", "gpt2"])

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import os
 import random
 import re
 import unicodedata
@@ -344,6 +345,16 @@ def test_outputs_that_would_harm_are_refused(corpus: Path, tmp_path: Path) -> No
     assert (tmp_path / "there.jsonl").read_text() == "mine"
     run(corpus, tmp_path / "there.jsonl", overwrite=True)
     assert (tmp_path / "there.jsonl").read_text() != "mine"
+
+
+def test_a_name_that_is_not_utf8_is_in_the_report(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"odd\xff.txt")
+    source.write_text(LONG + END_OF_TEXT + LONG)
+    clean([source], tmp_path / "out.jsonl", validation=[source])
+    report = json.loads((tmp_path / "out.jsonl.report.json").read_text("utf-8"))
+    examples = (report["removed"]["same"], report["validation"])
+    names = [*report["sources"], *(one["examples"][0]["source"] for one in examples)]
+    assert names == [f"{tmp_path}/odd\\xff.txt"] * 3
 
 
 @pytest.mark.parametrize("text", ["x", "word " * 5_000, " \n "])

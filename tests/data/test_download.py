@@ -231,7 +231,9 @@ def test_a_server_that_is_not_there_is_given_up_soon(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://host/file", "nonsense"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/hostname", "ftp://host/file", "nonsense", "http://[::1"]
+)
 def test_only_http_is_spoken(path: Path, url: str) -> None:
     with pytest.raises(DataError, match="not an http or https address"):
         download_file(url, path, 5, SHA256)

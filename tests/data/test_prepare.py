@@ -317,6 +317,13 @@ def test_foreign_shard_files_are_not_overwritten(work: Work) -> None:
     assert (work.out / "notes.txt").read_text() == "mine"
 
 
+def test_a_foreign_index_is_not_overwritten(work: Work) -> None:
+    work.out.mkdir()
+    work.file("out/index.json", '{"name": "mine"}')
+    work.refuse(r"index\.json is not an index of shards; choose another folder", overwrite=True)
+    assert contents(work.out)["index.json"] == b'{"name": "mine"}'
+
+
 def test_a_second_process_is_refused(work: Work) -> None:
     refusals = []
 
@@ -586,9 +593,29 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(
     assert not work.out.exists()
 
 
+def test_a_small_file_in_an_encoding_that_is_all_ascii_is_read(work: Work) -> None:
+    text = "東京" * 30
+    for name, encoding in (("plain", "utf-8"), ("old", "iso2022_jp")):
+        path = work.file(f"{name}.txt", text.encode(encoding))
+        work.prepare([path], name, encoding=encoding, validation_fraction=0)
+    assert read_shards(work.path / "old") == read_shards(work.path / "plain")
+
+
 def test_sources_without_documents_are_an_error(work: Work) -> None:
     work.refuse("no documents", [work.file("empty.txt", END * 3)])
     assert not (work.out / "index.json").exists()
+
+
+def test_of_many_sources_an_empty_one_is_skipped_and_named(
+    work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
+    blank = work.file("blank.jsonl", "\n\n")
+    work.refuse(r"blank\.jsonl is empty", [blank])
+    index = work.prepare([blank, *work.corpus], "beside").index
+    assert [source.num_documents for source in index.sources] == [0, 400, 400]
+    assert f"skipped 1 input (empty): {blank}" in caplog.text
+    os.utime(blank)
+    assert work.prepare([blank, *work.corpus], "beside").outcome == "up to date"
 
 
 def test_invalid_text_stops_and_can_go_on_with_replacement(work: Work) -> None:

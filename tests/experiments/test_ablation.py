@@ -71,6 +71,25 @@ def test_every_variant_has_the_parameters_of_the_base(preset: str) -> None:
         assert size_of(model) == pytest.approx(size_of(base.model), rel=0.005), name
 
 
+@pytest.mark.parametrize(
+    ("vocab_size", "told"),
+    [
+        # The embedding is far larger than the feed-forward layers, and nearly as large.
+        (2_000, "untied-embeddings has +70% parameters: no d_ff makes up for that"),
+        (520, "untied-embeddings has +38% parameters: no d_ff makes up for that"),
+        (100, ""),
+    ],
+)
+def test_where_no_inner_size_matches_it_stays_and_that_is_said(
+    caplog: pytest.LogCaptureFixture, vocab_size: int, told: str
+) -> None:
+    sizes = {"d_model": 64, "num_heads": 4, "num_layers": 1, "d_ff": 200}
+    base = RunConfig(model=ModelConfig(vocab_size=vocab_size, tie_embeddings=True, **sizes))
+    variants = make_ablations(base, ["untied-embeddings"])
+    assert caplog.messages == ([told] if told else [])
+    assert ("model.d_ff" in variants["untied-embeddings"]) == (not told)
+
+
 def test_matching_finds_the_nearest_inner_size() -> None:
     model = ModelConfig(d_model=64, num_heads=4, num_layers=2, d_ff=200)
     assert match_parameters(model, size_of(model)).d_ff == 200
@@ -294,6 +313,18 @@ def test_an_edge_is_that_of_the_rates_that_were_tried(
     losses: dict[float, float], lost: set[float], is_at_edge: bool
 ) -> None:
     assert TriedRates(losses, lost).is_at_edge == is_at_edge
+
+
+def test_trials_of_a_sweep_in_the_same_folder_are_no_part_of_the_ablation(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    sweep = make_spec(variants={BASE: {}}, grid={"z_loss": [0.0]})
+    run_sweep(sweep, tmp_path, command=metrics_only)
+    both = make_spec(variants={BASE: {}}, grid={"z_loss": [0.1], RATE: [0.01]})
+    run_sweep(both, tmp_path, command=metrics_only)
+    spec = ablation_spec(base_config(sweep), variants=["muon"], learning_rates=[0.02])
+    outcome = run_ablation(spec, tmp_path, command=metrics_only)
+    assert told(outcome)[BASE] == (0.02, True, [0.02])
 
 
 def test_a_variant_that_never_finishes_is_a_row_and_an_edge_is_marked(make_spec: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from groundup.experiments.report.comparison import make_report
 from groundup.experiments.report.sections import comparison_document
+from groundup.experiments.report.studies import ablation_study
 
 Pages = Callable[..., tuple[str, str, dict[str, str]]]
 ROW: dict[str, Any] = {
@@ -154,6 +155,16 @@ def test_an_ablation_says_what_each_part_is_worth_before_the_results(
     assert "| lost | 46,240 | — | — | — | — | ✕ no run came to its end |" in markdown
     for told in ("clearly better", "clearly worse", "-0.5000", "diverged at 0.1, 1"):
         assert told in html
+
+
+def test_a_variant_of_another_size_is_not_said_to_be_matched() -> None:
+    def lede(*sizes: int) -> str:
+        rows = [{**ROW, "variant": f"v{size}", "num_parameters": size} for size in sizes]
+        return str(ablation_study(rows, "ablation").section.blocks[0])
+
+    assert "as many parameters and tokens as the base. The" in lede(1_000, 1_004, 996)
+    told = "as the base, but for the parameters of v1450 (+45%), v900 (-10%). The"
+    assert told in lede(1_000, 1_450, 1_004, 900)
 
 
 def test_a_page_says_when_the_runs_were_made_and_not_when_it_was(sweep: Path, pages: Pages) -> None:

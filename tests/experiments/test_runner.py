@@ -192,6 +192,39 @@ def test_what_would_give_trials_another_meaning_is_refused_and_named(
     assert len(run(grown, tmp_path, metrics_only).records) == 2
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"grid": {"batch_size": [4]}}, {"grid": {"evaluation.batch_size": [4]}}),
+        ({"variants": {"a": {RATE: 0.01}}}, {"variants": {"a": {RATE: 0.05}}}),
+        ({"variants": {"a": {}}}, {"variants": {"a": {RATE: 0.05}}, "seeds": [1]}),
+    ],
+    ids=str,
+)
+def test_other_settings_of_the_same_name_are_not_finished(
+    make_spec: Any, metrics_only: Command, tmp_path: Path, before: Any, after: Any
+) -> None:
+    run(make_spec(**before), tmp_path, metrics_only)
+    # The folder knows variants of the last start alone.
+    run(make_spec(variants={"b": {}}), tmp_path, metrics_only)
+    with pytest.raises(ConfigError, match=r"had other settings: \{.* -> \{.*another name"):
+        run(make_spec(**after), tmp_path, metrics_only)
+
+
+def test_what_has_begun_keeps_its_base_and_what_failed_does_not(
+    make_spec: Any, metrics_only: Command, tmp_path: Path
+) -> None:
+    spec = make_spec(settings={"z_loss": 13}, minutes=3)
+    assert run(spec, tmp_path, metrics_only).records["seed=0"].status == "failed"
+    begun = tmp_path / "small" / "runs" / "seed=0" / "config.yaml"
+    begun.touch()
+    mended = make_spec(settings={"z_loss": 0}, minutes=3)
+    with pytest.raises(ConfigError, match=r"z_loss: 13.0 -> 0.0.*, or delete .*small/runs"):
+        run(mended, tmp_path, metrics_only)
+    begun.unlink()
+    assert run(mended, tmp_path, metrics_only).records["seed=0"].status == "finished"
+
+
 def test_a_trial_that_still_saves_is_waited_for(
     make_spec: Any, metrics_only: Command, tmp_path: Path
 ) -> None:

@@ -122,6 +122,11 @@ def test_a_size_of_which_a_seed_failed_is_no_rung() -> None:
     [
         ([1e15, 2e15], [128, 256], "three widths"),
         ([1e15], [128, 256, 512], "two budgets"),
+        (
+            [1e15, 2e15, 1.00001e15],
+            [128, 256, 512],
+            "1e[+]15 and 1.00001e[+]15 agree to four digits: give them further apart",
+        ),
         ([1e9, 2e9], [128, 256, 512], "FLOPs are 0 steps at width"),
         ([1e15, math.nan], [128, 256, 512], "a budget of nan FLOPs"),
         ([1e15, math.inf], [128, 256, 512], "a budget of inf FLOPs"),

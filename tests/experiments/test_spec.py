@@ -72,6 +72,7 @@ def test_a_name_that_is_no_setting_is_refused_with_the_nearest(
         ({"grid": {RATE: [1]}, "ranges": {RATE: {"low": 1, "high": 2}}}, "in grid and in ranges"),
         ({"ranges": {RATE: {"low": 2, "high": 1}}}, "exchange them"),
         ({"ranges": {RATE: {"low": 0, "high": 1, "scale": "log"}}}, "a log scale has no 0"),
+        ({"ranges": {"batch_size": {"low": 1.2, "high": 1.8}}}, "no integer from 1.2 to 1.8 for"),
         ({"grids": {}}, "grids"),
         ({"tokens": 5, "minutes": 2}, "both 5 tokens and 2 minutes: keep tokens or minutes"),
         ({"minutes": 0}, "greater than 0"),
@@ -147,6 +148,32 @@ def test_ranges_are_cut_evenly_in_value_or_in_ratio(make_spec: Any) -> None:
     ]
 
 
+def test_whole_numbers_stay_inside_their_range_and_close_ends_have_more_digits(
+    make_spec: Any,
+) -> None:
+    ranges = {
+        "batch_size": {"low": 1.5, "high": 3.5, "num": 3},
+        "num_steps": {"low": 0.3, "high": 2.9, "scale": "log", "num": 9},
+        RATE: {"low": 100_000, "high": 100_020, "num": 5},
+    }
+    points = grid_points(make_spec(ranges=ranges))
+    tried = {name: {point.settings[name] for point in points} for name in ranges}
+    assert tried == {
+        "batch_size": {2, 3},
+        "num_steps": {1, 2},
+        RATE: {100_000, 100_005, 100_010, 100_015, 100_020},
+    }
+
+
+def test_points_that_were_sampled_twice_are_counted(
+    make_spec: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    spec = make_spec(grid={"batch_size": [1, 2]}, sampler="random", num_trials=20, seeds=[0, 1])
+    assert len(names_of(spec)) == 4
+    assert caplog.messages == ["20 points were sampled, 2 of them different"]
+
+
 def test_more_draws_keep_the_first_ones(make_spec: Any) -> None:
     ranges = {RATE: {"low": 1e-4, "high": 1e-2, "scale": "log"}}
     few = known_points(make_spec(ranges=ranges, sampler="random", num_trials=3))
@@ -173,6 +200,15 @@ def test_equal_tokens_whatever_the_batch(make_spec: Any, batch_size: int) -> Non
     assert config.evaluation.every_steps == max(1, round(config.num_steps / 5))
 
 
+def test_tokens_that_whole_steps_do_not_come_to_are_said(
+    make_spec: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    names_of(make_spec(tokens=320, grid={"batch_size": [1, 2]}))
+    assert caplog.messages == []
+    names_of(make_spec(tokens=10, seeds=[0, 1]))
+    assert caplog.messages == ["seed=0 trains on 32 tokens, not 10: its steps have 32 each"]
+
+
 def test_a_chosen_warm_up_stays_as_chosen(make_spec: Any) -> None:
     spec = make_spec(tokens=10_000)
     point = Point({"schedule.warmup_steps": 5})
@@ -193,8 +229,9 @@ def test_a_time_leaves_the_steps_to_the_run(make_spec: Any) -> None:
 def test_long_and_odd_names_stay_apart(make_spec: Any) -> None:
     long = [f"{'x' * 300}{number}" for number in range(2)]
     spec = make_spec(grid={"data.shards": [*long, "a/b", "a b"]})
-    names = names_of(spec)
-    assert len(set(names)) == 4 and all(re.match(NAME_PATTERN, name) for name in names)
+    odd = make_spec(variants={"ü x": {}, "é x": {}, "-x": {}, "v-x": {}, "_": {}})
+    names = [*names_of(spec), *names_of(odd)]
+    assert len(set(names)) == 9 and all(re.match(NAME_PATTERN, name) for name in names)
     assert max(map(len, names)) < 200
 
 

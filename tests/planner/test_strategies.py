@@ -237,6 +237,8 @@ def test_what_is_sent_during_the_passes_is_not_waited_for() -> None:
         # Two GPUs of a machine cannot hold it, sixteen can.
         ("RTX 4090", 16, 2, None, "fsdp"),
         ("H200", 8, 8, 64, "fsdp"),
+        # More than a GPU has: all of its two.
+        ("H200", 512, 8, 64, "ddp"),
     ],
 )
 def test_auto_takes_the_simplest_that_fits(

@@ -113,6 +113,14 @@ def test_several_frames_and_members_are_one_text(tmp_path: Path) -> None:
         assert read(path) == [b"first, second"]
 
 
+def test_a_long_window_of_zstd_is_unpacked(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=28)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path = tmp_path / "corpus.txt.zst"
+    path.write_bytes(packer.compress(b"text") + packer.flush())
+    assert read(path) == [b"text"]
+
+
 def test_an_unknown_suffix_is_plain_text(tmp_path: Path) -> None:
     (tmp_path / "corpus.md").write_text("one<|endoftext|>two")
     (tmp_path / "corpus").write_text("three")
@@ -132,6 +140,19 @@ def test_empty_and_damaged_files_are_named(tmp_path: Path, suffix: str, packing:
             path.write_bytes(data)
             with pytest.raises(DataError, match=rf"{path} is damaged or cut short"):
                 read(path)
+
+
+def test_of_many_files_an_empty_one_is_skipped_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "blank.jsonl").write_text("\n\n")
+    table = pyarrow.table({"text": pyarrow.array([], pyarrow.string())})
+    pyarrow.parquet.write_table(table, tmp_path / "none.parquet")
+    with pytest.raises(DataError, match=r"none\.parquet is empty"):
+        read(tmp_path)
+    (tmp_path / "text.txt").write_text("text")
+    assert read(tmp_path) == [b"text"]
+    assert "skipped 2 inputs (empty): " in caplog.text and "blank.jsonl" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -247,6 +268,15 @@ def test_a_missing_parquet_column_is_named_with_those_there_are(tmp_path: Path) 
     assert read(path, column="content") == [text.encode() for text in TEXTS]
 
 
+def test_two_parquet_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    path.write_bytes(as_parquet(TEXTS, column="n2"))
+    table = pyarrow.parquet.read_table(path).rename_columns(["text", "text"])
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(DataError, match="has more than one column text"):
+        read(path)
+
+
 def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
     texts = ["one", None, "", "two", "one"]
     path = tmp_path / "corpus.parquet"
@@ -254,6 +284,7 @@ def test_parquet_columns_of_all_text_types_are_read(tmp_path: Path) -> None:
         pyarrow.string(),
         pyarrow.large_string(),
         pyarrow.binary(),
+        pyarrow.string_view(),
         pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
     ):
         table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()).cast(kind)})

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def test_a_file_that_only_looks_like_utf8_is_read_in_the_named_encoding(tmp_path
     # The beginning of a character that does not come.
     path.write_bytes("abÃ".encode("latin-1"))
     assert read(path, encoding="latin-1") == "abÃ"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("iso2022_jp", "東京"), ("iso2022_kr", "한국"), ("hz", "中国"), ("utf-7", "né")],
+)
+def test_an_encoding_that_is_all_ascii_is_read(tmp_path: Path, encoding: str, text: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    (tmp_path / "b.txt").write_text(TEXT, encoding="utf-8")
+    assert read(tmp_path, encoding=encoding) == text + TEXT
+
+
+def test_nul_is_no_sign_of_an_encoding_of_single_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "nul.txt"
+    path.write_text("né\0", encoding="utf-8")
+    assert read(path, encoding="latin-1") == "né\0"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
@@ -142,6 +159,14 @@ def test_standard_input_is_in_the_named_encoding(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stdin", stream)
     blocks = list(read_text_blocks(["-"], encoding="latin-1"))
     assert str(blocks[0], "utf-8") == "é"
+
+
+def test_a_pipe_is_in_the_named_encoding() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, "é".encode("latin-1"))
+    os.close(writer)
+    assert read(Path(f"/dev/fd/{reader}"), encoding="latin-1") == "é"
+    os.close(reader)
 
 
 @pytest.mark.parametrize("encoding", ["no-such-thing", "base64"])

@@ -75,6 +75,16 @@ def test_a_file_named_like_a_glob_is_itself(tmp_path: Path) -> None:
     assert expand_inputs([str(path)]) == [path]
 
 
+def test_a_file_named_like_an_address_is_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("std::vector.csv")
+    path.write_text("text\nx\n")
+    assert expand_inputs([path]) == expand_inputs(["."]) == [path]
+    assert len(list(read_document_batches(["."]))) == 1
+
+
 def test_a_file_named_twice_is_read_once(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tree.parent / "link.txt").symlink_to(tree / "b.txt")
     inputs = [tree / "b.txt", tree / "b.txt", tree.parent / "link.txt"]

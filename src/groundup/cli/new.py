@@ -5,6 +5,7 @@ again, and an interrupted training is resumed. What is chosen is left behind as 
 """
 
 import hashlib
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -126,10 +127,15 @@ def check(project: Project) -> None:
         holds = {one.name for one in path.iterdir()}
         if holds - {"new.json", "stories.txt"}:
             raise ConfigError(f"folder {path} holds other files; choose another --name")
+    named_after = (project.folder.note("plan") or {}).get("named_after", project.named_after)
+    if arguments.name is None and named_after != project.named_after:
+        raise ConfigError(f"{path} was made from {named_after}; choose another --name")
 
 
 def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
     """A vocabulary, shards, and a few words as ids."""
+    from groundup.data.shards import INDEX_NAME, JOURNAL_NAME
+
     folder, files = project.folder, project.arguments.files
     size = plan["vocab_size"]
     words = ["tokenizer", "train", *files, "--vocab-size", size, "--out", folder.tokenizer]
@@ -140,7 +146,10 @@ def _prepare(project: Project, plan: dict[str, Any], text: str) -> None:
         take_step(title, [*words, *project.reading_words], is_kept=is_kept)
     words = ["data", "prepare", *files, "--tokenizer", folder.tokenizer, "--out", folder.shards]
     words += ["--validation-fraction", plan["validation_fraction"], *project.reading_words]
-    if folder.is_fresh and folder.shards.exists():
+    # Shards older than the vocabulary are of another one, whenever that was made.
+    marks = [folder.shards / name for name in (INDEX_NAME, JOURNAL_NAME)]
+    newest = max((mark.stat().st_mtime_ns for mark in marks if mark.exists()), default=0)
+    if folder.shards.exists() and newest < folder.tokenizer.stat().st_mtime_ns:
         words.append("--overwrite")
     take_step("3  Shards: every document as ids, ready to be mapped into memory", words)
     words = ["tokenizer", "inspect", plan["prompts"][0], "--tokenizer", folder.tokenizer]
@@ -230,5 +239,5 @@ def _fingerprint(sources: Sequence[Source]) -> str:
         raise ConfigError("the text is read more than once: save standard input to a file first")
     found = hashlib.sha256()
     for source in sources:
-        found.update(f"{source}\0{stamp(source)}\0".encode())
+        found.update(os.fsencode(source) + f"\0{stamp(source)}\0".encode())
     return found.hexdigest()

@@ -42,6 +42,13 @@ class Project:
     """What the samples continue; beginnings of documents if empty."""
 
     @property
+    def named_after(self) -> str:
+        """The input that gives the name if none is given: others may have the same."""
+        from groundup.data.prepare.sources import path_text
+
+        return path_text(Path(self.arguments.files[0]).resolve())
+
+    @property
     def reading_words(self) -> list[str]:
         """The flags that say how text is read, where they are not the usual ones."""
         usual = ReadingFlags()
@@ -57,6 +64,7 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     """Look, choose, say why, and leave the settings behind."""
     from groundup.cli.tables import print_results
     from groundup.config import as_yaml
+    from groundup.data.prepare.sources import path_text
     from groundup.data.survey import survey_text
     from groundup.files import write_text_atomic
 
@@ -93,15 +101,15 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     values["samples"]["prompts"] = list(prompts[:1])
     if values["device"] == "auto":
         del values["device"]
-    head = (
-        f"# What groundup new chose for {shlex.join(arguments.files)[:80]}. To train it again:\n#\n"
-    )
+    files = path_text(shlex.join(arguments.files)[:80])
+    head = f"# What groundup new chose for {files}. To train it again:\n#\n"
     head += f"#   groundup train --config {folder.config} --name {name}-again\n\n"
     write_text_atomic(folder.config, head + as_yaml(values))
     folder.write_note(
         "plan",
         {
             "name": name,
+            "named_after": project.named_after,
             "vocab_size": vocab_size,
             "prompts": prompts,
             "num_steps": recipe.config.num_steps,

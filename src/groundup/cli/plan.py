@@ -19,6 +19,7 @@ from groundup.planner import (
     StepKind,
     count_parameters,
     describe_cpu,
+    find_accelerator,
     get_accelerator,
     make_plan,
 )
@@ -272,14 +273,14 @@ def _device(arguments: Arguments) -> Accelerator:
     given_bytes = None if arguments.memory_gb is None else round(arguments.memory_gb * 1e9)
     if arguments.device.lower() == "cpu":
         device = describe_cpu(num_cores(), memory_bytes())
-    elif rate is not None and given_bytes is not None:
-        device = Accelerator(arguments.device, rate, None, rate, given_bytes)
+    elif rate is not None and given_bytes is not None and not find_accelerator(arguments.device):
+        device = Accelerator(arguments.device, rate, rate, rate, given_bytes)
     else:
         device = get_accelerator(arguments.device)
     if rate is not None:
         device = device._replace(
-            bfloat16_flops_per_second=rate,
-            tf32_flops_per_second=rate,
+            bfloat16_flops_per_second=device.bfloat16_flops_per_second and rate,
+            tf32_flops_per_second=device.tf32_flops_per_second and rate,
             float32_flops_per_second=rate,
             source="given by --peak-tflops",
         )

@@ -37,6 +37,8 @@ def check_flags(argv: Sequence[str]) -> None:
     of_many = [one for one in _OF_MANY if value_of(one, argv) is not None]
     if of_many and value_of("--gpus", argv) is None:
         raise ConfigError(f"{of_many[0]} is for a plan of many devices: add --gpus N")
+    if value_of("--minutes", argv) is not None and value_of("--gpus", argv) is not None:
+        raise ConfigError("--minutes is for one device: give --num-steps or --tokens with --gpus")
     name, file = value_of("--preset", argv), value_of("--config", argv)
     if name is not None and file is not None:
         raise ConfigError(f"--preset {name} and --config {file} both say what to plan: give one")

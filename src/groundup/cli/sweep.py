@@ -143,7 +143,8 @@ def _print_trials(
 
 def print_study(study: "Study", folder: Path) -> None:
     """What an ablation or a ladder of sizes came to, in the words of its report."""
-    from groundup.cli.report import print_document_table
+    from groundup.cli.report import print_document_table, print_lines
+    from groundup.experiments.report.comparison import make_report
     from groundup.experiments.report.document import Table, Text
 
     for block in study.section.blocks:
@@ -153,6 +154,7 @@ def print_study(study: "Study", folder: Path) -> None:
             print(block.text)
     if study.verdict:
         print(study.verdict)
+    print_lines(make_report([folder]).warnings)
     print(f"the runs are in {folder / 'runs'}; groundup report {folder} shows them")
 
 

@@ -1,16 +1,20 @@
 """`groundup tokenizer compare`: two tokenizers side by side on each text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags
-from groundup.errors import ConfigError
+from groundup.cli.shared_flags import ReadingFlags, SplitFlags
+from groundup.errors import ConfigError, TokenizerError
+
+if TYPE_CHECKING:
+    from groundup.tokenizer.definition import TokenizerDefinition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags):
+class Arguments(ReadingFlags, SplitFlags):
     """Set two tokenizers side by side on the same texts."""
 
     first: Positional[Path]
@@ -34,7 +38,8 @@ def run(arguments: Arguments) -> None:
         raise ConfigError("groundup tokenizer compare needs at least one file to compare on")
     names = _tell_apart(arguments.first, arguments.second)
     paths = (arguments.first, arguments.second)
-    tokenizers = {name: Tokenizer.load(path) for name, path in zip(names, paths, strict=True)}
+    definitions = [_read(arguments, path) for path in paths]
+    tokenizers = dict(zip(names, map(Tokenizer.from_definition, definitions), strict=True))
     rows = []
     for file in arguments.files:
         texts = arguments.read_texts((file,))
@@ -65,6 +70,14 @@ def run(arguments: Arguments) -> None:
         "again",
     )
     print_table(f"{names[0]} beside {names[1]}", headers, rows)
+
+
+def _read(arguments: Arguments, path: Path) -> "TokenizerDefinition":
+    """A tokenizer file; the pattern is for one that says none, the other keeps its own."""
+    try:
+        return replace(arguments, pattern=None).read(path)
+    except TokenizerError:
+        return arguments.read(path)
 
 
 def _tell_apart(first: Path, second: Path) -> tuple[str, str]:

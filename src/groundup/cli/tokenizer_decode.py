@@ -31,9 +31,12 @@ class Arguments(TokenizerFlags):
 def run(arguments: Arguments) -> None:
     """Decode and write."""
     from groundup.files import write_text_atomic
+    from groundup.text_files.inputs import check_not_input
 
     if arguments.ids is not None and arguments.file != "-":
         raise ConfigError(f"give either --ids or the file {arguments.file}, not both")
+    if arguments.out is not None and arguments.file != "-":
+        check_not_input(arguments.out, [Path(arguments.file)])
     tokenizer = arguments.load()
     text = tokenizer.decode(_read_ids(arguments, tokenizer))
     if arguments.out is not None:

@@ -35,8 +35,12 @@ class Arguments(TokenizerFlags):
 
 def run(arguments: Arguments) -> None:
     """Encode and write."""
+    from groundup.text_files.inputs import check_not_input
+
     if arguments.text is not None and arguments.file != "-":
         raise ConfigError(f"give either --text or the file {arguments.file}, not both")
+    if arguments.out is not None and arguments.file != "-":
+        check_not_input(arguments.out, [Path(arguments.file)])
     tokenizer = arguments.load()
     text = read_text(arguments.file) if arguments.text is None else as_text(arguments.text)
     ids = tokenizer.encode_to_numpy(text)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared_flags import ReadingFlags, SplitFlags
 from groundup.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags):
+class Arguments(ReadingFlags, SplitFlags):
     """Measure bytes per token, speed and vocabulary use on text."""
 
     tokenizer: Positional[Path]
@@ -32,7 +32,7 @@ def run(arguments: Arguments) -> None:
 
     if not arguments.files:
         raise ConfigError("groundup tokenizer stats needs at least one file to measure on")
-    tokenizer = Tokenizer.load(arguments.tokenizer)
+    tokenizer = Tokenizer.from_definition(arguments.read(arguments.tokenizer))
     texts = arguments.read_texts(arguments.files)
     if not texts:
         raise DataError(f"no text in {', '.join(arguments.files)}; name files with text")

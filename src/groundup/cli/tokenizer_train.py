@@ -51,12 +51,15 @@ def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
     from groundup.cli.progress import progress_bar
     from groundup.runtime import peak_memory_bytes
+    from groundup.text_files.inputs import check_not_input, expand_inputs
     from groundup.tokenizer.training import train_from_files
 
     if not arguments.files:
         raise ConfigError("groundup tokenizer train needs at least one file to learn from")
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
+    sources = expand_inputs(arguments.files, arguments.on_error)
+    check_not_input(arguments.out, sources)
     special_tokens = list(map(as_text, arguments.special_token)) or ["<|endoftext|>"]
     max_memory_bytes = None
     if arguments.max_memory:
@@ -64,7 +67,7 @@ def run(arguments: Arguments) -> None:
         max_memory_bytes = parse_memory(arguments.max_memory) - peak_memory_bytes()
     with arguments.connect() as engine, progress_bar("learning the vocabulary") as progress:
         tokenizer, summary = train_from_files(
-            arguments.files,
+            sources,
             arguments.vocab_size,
             special_tokens,
             pattern=arguments.pattern,

@@ -91,7 +91,11 @@ def download_file(
     num_bytes, sha256: what the file must have.
     progress, pause: see `download_corpus`.
     """
-    if not re.match(r"https?://", url):
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme
+    except ValueError:
+        scheme = None
+    if scheme not in ("http", "https"):
         raise DataError(f"{url} is not an http or https address")
     path = Path(path)
     if _is_there(path, sha256):

@@ -1,7 +1,8 @@
 """What each part of a recipe is worth: runs without it, or with another one in its place.
 
-A variant has as many parameters and sees as many tokens as the base, and each is judged at its own
-best learning rate, searched for beyond the list where it lies at an end of it.
+A variant sees as many tokens as the base and has as many parameters where d_ff can make up for the
+difference. Each is judged at its own best learning rate, searched for beyond the list where it lies
+at an end of it.
 """
 
 import logging
@@ -15,7 +16,7 @@ from groundup.errors import ConfigError, did_you_mean
 from groundup.experiments.results.statistics import Interval
 from groundup.experiments.runner import Command, train_command
 from groundup.experiments.spec import SweepConfig, base_config
-from groundup.experiments.sweep import SweepOutcome, run_sweep
+from groundup.experiments.sweep import SweepOutcome, run_sweep, summarize
 from groundup.experiments.trials import LEARNING_RATE, Point, TrialRecord, model_with
 from groundup.files import write_json_atomic
 from groundup.model.config import ModelConfig
@@ -25,6 +26,9 @@ from groundup.runs.config import RunConfig
 BASE = "base"
 EXTRA_RATES = 3
 """How many learning rates beyond each end of the list a variant may try."""
+
+# Of the base's parameters; a variant that is further off is not matched.
+_MOST_OFF = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +85,8 @@ def make_ablations(base: RunConfig, names: Sequence[str] = ()) -> dict[str, dict
         if name not in changes:
             raise ConfigError(f"there is no ablation {name}: {did_you_mean(name, changes)}")
     chosen = {name: changes[name] for name in names or changes}
-    return {BASE: {}, **{name: _matched(base.model, change) for name, change in chosen.items()}}
+    matched = {name: _matched(base.model, name, change) for name, change in chosen.items()}
+    return {BASE: {}, **matched}
 
 
 def match_parameters(config: ModelConfig, num_parameters: int) -> ModelConfig:
@@ -162,8 +167,9 @@ def run_ablation(
 
 def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
     """The base first, then the variants from the best to the worst."""
-    tried = read_tried(spec, outcome.records.values())
-    losses = {(one.variant, one.settings[LEARNING_RATE]): one.loss for one in outcome.results}
+    records = _own(spec, outcome.records.values())
+    tried = read_tried(spec, records)
+    losses = {(one.variant, one.settings[LEARNING_RATE]): one.loss for one in summarize(records)}
     base_loss = losses.get((BASE, tried[BASE].best))
     rows = []
     for name, settings in spec.variants.items():
@@ -171,7 +177,7 @@ def make_rows(spec: SweepConfig, outcome: SweepOutcome) -> list[AblationRow]:
         loss = losses.get((name, known.best))
         diverged_at = {
             record.settings[LEARNING_RATE]
-            for record in outcome.records.values()
+            for record in records
             if record.variant == name and record.status == "diverged"
         }
         rows.append(
@@ -221,10 +227,10 @@ class TriedRates:
 def read_tried(spec: SweepConfig, records: Iterable[TrialRecord]) -> dict[str, TriedRates]:
     """The learning rates that were tried with the first seed, by variant."""
     tried = {name: TriedRates() for name in spec.variants}
-    for record in records:
-        if record.variant not in tried or record.seed != spec.seeds[0]:
+    for record in _own(spec, records):
+        if record.seed != spec.seeds[0]:
             continue
-        rates = tried[record.variant]
+        rates = tried[str(record.variant)]
         rate = float(record.settings[LEARNING_RATE])
         if record.status == "finished" and record.ranking_loss is not None:
             rates.losses[rate] = record.ranking_loss
@@ -264,10 +270,30 @@ def _step_from(rate: float, ratio: float) -> float:
     return rounded
 
 
-def _matched(model: ModelConfig, change: dict[str, Any]) -> dict[str, Any]:
-    """The change, and the inner size that makes up for the parameters it adds or takes away."""
-    varied = model_with(model, change)
-    matched = varied if varied == model else match_parameters(varied, _count(model))
+def _own(spec: SweepConfig, records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Those of the ablation; its folder may hold those of a sweep around the same base too."""
+    names = {name: {*settings, LEARNING_RATE} for name, settings in spec.variants.items()}
+    return [
+        record
+        for record in records
+        if record.variant in names
+        and LEARNING_RATE in record.settings
+        and names[record.variant].issuperset(record.settings)
+    ]
+
+
+def _matched(model: ModelConfig, name: str, change: dict[str, Any]) -> dict[str, Any]:
+    """The change, and the inner size that makes up for the parameters it adds or takes away.
+
+    Where none does, or one below a quarter of the base's, the inner size stays as it is.
+    """
+    varied, size = model_with(model, change), _count(model)
+    matched = varied if varied == model else match_parameters(varied, size)
+    is_off = abs(_count(matched) - size) > _MOST_OFF * size
+    if is_off or 4 * matched.feed_forward_dim < model.feed_forward_dim:
+        difference = _count(varied) / size - 1
+        _log.warning("%s has %+.0f%% parameters: no d_ff makes up for that", name, 100 * difference)
+        return change
     if matched.feed_forward_dim == model.feed_forward_dim:
         return change
     return {**change, "model.d_ff": matched.feed_forward_dim}

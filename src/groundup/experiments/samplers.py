@@ -7,6 +7,7 @@ from nothing else: after a kill the same points come.
 import importlib
 import itertools
 import logging
+import math
 import random
 import warnings
 from collections.abc import Sequence
@@ -52,13 +53,14 @@ class Axis:
         if self.range is None:
             return self.choices[min(int(fraction * len(self.choices)), len(self.choices) - 1)]
         low, high = self._ends(self.range)
-        if fraction in (0.0, 1.0):
+        if fraction in (0.0, 1.0) or low == high:
             return high if fraction else low
         value = low + fraction * (high - low)
         if self.range.scale == "log":
             value = low ** (1 - fraction) * high**fraction
-        # Values are parts of names, so they have few digits.
-        value = round(value) if self.takes_whole_numbers else float(f"{value:.4g}")
+        # Values are parts of names, so they have few digits: more where the ends share the first.
+        digits = 4 + int(math.log10(max(abs(low), abs(high)) / (high - low)))
+        value = round(value) if self.takes_whole_numbers else float(f"{value:.{digits}g}")
         return min(max(value, low), high)
 
     def fraction_of(self, value: Any) -> float | None:
@@ -75,7 +77,7 @@ class Axis:
 
     def _ends(self, range_: RangeConfig) -> tuple[float, float]:
         low, high = range_.low, range_.high
-        return (round(low), round(high)) if self.takes_whole_numbers else (low, high)
+        return (math.ceil(low), math.floor(high)) if self.takes_whole_numbers else (low, high)
 
 
 def known_points(spec: SweepConfig) -> list[Point]:

@@ -119,13 +119,20 @@ def scaling_spec(
     """The sweep behind a ladder: every width with every budget."""
     if len(set(widths)) < 3:
         raise ConfigError(f"a ladder needs at least three widths, but has {sorted(set(widths))}")
+    rounded: dict[float, float] = {}
     for budget in budgets:
         if not 0 < budget < float("inf"):
             raise ConfigError(f"a budget of {budget:g} FLOPs trains nothing: give one above 0")
-    if len(set(budgets)) < 2:
+        other = rounded.setdefault(float(f"{budget:.4g}"), budget)
+        if other != budget:
+            raise ConfigError(
+                f"budgets {other:.12g} and {budget:.12g} agree to four digits: give them further "
+                f"apart"
+            )
+    if len(rounded) < 2:
         raise ConfigError("a law needs at least two budgets: give more with --budgets")
     variants = {}
-    for budget in sorted({float(f"{budget:.4g}") for budget in budgets}):
+    for budget in sorted(rounded):
         for width in sorted(set(widths)):
             variants[variant_name(budget, width)] = variant(base, budget, width)
     return SweepConfig(

@@ -3,6 +3,7 @@
 How points are chosen from it is `samplers`, what becomes of a point is a `Trial`.
 """
 
+import math
 import os
 import types
 import typing
@@ -192,6 +193,12 @@ def resolve(config: SweepConfig, where: str = "the sweep") -> SweepConfig:
     """The same sweep with its base as a whole tree of settings, every name in it checked."""
     for names in (config.settings, config.grid, config.ranges, *config.variants.values()):
         check_names(names, where)
+    for name, one in config.ranges.items():
+        if takes_whole_numbers(name) and math.ceil(one.low) > math.floor(one.high):
+            raise ConfigError(
+                f"{where} has no integer from {one.low:g} to {one.high:g} for {name}: widen the "
+                f"range"
+            )
     if isinstance(config.base, Path):
         base = load_settings(RunConfig, config.base, config.settings)
     else:

@@ -32,6 +32,8 @@ from groundup.experiments.trials import Point, Trial, TrialRecord, make_trial
 from groundup.training.execution import resolve_device
 
 _SHARDS, _TOKENIZER = "data.shards", "data.tokenizer"
+# Of the tokens of a sweep, before it is said that whole steps do not come to them.
+_MOST_OFF = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -160,7 +162,22 @@ def plan_trials(
         points = [] if spec.is_search else known_points(spec)
     runs = SweepFolder(path).runs
     trials = [make_trial(spec, point, seed, runs) for point in points for seed in spec.seeds]
-    return list({trial.name: trial for trial in trials}.values())
+    different = {trial.name: trial for trial in trials}
+    if spec.sampler == "random" and len(different) < len(trials):
+        num_different = len(different) // len(spec.seeds)
+        _log.info("%d points were sampled, %d of them different", len(points), num_different)
+    for trial in different.values():
+        num_tokens = trial.config.num_steps * trial.config.tokens_per_step
+        if spec.tokens is not None and abs(num_tokens - spec.tokens) > _MOST_OFF * spec.tokens:
+            _log.warning(
+                "%s trains on %s tokens, not %s: its steps have %s each",
+                trial.name,
+                f"{num_tokens:,}",
+                f"{spec.tokens:,}",
+                f"{trial.config.tokens_per_step:,}",
+            )
+            break
+    return list(different.values())
 
 
 def summarize(records: Iterable[TrialRecord]) -> list[PointResult]:
@@ -187,13 +204,16 @@ def _look(
     check_packages(spec.sampler)
     trials = plan_trials(spec, folder.path, points)
     folder.check(spec)
+    folder.check_settings(trials)
     num_to_propose = 0
     if points is None and spec.is_search:
         proposed = folder.proposals()
         for point in proposed:
             # One that cannot be built has no trials; the sweep leaves it out too.
             with contextlib.suppress(ConfigError):
-                trials += plan_trials(spec, folder.path, [point])
+                found = plan_trials(spec, folder.path, [point])
+                folder.check_settings(found)
+                trials += found
         num_to_propose = max(0, (spec.num_trials or 0) - len(proposed))
     trials = list({one.name: one for one in trials if one.config.seed in seeds}.values())
     left = folder.left(trials)
@@ -220,6 +240,7 @@ def _search(spec: SweepConfig, folder: SweepFolder) -> Iterator[Trial]:
             folder.add_proposal(points[-1])
         try:
             trials = plan_trials(spec, folder.path, points[number : number + 1])
+            folder.check_settings(trials)
         except ConfigError as error:
             _log.warning("a proposal is left out: %s", error)
             names.append(None)

@@ -57,11 +57,26 @@ class SweepFolder:
             return
         old = load_settings(SweepConfig, self.spec_file)
         changes = [*differences(base_config(old), base_config(spec)), *_changed(old, spec)]
-        if changes and self.records():
+        has_ended = any(record.status != "failed" for record in self.records().values())
+        has_begun = any(RunFolder(path).has_run() for path in self.runs.glob("*"))
+        if changes and (has_ended or has_begun):
+            otherwise = "" if has_ended else f", or delete {self.runs}, where no trial has ended"
             raise ConfigError(
                 f"the trials in {self.path} have another base: {'; '.join(changes)}. Give the "
-                f"sweep another name, so that what it compares was run alike"
+                f"sweep another name, so that what it compares was run alike{otherwise}"
             )
+
+    def check_settings(self, trials: Sequence[Trial]) -> None:
+        """Raise for a point whose name one with other settings has, of which a trial has ended."""
+        ended = [record for record in self.records().values() if record.status != "failed"]
+        settings = {record.point: record.settings for record in ended}
+        for trial in trials:
+            before = settings.get(trial.point, trial.settings)
+            if before != trial.settings:
+                raise ConfigError(
+                    f"{trial.point} in {self.path} had other settings: {before!r} -> "
+                    f"{dict(trial.settings)!r}. Give the sweep another name"
+                )
 
     def begin(self, spec: SweepConfig) -> None:
         """Write what is tried, once it has been checked."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from groundup.errors import ConfigError, DataError
 from groundup.experiments.spec import SweepConfig, base_config, build_config
 from groundup.model.config import ModelConfig
-from groundup.runs.config import COUNTED_IN_STEPS, RunConfig, scaled_steps
+from groundup.runs.config import COUNTED_IN_STEPS, NAME_PATTERN, RunConfig, scaled_steps
 from groundup.runs.folder import RunFolder
 
 LEARNING_RATE = "optimizer.learning_rate"
@@ -141,9 +141,10 @@ def _name(variant: str | None, settings: Mapping[str, Any]) -> str:
         last = name.split(".")[-1]
         parts.append(f"{last if short.count(last) == 1 else name}={_show(value)}")
     text = "+".join(parts)
-    plain = re.sub(r"[^A-Za-z0-9._+=-]", "-", text)
-    if plain == text and len(text) <= _MAX_NAME_LENGTH:
+    if not text or (re.fullmatch(NAME_PATTERN, text) and len(text) <= _MAX_NAME_LENGTH):
         return text
+    plain = re.sub(r"[^A-Za-z0-9._+=-]", "-", text)
+    plain = plain if plain[0].isalnum() else f"v{plain}"
     # Two texts may look alike once cut or cleaned.
     return f"{plain[:_MAX_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

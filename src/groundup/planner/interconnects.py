@@ -85,9 +85,14 @@ def choose_interconnects(
         row for row in _INSIDE if row[0] == usual
     ]
     inside, across = _BY_NAME[row[0]], _BY_NAME[row[5]]
-    for name in given:
-        found = _find(name)
-        inside, across = (inside, found) if found.is_across else (found, across)
+    found = [_find(name) for name in given]
+    for is_across in (False, True):
+        names = [link.name for link in found if link.is_across == is_across]
+        if len(names) > 1:
+            where = "across machines" if is_across else "inside a machine"
+            raise ConfigError(f"--interconnect has {' and '.join(names)} {where}: give one")
+    for link in found:
+        inside, across = (inside, link) if link.is_across else (link, across)
     return inside, across
 
 

@@ -133,7 +133,8 @@ def choose_strategy(
         part = sharded(memory, num_shards)
         if micro_batch is None:
             return part.largest_divisor(num_sequences, memory_bytes) > 0
-        return part.fits(micro_batch, memory_bytes, num_sequences // micro_batch)
+        size = math.gcd(micro_batch, num_sequences)
+        return part.fits(size, memory_bytes, num_sequences // size)
 
     if fits(1):
         return "ddp"

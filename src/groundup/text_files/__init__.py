@@ -6,7 +6,7 @@ bounds of the documents in them. What is done with documents is left to the pack
 
 from groundup.text_files.documents import DocumentBatch
 from groundup.text_files.inputs import STDIN, OnError, SkippedFiles, Source, expand_inputs
-from groundup.text_files.opening import UnreadableError
+from groundup.text_files.opening import EmptyFileError, UnreadableError
 from groundup.text_files.parts import TextPart, cut_into_parts, do_parts
 from groundup.text_files.reader import (
     END_OF_TEXT,
@@ -20,6 +20,7 @@ __all__ = [
     "END_OF_TEXT",
     "STDIN",
     "DocumentBatch",
+    "EmptyFileError",
     "OnError",
     "SkippedFiles",
     "SmallFile",

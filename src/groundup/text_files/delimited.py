@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO
@@ -12,6 +13,8 @@ from groundup.text_files.inputs import Source
 from groundup.text_files.records import LONGEST_RECORD_BYTES, encode_text, pack_texts
 
 _DELIMITERS = ",\t;|"
+# A quote that opens in the header and never closes would make a name of the whole file.
+_HEADER_LINES = 100
 
 
 def read_delimited(
@@ -22,7 +25,7 @@ def read_delimited(
     batch_bytes: int,
     tell: Callable[[], int],
 ) -> Iterator[DocumentBatch]:
-    """Yield the texts of a column; the first line names the columns and tells what parts them.
+    """Yield the texts of a column; the first row names the columns and tells what parts them.
 
     stream: rows of values, those with line breaks or the delimiter in quotes.
     field: the name of the column.
@@ -48,16 +51,17 @@ def _read(
     batch_bytes: int,
     tell: Callable[[], int],
 ) -> Iterator[DocumentBatch]:
-    header = lines.readline()
+    header = list(itertools.islice(lines, 1))
     if not header:
         return
-    delimiter, column = _find_column(header, field, source)
+    delimiter, column, num_lines = _find_column(header, lines, field, source)
     current = _Row()
-    rows = csv.reader(_lines_of_rows(lines, current), delimiter=delimiter)
+    rest = itertools.chain(header[num_lines:], lines)
+    rows = csv.reader(_lines_of_rows(rest, current), delimiter=delimiter)
     texts: list[bytes | None] = []
     size = begin = number = 0
     while True:
-        where = f"{source} line {rows.line_num + 2}"
+        where = f"{source} line {rows.line_num + num_lines + 1}"
         try:
             current.has_begun = False
             row = next(rows, None)
@@ -99,15 +103,37 @@ def _lines_of_rows(lines: Iterable[str], row: _Row) -> Iterator[str]:
         raise csv.Error("a quote opens there and never closes")
 
 
-def _find_column(header: str, field: str, source: Source) -> tuple[str, int]:
-    """The delimiter and the number of the column."""
-    splits = {mark: next(csv.reader([header], delimiter=mark)) for mark in _DELIMITERS}
-    for delimiter, names in splits.items():
-        if field in names:
-            return delimiter, names.index(field)
-    beginning = header.encode("utf-8", "surrogateescape")
+def _find_column(
+    header: list[str], lines: Iterator[str], field: str, source: Source
+) -> tuple[str, int, int]:
+    """The delimiter, the number of the column, and how many lines the names take.
+
+    header: the first line; those that are read to see where a quote closes are added.
+    lines: the others.
+    """
+
+    def read() -> Iterator[str]:
+        yield from header
+        for line in itertools.islice(lines, _HEADER_LINES - len(header)):
+            header.append(line)
+            yield line
+
+    splits: list[list[str]] = []
+    problem = None
+    for delimiter in _DELIMITERS:
+        rows = csv.reader(_lines_of_rows(read(), _Row()), delimiter=delimiter)
+        try:
+            splits.append(next(rows))
+        except csv.Error as error:
+            problem = error
+            continue
+        if field in splits[-1]:
+            return delimiter, splits[-1].index(field), rows.line_num
+    if problem is not None:
+        raise DataError(f"{source} line 1 cannot be read: {problem}; fix the line") from problem
+    beginning = header[0].encode("utf-8", "surrogateescape")
     try:
-        columns = ", ".join(sorted(splits.values(), key=len)[-1])
+        columns = ", ".join(sorted(splits, key=len)[-1])
         columns.encode()
     except UnicodeEncodeError:
         raise not_utf8(f"{source} line 1", beginning) from None

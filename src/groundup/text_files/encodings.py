@@ -40,17 +40,32 @@ def check_encoding(encoding: str | None) -> None:
         ) from None
 
 
-def is_utf8(stream: IO[bytes]) -> bool:
-    """Whether all of a stream is UTF-8 as texts have it: without NUL, of which UTF-16 is full."""
+def is_seven_bit(encoding: str | None) -> bool:
+    """Whether all text in an encoding is ASCII, and so UTF-8 of something else."""
+    with contextlib.suppress(UnicodeError):
+        data = "éü東한".encode(encoding or "utf-8", "ignore")
+        return bool(data) and data.isascii()
+    return False
+
+
+def is_utf8(stream: IO[bytes], encoding: str) -> bool:
+    """Whether all of a stream is UTF-8, and not in the encoding that files may be in instead.
+
+    stream: what is read.
+    encoding: UTF-16 and UTF-32 are full of NUL, and some encodings are ASCII alone.
+    """
+    is_wide = codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
+    is_ascii = True
     decoder = codecs.getincrementaldecoder("utf-8")()
     while chunk := stream.read(_CHUNK_BYTES):
         try:
             decoder.decode(chunk)
         except UnicodeDecodeError:
             return False
-        if b"\0" in chunk:
+        if is_wide and b"\0" in chunk:
             return False
-    return not decoder.getstate()[0]
+        is_ascii = is_ascii and chunk.isascii()
+    return not decoder.getstate()[0] and not (is_ascii and is_seven_bit(encoding))
 
 
 def as_utf8(stream: IO[bytes], encoding: str, errors: Errors, source: Source) -> IO[bytes]:

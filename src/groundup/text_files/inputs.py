@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
-from groundup.errors import DataError
+from groundup.errors import ConfigError, DataError
 from groundup.text_files.remote import RemoteFile, find_remote, is_remote
 
 STDIN: Literal["-"] = "-"
@@ -84,6 +84,13 @@ def expand_inputs(
     return sources
 
 
+def check_not_input(out: Path, sources: Sequence[Source]) -> None:
+    """Raise ConfigError for a file to write that is one of those to read."""
+    real = out.resolve()
+    if any(isinstance(source, Path) and source.resolve() == real for source in sources):
+        raise ConfigError(f"--out {out} is one of the inputs; name another file")
+
+
 def classify(source: Source) -> tuple[Kind, Compression | None]:
     """What the name says about a source; an unknown suffix is plain text."""
     if source == STDIN:
@@ -134,7 +141,7 @@ class _Finder:
 
     def expand(self, text: str) -> Iterator[tuple[Source, str]]:
         path = Path(text)
-        if is_remote(text):
+        if is_remote(text) and not os.path.lexists(path):
             yield from self._remote(text)
         elif path.is_dir():
             yield from self._some(self._walk(path), f"folder {path} has no text files ({_known()})")

@@ -34,6 +34,8 @@ _LONGEST_READ_BYTES = 64 << 20
 _STEP_BYTES = 1 << 11
 # The strongest setting of xz needs 65 MB to unpack; a file may ask for gigabytes.
 _XZ_MEMORY_BYTES = 256 << 20
+# zstd packs large corpora with windows beyond its own limit: this is the longest it has.
+_ZSTD_WINDOW_BYTES = 1 << 31
 
 
 class OpenSource(NamedTuple):
@@ -171,6 +173,10 @@ class UnreadableError(DataError):
     """A file without text that can be read, which a corpus of many may do without."""
 
 
+class EmptyFileError(UnreadableError):
+    """A file without documents; of many it is passed over in any case."""
+
+
 class _FrameReader(io.RawIOBase):
     """zstd's or xz's frames one after another. zstandard's own reader takes a cut frame for the end
     and lzma's has no bound on its memory; this one does not and has."""
@@ -222,4 +228,5 @@ def _unpacker_of(compression: Compression) -> tuple[Callable[[], Any], type[Exce
         import zstandard
     except ImportError as error:
         raise MissingExtraError("reading .zst files", "zstd") from error
-    return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
+    zstd = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    return zstd.decompressobj, zstandard.ZstdError

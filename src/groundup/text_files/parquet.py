@@ -13,6 +13,8 @@ from groundup.text_files.inputs import Compression, Source
 from groundup.text_files.opening import UnreadableError, open_source, size_of
 from groundup.text_files.remote import RemoteFile
 
+_TEXT_TYPES = "string large_string string_view binary large_binary binary_view".split()
+
 
 def read_parquet(
     source: Source, compression: Compression | None, column: str, batch_bytes: int
@@ -89,8 +91,9 @@ def _check_column(schema: Any, column: str, source: Source, types: Any) -> None:
         raise DataError(
             f"{source} has no column {column}; its columns are {columns}: choose one with --column"
         )
+    if schema.names.count(column) > 1:
+        raise DataError(f"{source} has more than one column {column}; rename all but one")
     kind = schema.field(column).type
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    if not any(test(kind) for test in tests):
+    if str(kind) not in _TEXT_TYPES:
         raise DataError(f"{source}: column {column} holds {kind}, not text")

@@ -17,7 +17,6 @@ from groundup.text_files.documents import (
 from groundup.text_files.encodings import as_utf8, check_encoding, is_utf8
 from groundup.text_files.html import read_html
 from groundup.text_files.inputs import (
-    STDIN,
     Compression,
     OnError,
     SkippedFiles,
@@ -27,6 +26,7 @@ from groundup.text_files.inputs import (
 )
 from groundup.text_files.json_lines import read_json_lines
 from groundup.text_files.opening import (
+    EmptyFileError,
     UnreadableError,
     check_length,
     explained_errors,
@@ -193,9 +193,12 @@ class _Reading:
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
         done = number = 0
-        unreadable = SkippedFiles("cannot be read")
+        unreadable, empty = SkippedFiles("cannot be read"), SkippedFiles("empty")
+        num_empty = 0
         while number < len(sources):
-            small = [] if self._is_range else read_small_files(sources, number, self.batch_bytes)
+            small = []
+            if not self._is_range:
+                small = read_small_files(sources, number, self.batch_bytes, self.encoding)
             for source, (text, _) in zip(sources[number:], small, strict=False):
                 bounds = bounds_of(text, self._encoded_separators)
                 yield source, DocumentBatch(text, bounds, 0, len(text))
@@ -210,13 +213,21 @@ class _Reading:
                         yield source, batch
                         if progress is not None:
                             progress(done + batch.read_bytes, total)
+                except EmptyFileError:
+                    num_empty += 1
+                    # Of a part, others know what else there is.
+                    is_all = num_empty == len(sources) and self.part is None
+                    if self.on_error == "stop" and is_all:
+                        raise
+                    empty.add(str(source))
                 except UnreadableError as error:
                     if self.on_error == "stop":
                         raise
                     unreadable.add(str(error))
                 done += sizes[number] or 0
                 number += 1
-        unreadable.warn()
+        for files in (unreadable, empty):
+            files.warn()
 
     @property
     def _is_range(self) -> bool:
@@ -240,7 +251,7 @@ class _Reading:
             num_replaced += batch.num_replaced
             yield drop_empty(batch)
         if not num_batches and not self._is_range:
-            raise UnreadableError(f"{source} is empty; take it off the inputs or fill it")
+            raise EmptyFileError(f"{source} is empty; take it off the inputs or fill it")
         if num_skipped:
             documents = "document that is" if num_skipped == 1 else "documents that are"
             what = "not UTF-8" if classify(source)[0] == "text" else "not UTF-8 or no text"
@@ -298,7 +309,8 @@ class _Reading:
         """Whether a source is read as it is; it is looked through where there is a choice."""
         if self.encoding is None:
             return True
-        if source == STDIN:
+        # A pipe can be read only once.
+        if not isinstance(source, RemoteFile) and size_of(source) is None:
             return False
         with open_source(source, compression) as (stream, _):
-            return is_utf8(stream)
+            return is_utf8(stream, self.encoding)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from groundup.text_files.documents import Bounds
+from groundup.text_files.encodings import is_seven_bit
 from groundup.text_files.inputs import Source, classify
 
 _SMALL_BYTES = 64 << 10
@@ -23,12 +24,17 @@ class SmallFile(NamedTuple):
     modified_ns: int
 
 
-def read_small_files(sources: Sequence[Source], first: int, max_bytes: int) -> list[SmallFile]:
+def read_small_files(
+    sources: Sequence[Source], first: int, max_bytes: int, encoding: str | None = None
+) -> list[SmallFile]:
     """Read `sources` from number `first` on, as long as they are small, plain, regular and UTF-8.
 
     What ends the list is left to those who read one file at a time and can say what is wrong with
     it. The files are about `max_bytes` together, and not so many that nobody else gets a turn.
+    There are none where `encoding` makes other text of what may be UTF-8.
     """
+    if is_seven_bit(encoding):
+        return []
     files: list[SmallFile] = []
     num_bytes = 0
     for source in sources[first : first + _MOST_FILES]:

@@ -16,6 +16,7 @@ import torch
 from groundup import __version__
 from groundup.checkpoint import Checkpoint
 from groundup.config import Settings, flatten
+from groundup.data.prepare.sources import path_text
 from groundup.data.shards import DataIds
 from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
@@ -133,7 +134,7 @@ def describe_environment(
         "num_cores": num_cores(),
         "num_threads": torch.get_num_threads(),
         "git_commit": _git_commit(),
-        "command": sys.argv,
+        "command": list(map(path_text, sys.argv)),
         "seed": config.seed,
         "data": _data_of(data),
         "end_id": end_id,

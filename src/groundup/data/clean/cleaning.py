@@ -23,6 +23,7 @@ from groundup.data.clean.output import check_output, open_output
 from groundup.data.clean.overlap import Overlap
 from groundup.data.clean.settings import NUM_SHINGLE_WORDS, CleanSettings, Measured, filters_of
 from groundup.data.pipeline import WriteBehind, read_ahead
+from groundup.data.prepare.sources import path_text
 from groundup.errors import ConfigError, DataError
 from groundup.files import write_json_atomic
 from groundup.runtime import Engine, Progress, num_cores
@@ -36,6 +37,7 @@ from groundup.text_files import (
     read_sources,
 )
 from groundup.text_files.documents import Errors
+from groundup.text_files.inputs import check_not_input
 
 _DEPTH = 2
 _PART_BYTES = 32 << 20
@@ -154,7 +156,7 @@ def report_of(
     return {
         "format": "groundup-clean-report",
         "version": 1,
-        "sources": [str(source) for source in sources[:100]],
+        "sources": [path_text(source) for source in sources[:100]],
         "num_sources": len(sources),
         "settings": dataclasses.asdict(settings),
         "read": {"documents": summary.num_documents, "bytes": summary.num_bytes},
@@ -308,14 +310,13 @@ class _Cleaning:
     def _locate(self, number: int) -> dict[str, Any]:
         """The source of a document, and its number in it, from 1."""
         at = bisect.bisect_right(self._first_numbers, number) - 1
-        return {"source": str(self._sources[at]), "document": number - self._first_numbers[at] + 1}
+        source = path_text(self._sources[at])
+        return {"source": source, "document": number - self._first_numbers[at] + 1}
 
 
 def _check_target(out: Path, sources: Sequence[Source], *, overwrite: bool) -> None:
     check_output(out)
-    real = out.resolve()
-    if any(isinstance(source, Path) and source.resolve() == real for source in sources):
-        raise ConfigError(f"--out {out} is one of the inputs; name another file")
+    check_not_input(out, sources)
     for path in (out, report_path(out)):
         if path.exists() and not overwrite:
             raise ConfigError(f"{path} exists; name another file, or replace it with --overwrite")

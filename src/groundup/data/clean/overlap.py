@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from groundup._native import hash_shingles
+from groundup.data.prepare.sources import path_text
 from groundup.text_files import DocumentBatch, Source
 
 NUM_PASSAGE_WORDS = 13
@@ -65,7 +66,7 @@ class Overlap:
         order = np.argsort(-fractions, kind="stable")[:_MOST_EXAMPLES]
         examples = [
             {
-                "source": str(self._names[row][0]),
+                "source": path_text(self._names[row][0]),
                 "fraction": round(float(fractions[row]), 4),
                 "text": self._names[row][1],
             }

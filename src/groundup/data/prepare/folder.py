@@ -15,6 +15,7 @@ from groundup.data.prepare.shard_writer import find_shard_files
 from groundup.data.prepare.sources import UNKNOWN, path_text, read_source, stamp
 from groundup.data.shards.check import check_hash
 from groundup.data.shards.index import (
+    FORMAT,
     INDEX_NAME,
     JOURNAL_NAME,
     HashTree,
@@ -28,7 +29,7 @@ from groundup.data.shards.index import (
 from groundup.data.shards.reading import check_shard_file
 from groundup.errors import DataError
 from groundup.files import locked, remove_stale_temporaries
-from groundup.text_files import STDIN, OnError, Source
+from groundup.text_files import STDIN, EmptyFileError, OnError, Source
 
 
 @contextlib.contextmanager
@@ -77,6 +78,10 @@ def open_journal(
 
 
 def _clear(folder: Path) -> None:
+    index = folder / INDEX_NAME
+    # Of a damaged index this is most likely still there.
+    if index.is_file() and FORMAT.encode() not in index.read_bytes():
+        raise DataError(f"{index} is not an index of shards; choose another folder, or move it")
     # The index goes first: without it the folder no longer looks finished.
     for name in (INDEX_NAME, JOURNAL_NAME, *find_shard_files(folder)):
         (folder / name).unlink(missing_ok=True)
@@ -216,6 +221,7 @@ def _has_hash(source: Source, entry: SourceEntry, settings: PrepareSettings) -> 
     if stamp(source) == UNKNOWN:
         return False
     tree = HashTree()
-    for batch in read_source(source, settings):
-        tree.add(hash_each(batch.data, batch.bounds))
+    with contextlib.suppress(EmptyFileError):
+        for batch in read_source(source, settings):
+            tree.add(hash_each(batch.data, batch.bounds))
     return tree.value() == entry.hash

@@ -18,6 +18,7 @@ from groundup.errors import DataError
 from groundup.text_files import (
     STDIN,
     DocumentBatch,
+    EmptyFileError,
     OnError,
     SkippedFiles,
     SmallFile,
@@ -131,8 +132,8 @@ def read_source(
     )
 
 
-def path_text(source: Source) -> str:
-    """A path or address as JSON can hold it."""
+def path_text(source: str | os.PathLike[str]) -> str:
+    """A path or address as UTF-8 can hold it."""
     return os.fsencode(source).decode("utf-8", "backslashreplace")
 
 
@@ -172,10 +173,10 @@ def _read(
     to_skip = position.num_documents
     read = sum(entry.size or 0 for entry in position.finished)
     number = len(position.finished)
-    unreadable = SkippedFiles("cannot be read")
+    unreadable, empty = SkippedFiles("cannot be read"), SkippedFiles("empty")
     while number < len(sources):
         if not to_skip and not is_range:
-            small = read_small_files(sources, number, batch_bytes // 2)
+            small = read_small_files(sources, number, batch_bytes // 2, settings.encoding)
             if small:
                 read += sum(len(file.text) for file in small)
                 yield _join_files(sources[number : number + len(small)], small, settings, read)
@@ -195,6 +196,10 @@ def _read(
                 if skip < len(hashes):
                     done = read + batch.read_bytes
                     yield SourceBatch(batch.data, batch.bounds[skip:], hashes[skip:], done)
+        except EmptyFileError:
+            if on_error == "stop" and len(sources) == 1 and part is None:
+                raise
+            empty.add(str(source))
         except UnreadableError as error:
             if on_error == "stop":
                 raise
@@ -205,7 +210,8 @@ def _read(
         read += before[0] or 0
         if part is None or part.is_end:
             yield _only_end(SourceEnd(path_text(source), *before, reason), read)
-    unreadable.warn()
+    for files in (unreadable, empty):
+        files.warn()
 
 
 def _changed(source: object) -> DataError:

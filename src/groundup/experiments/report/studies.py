@@ -76,12 +76,20 @@ def ablation_study(rows: Sequence[Mapping[str, Any]], anchor: str) -> Study:
     title = "What each part is worth"
     lede = (
         "Each variant at the best of the learning rates tried, with as many parameters and tokens "
-        "as the base. The loss is the lowest validation loss, mean ± 95% interval over seeds; a "
-        "difference above 0 is worse than the base."
+        f"as the base{_unmatched(rows)}. The loss is the lowest validation loss, mean ± 95% "
+        "interval over seeds; a difference above 0 is worse than the base."
     )
     verdict = _verdict(rows)
     blocks = (Text(lede), Table.of(title, told, "study"))
     return Study(Section(anchor, title, blocks), verdict, is_ranking=bool(verdict))
+
+
+def _unmatched(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The variants with more or fewer parameters than the base, in whole percent."""
+    size = max(1, rows[0]["num_parameters"])
+    told = {row["variant"]: f"{row['num_parameters'] / size - 1:+.0%}" for row in rows}
+    names = [f"{name} ({off})" for name, off in told.items() if off[1:] != "0%"]
+    return f", but for the parameters of {', '.join(names)}" if names else ""
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:

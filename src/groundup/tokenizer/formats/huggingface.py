@@ -163,11 +163,12 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
             raise _refuse(f"{key} {model[key]!r}", path)
 
 
-def _check_normalizer(normalizer: dict[str, Any] | None, path: Path) -> None:
+def _check_normalizer(normalizer: Any, path: Path) -> None:
     if normalizer is None:
         return
+    normalizer = require({"normalizer": normalizer}, "normalizer", dict, path)
     if normalizer.get("type") == "Sequence":
-        for part in normalizer.get("normalizers", []):
+        for part in require(normalizer, "normalizers", list, path):
             _check_normalizer(part, path)
         return
     raise _refuse(f"the normalizer {normalizer.get('type')}", path)
@@ -190,15 +191,16 @@ def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
     return special_tokens
 
 
-def _read_pattern(pre_tokenizer: dict[str, Any] | None, path: Path) -> Pattern:
+def _read_pattern(pre_tokenizer: Any, path: Path) -> Pattern:
     """The stages of a pre-tokenizer, whose last step must be the byte-level one."""
     if pre_tokenizer is None:
         raise _refuse("no pre-tokenizer, so no byte-level step", path)
     steps = [pre_tokenizer]
-    if pre_tokenizer.get("type") == "Sequence":
+    if isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "Sequence":
         steps = require(pre_tokenizer, "pretokenizers", list, path)
     stages: list[str] = []
     for index, step in enumerate(steps):
+        require({"pre_tokenizer": step}, "pre_tokenizer", dict, path)
         kind = step.get("type")
         if kind == "ByteLevel" and index == len(steps) - 1:
             if step.get("add_prefix_space", True):
