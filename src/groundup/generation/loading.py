@@ -62,8 +62,6 @@ def load_run(
     folder = RunFolder(run)
     config = _read_model_config(folder)
     tokenizer = Tokenizer.load(folder.tokenizer_file)
-    if torch.device(device or "cpu").type == "cpu":
-        check_holdable(config, memory_bytes(), num_sequences=1)
     found = _find_checkpoint(folder, checkpoint)
     while True:
         try:
@@ -75,6 +73,8 @@ def load_run(
             passed, found = found, _find_checkpoint(folder, checkpoint)
             if (found.step, found.weights_id) == (passed.step, passed.weights_id):
                 raise
+    if torch.device(device or "cpu").type == "cpu":
+        check_holdable(config, memory_bytes(), num_sequences=1)
     model = TransformerLM.from_config(config, device=device)
     restore_model(model, weights)
     _check_settings(folder, config, found)
