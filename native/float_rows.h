@@ -41,10 +41,12 @@ struct GateGradientRows {
 
 // Causal attention of every head of every sequence. A row of `packed` has queries, keys and values
 // side by side. Queries and keys are normalized if there are gains, first those of queries, and then
-// rotated if there are cosines and sines.
+// rotated if there are cosines and sines. `starts` has the first position that each one sees: in a
+// sequence no less than the one before has, and not behind itself. Without it all see the first.
 struct AttentionShape {
     size_t batch, seq, num_heads, d_head;
     const float *cos, *sin, *gains;
+    const int64_t* starts;
     float eps;
 };
 

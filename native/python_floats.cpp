@@ -78,9 +78,10 @@ PyObject* py_gate_gradient_rows(PyObject*, PyObject* args) {
 struct AttentionArrays {
     size_t batch, seq, num_heads, d_head, size, num_rows;
     FloatArray packed, cos, sin, gains, out, log_sums;
+    Array<int64_t> starts;
     float eps;
 
-    AttentionArrays(PyObject* const (&arrays)[6], const Py_ssize_t (&sizes)[4], float eps, bool backward)
+    AttentionArrays(PyObject* const (&arrays)[7], const Py_ssize_t (&sizes)[4], float eps, bool backward)
         : batch(product({sizes[0]})), seq(product({sizes[1]})), num_heads(product({sizes[2]})),
           d_head(product({sizes[3]})), size(product({sizes[0], sizes[1], sizes[2], sizes[3]})),
           num_rows(product({sizes[0], sizes[1], sizes[2]})),
@@ -88,21 +89,27 @@ struct AttentionArrays {
           cos(arrays[1], product({sizes[1], sizes[3]}) / 2, false, true),
           sin(arrays[2], product({sizes[1], sizes[3]}) / 2, false, arrays[1] == Py_None),
           gains(arrays[3], product({2, sizes[3]}), false, true), out(arrays[4], size, !backward),
-          log_sums(arrays[5], num_rows, !backward), eps(eps) {
+          log_sums(arrays[5], num_rows, !backward),
+          starts(arrays[6], product({sizes[0], sizes[1]}), false, true), eps(eps) {
         if (cos.data() && d_head % 2) throw InputError("a rotation needs heads of an even size");
+        for (size_t i = 0; starts.data() && i < batch * seq; i++) {
+            const int64_t position = static_cast<int64_t>(i % seq), least = position ? starts.data()[i - 1] : 0;
+            if (starts.data()[i] < least || starts.data()[i] > position)
+                throw InputError("positions that are seen must begin in order and not behind their own");
+        }
     }
 
     AttentionShape shape() const {
-        return {batch, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), eps};
+        return {batch, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), starts.data(), eps};
     }
 };
 
 PyObject* py_attend(PyObject*, PyObject* args) {
-    PyObject* arrays[6];
+    PyObject* arrays[7];
     Py_ssize_t sizes[4], num_threads;
     float eps;
-    if (!PyArg_ParseTuple(args, "OOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4], &arrays[5],
-                          &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps, &num_threads))
+    if (!PyArg_ParseTuple(args, "OOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4], &arrays[5],
+                          &arrays[6], &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps, &num_threads))
         return nullptr;
     return guarded([&] {
         const AttentionArrays made(arrays, sizes, eps, false);
@@ -112,11 +119,11 @@ PyObject* py_attend(PyObject*, PyObject* args) {
 }
 
 PyObject* py_attend_back(PyObject*, PyObject* args) {
-    PyObject *arrays[6], *d_out, *d_packed, *d_gains;
+    PyObject *arrays[7], *d_out, *d_packed, *d_gains;
     Py_ssize_t sizes[4], num_threads;
     float eps;
-    if (!PyArg_ParseTuple(args, "OOOOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4],
-                          &arrays[5], &d_out, &d_packed, &d_gains, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps,
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOnnnnfn", &arrays[0], &arrays[1], &arrays[2], &arrays[3], &arrays[4],
+                          &arrays[5], &arrays[6], &d_out, &d_packed, &d_gains, &sizes[0], &sizes[1], &sizes[2], &sizes[3], &eps,
                           &num_threads))
         return nullptr;
     return guarded([&] {

@@ -28,6 +28,17 @@ def test_the_results_are_those_of_the_training(shell: Any) -> None:
             assert found["bits_per_byte"] == record["bits_per_byte"]
 
 
+def test_a_run_that_masks_documents_is_evaluated_so(
+    shell: Any, small_config: Path, tmp_path: Path
+) -> None:
+    words = ["--runs-folder", tmp_path, "--name", "masked", "--num-steps", 2]
+    shell("train", "--config", small_config, *words, "--data.mask-documents")
+    found = shell.json("evaluate", tmp_path / "masked")["loss"]
+    *_, last = read_json_lines(tmp_path / "masked" / "metrics.jsonl")
+    assert found == last["validation_loss"]
+    assert LanguageModel.load(tmp_path / "masked").model.document_id == 299
+
+
 def test_a_run_is_named_by_folder_or_name(shell: Any) -> None:
     by_name, by_folder = shell.json("evaluate", "small"), shell.json("evaluate", "runs/small")
     assert by_name == by_folder and by_name["run"] == "runs/small"

@@ -81,6 +81,18 @@ def test_sequences_do_not_see_each_other(leading: tuple[int, ...]) -> None:
         torch.testing.assert_close(model(text), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize("num_kv_heads", [2, 1])
+def test_documents_that_are_masked_do_not_see_each_other(kernels: str, num_kv_heads: int) -> None:
+    model = small(kernels=kernels, num_kv_heads=num_kv_heads)
+    model.document_id = 7
+    ids = torch.tensor([[1, 2, 7, 3, 4, 7, 7, 5], [7, 1, 2, 3, 4, 5, 6, 7]])
+    logits = model(ids)
+    for row, expected, cuts in zip(ids, logits, ([2, 3, 1, 2], [7, 1]), strict=True):
+        alone = torch.cat([model(document) for document in row.split(cuts)])
+        torch.testing.assert_close(alone, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_short_sequence_is_the_beginning_of_a_longer_one() -> None:
     model = small()
     ids = torch.randint(61, (2, 16))

@@ -177,9 +177,10 @@ double attend_by_formula(const AttentionShape& shape, const std::vector<double>&
                 }
             }
         for (size_t query = 0; query < seq; query++) {
+            const size_t first = shape.starts ? static_cast<size_t>(shape.starts[query]) : 0;
             std::vector<double> weights(query + 1);
             double sum = 0;
-            for (size_t key = 0; key <= query; key++) {
+            for (size_t key = first; key <= query; key++) {
                 double score = 0;
                 for (size_t i = 0; i < size; i++) score += made[0][query * size + i] * made[1][key * size + i];
                 sum += weights[key] = std::exp(score / std::sqrt(static_cast<double>(size)));
@@ -187,7 +188,7 @@ double attend_by_formula(const AttentionShape& shape, const std::vector<double>&
             for (size_t i = 0; i < size; i++) {
                 const size_t at = query * width + head * size + i;
                 out[at] = 0;
-                for (size_t key = 0; key <= query; key++)
+                for (size_t key = first; key <= query; key++)
                     out[at] += weights[key] / sum * packed[(key * 3 + 2) * width + head * size + i];
                 total += out[at] * double{d_out[at]};
             }
@@ -196,8 +197,9 @@ double attend_by_formula(const AttentionShape& shape, const std::vector<double>&
     return total;
 }
 
-// Causal attention with norm and rotation, and how its sum changes along some direction.
-void check_attention(size_t seq, size_t num_heads, size_t d_head) {
+// Causal attention with norm and rotation, within documents of some length if that is not 0, and how
+// its sum changes along some direction.
+void check_attention(size_t seq, size_t num_heads, size_t d_head, size_t document = 0) {
     Random random;
     const size_t size = seq * num_heads * d_head;
     std::vector<float> packed(3 * size), gains(2 * d_head), cos(seq * d_head / 2), sin(seq * d_head / 2), d_out(size);
@@ -208,7 +210,10 @@ void check_attention(size_t seq, size_t num_heads, size_t d_head) {
         cos[i] = static_cast<float>(std::cos(double(i)));
         sin[i] = static_cast<float>(std::sin(double(i)));
     }
-    const AttentionShape shape = {1, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(), 1e-5f};
+    std::vector<int64_t> starts(seq);
+    for (size_t i = 0; i < seq && document; i++) starts[i] = static_cast<int64_t>(i / document * document);
+    const AttentionShape shape = {1, seq, num_heads, d_head, cos.data(), sin.data(), gains.data(),
+                                  document ? starts.data() : nullptr, 1e-5f};
     std::vector<float> out(size), log_sums(seq * num_heads), d_packed(3 * size), d_gains(2 * d_head);
     run(Attention{shape, packed.data(), out.data(), log_sums.data()}, 2);
     run(AttentionGradient{shape, packed.data(), out.data(), log_sums.data(), d_out.data(), d_packed.data(),
@@ -241,6 +246,8 @@ void check_all_attention() {
     check_attention(21, 2, 6);
     check_attention(40, 1, 32);
     check_attention(37, 1, 70);
+    check_attention(90, 1, 10, 1);
+    check_attention(90, 2, 34, 37);
 }
 
 // One step with a = 1.5 and b = -0.5 and one with c alone.

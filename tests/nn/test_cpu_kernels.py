@@ -93,10 +93,19 @@ def test_the_gate_and_its_gradients_are_the_formula(rows: int, width: int) -> No
 
 
 def _attention_twins(
-    batch: int, seq: int, heads: int, d_head: int, *, rotates: bool, normalizes: bool
+    batch: int,
+    seq: int,
+    heads: int,
+    d_head: int,
+    *,
+    rotates: bool,
+    normalizes: bool,
+    starts: Tensor | None = None,
 ) -> None:
     rope = RotaryEmbedding(10_000.0, d_head, seq + 3) if rotates else None
     mask = torch.ones(seq, seq, dtype=torch.bool).tril()
+    if starts is not None:
+        mask = (mask & (torch.arange(seq) >= starts[..., None])).unsqueeze(1)
     eps = 1e-3
     inputs = [_random(batch, seq, 3 * heads * d_head)]
     if normalizes:
@@ -116,7 +125,7 @@ def _attention_twins(
 
     def fast(packed: Tensor, gains: Tensor | None = None) -> tuple[Tensor, ...]:
         sides = (None, None) if rope is None else (rope.cos, rope.sin)
-        return (cpu.PackedAttention.apply(packed, *sides, gains, eps, heads),)
+        return (cpu.PackedAttention.apply(packed, *sides, gains, eps, heads, starts),)
 
     _assert_twins(fast, plain, inputs, 1e-4)
 
@@ -135,6 +144,22 @@ def test_packed_attention_is_the_formula(
     if rotates:
         d_head += d_head % 2
     _attention_twins(batch, seq, heads, d_head, rotates=rotates, normalizes=normalizes)
+
+
+@given(st.lists(st.lists(st.integers(1, 90), min_size=1, max_size=6), min_size=1, max_size=3))
+def test_attention_sees_nothing_before_a_start(lengths: list[list[int]]) -> None:
+    seq = min(map(sum, lengths))
+    rows = [torch.tensor([sum(row[:n]) for n, size in enumerate(row) for _ in range(size)])
+            for row in lengths]  # fmt: skip
+    starts = torch.stack([row[:seq] for row in rows])
+    _attention_twins(len(rows), seq, 2, 24, rotates=True, normalizes=True, starts=starts)
+
+
+@pytest.mark.parametrize("starts", [[0, 1, 0], [0, 2, 2], [-1, 0, 0], [1, 1, 1]])
+def test_starts_out_of_order_or_behind_their_own_token_are_refused(starts: list[int]) -> None:
+    packed = _random(1, 3, 3 * 16)
+    with pytest.raises(ValueError, match="must begin in order"):
+        cpu.PackedAttention.apply(packed, None, None, None, 0.0, 1, torch.tensor([starts]))
 
 
 @pytest.mark.parametrize("d_head", [32, 64, 80, 128])

@@ -206,6 +206,9 @@ def _rows(case: Case) -> None:
     arrays: list[object] = [np.ones(rng.choice(sizes), np.float32) for _ in range(num_arrays)]
     if name == "loss_rows":
         arrays[1] = np.array([rng.choice((0, 1, -1, width, 2**40)) for _ in range(rows)], np.int64)
+    if name.startswith("attend"):
+        starts = np.array([rng.choice((0, 1, -1, rows, 2**40)) for _ in range(rows)], np.int64)
+        arrays[6] = rng.choice((None, starts, np.zeros_like(starts)))
     if rng.random() < 0.2:
         odd = (None, b"abc", np.ones(8), np.ones((4, 4), np.float32).T, "x")
         arrays[rng.randrange(num_arrays)] = rng.choice(odd)
@@ -222,8 +225,8 @@ ROWS = {
     "norm_gradient_rows": (7, 2, 0),
     "gate_rows": (2, 2, 0),
     "gate_gradient_rows": (3, 2, 0),
-    "attend": (6, 4, 1),
-    "attend_back": (9, 4, 1),
+    "attend": (7, 4, 1),
+    "attend_back": (10, 4, 1),
     "loss_rows": (3, 2, 1),
 }
 

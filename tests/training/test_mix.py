@@ -34,10 +34,11 @@ def mixed(corpus: Path, other: Path, **more: Any) -> dict[str, Any]:
     return {"data.mix": [f"{corpus / 'shards'}=0.75", f"{other}=0.25"], **more}
 
 
+@pytest.mark.parametrize("mask_documents", [False, True])
 def test_a_run_of_a_mix_resumes_bitwise_exact(
-    make_config: MakeConfig, corpus_folder: Path, other: Path
+    make_config: MakeConfig, corpus_folder: Path, other: Path, mask_documents: bool
 ) -> None:
-    changes = mixed(corpus_folder, other)
+    changes = mixed(corpus_folder, other, **{"data.mask_documents": mask_documents})
     whole = make_config("whole", changes)
     train(whole)
     for stop in (1, 6):

@@ -108,6 +108,7 @@ def test_parts_that_are_no_run_are_one_sentence(
         ({"loss": cross_entropy}, {"multi_token_weight": 0.1}, "no part for multi_token_weight"),
         ({"loss": cross_entropy}, {"tuning.chats": ("a.jsonl",)}, "chats has a loss of its own"),
         ({"dataset": np.zeros(90, int)}, {"data.mix": ("a=1",)}, "a dataset and data.mix both"),
+        ({"dataset": np.zeros(90, int)}, {"data.mask_documents": True}, "needs shards"),
     ],
 )
 def test_parts_that_settings_contradict_are_named(

@@ -62,6 +62,19 @@ def test_every_recipe_is_a_run_that_fits_into_the_time(
     assert config.schedule.warmup_steps <= config.num_steps
 
 
+@pytest.mark.parametrize(
+    ("document_bytes", "is_on_cuda", "is_masked"),
+    [(None, False, False), (1_000, False, True), (1_000, True, False), (100_000, False, False)],
+)
+def test_documents_that_share_a_window_are_masked_on_a_cpu(
+    document_bytes: int | None, is_on_cuda: bool, is_masked: bool
+) -> None:
+    recipe = choose_recipe(
+        flops=1e13, num_bytes=10**6, document_bytes=document_bytes, is_on_cuda=is_on_cuda
+    )
+    assert recipe.config.data.mask_documents == is_masked
+
+
 def test_a_tokenizer_that_is_there_keeps_its_size() -> None:
     config = choose_recipe(flops=1e13, num_tokens=10_000, vocab_size=50_257).config
     assert config.model.vocab_size == 50_257

@@ -268,8 +268,8 @@ def test_nothing_of_the_probe_is_kept(
 ) -> None:
     made: list[Any] = []
 
-    def build_and_note(config: RunConfig) -> Any:
-        state = build_state(config)
+    def build_and_note(config: RunConfig, **options: Any) -> Any:
+        state = build_state(config, **options)
         made.append(weakref.ref(state.model))
         return state
 

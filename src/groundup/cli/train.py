@@ -233,12 +233,15 @@ def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:
     d_model, num_steps = (
         _number(value_of(name, argv)) for name in ("--model.d-model", "--num-steps")
     )
+    split = index.splits["train"]
     recipe = choose_recipe(
         flops=speed * 60 * minutes,
-        num_tokens=max(1, index.splits["train"].num_ids),
+        num_tokens=max(1, split.num_ids),
         vocab_size=index.vocab_size,
         d_model=None if d_model is None else int(d_model),
+        document_bytes=split.num_bytes // max(1, split.num_documents),
         max_steps=None if num_steps is None else int(num_steps),
+        is_on_cuda=config.device.startswith("cuda"),
     )
     values = recipe.config.model_dump(exclude_defaults=True)
     values.pop("samples", None)

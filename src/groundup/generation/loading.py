@@ -80,7 +80,10 @@ def load_run(
     _check_settings(folder, config, found)
     if dtype is not None:
         model = model.to(dtype)
-    special_ids = find_special_ids(tokenizer, folder.read_environment())
+    environment = folder.read_environment()
+    if _masks_documents(folder):
+        model.document_id = _known(environment.get("end_id"), tokenizer)
+    special_ids = find_special_ids(tokenizer, environment)
     return model.eval(), tokenizer, found.step, special_ids
 
 
@@ -181,6 +184,11 @@ def _read_model_config(folder: RunFolder) -> ModelConfig:
     except pydantic.ValidationError as error:
         complaint = describe_validation_error(error)
         raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
+
+
+def _masks_documents(folder: RunFolder) -> bool:
+    data = load_yaml(folder.config_file).get("data")
+    return isinstance(data, dict) and data.get("mask_documents") is True
 
 
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.config import load_settings
@@ -25,6 +25,7 @@ from groundup.nn import (
     TransformerBlock,
     ValueProjection,
 )
+from groundup.nn.functional import starts_of_sequences
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 # Not the gates of heads: a number a head is too little to gain anything.
@@ -71,6 +72,9 @@ class TransformerLM(nn.Module):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self._has_float8_output = False
         self.token_embedding = Embedding(vocab_size, d_model, **made)
+        self.document_id: int | None = None
+        """The id that begins a document, if tokens are to attend to their own alone; a cache does
+        not know it."""
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             TransformerBlock(
@@ -186,20 +190,23 @@ class TransformerLM(nn.Module):
         ids: Int[Tensor, "... seq"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
-        mask: Bool[Tensor, "... seq seq"] | None = None,
+        starts: Int[Tensor, "... seq"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """What the output layer sees: the last block's vectors, normalized.
 
         token_positions, cache: as in `forward`.
-        mask: True where a token may attend to another; to all before it without a mask.
+        starts: the first token that each attends to; by default the first of its document, where
+            the model keeps documents apart, and of all otherwise.
         """
+        if starts is None and cache is None and self.document_id is not None:
+            starts = starts_of_sequences(ids == self.document_id)
         if ids.shape[-1] > self.config.context_length:
             raise ConfigError(
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
         first = x = self.dropout(_in_autocast_dtype(self.embed(ids)))
-        given = {"mask": mask, "extra": self.extra(ids, first)}
+        given = {"starts": starts, "extra": self.extra(ids, first)}
         given = {name: value for name, value in given.items() if value is not None}
         for index, block in enumerate(self.blocks):
             x = self.block_input(index, x, first)

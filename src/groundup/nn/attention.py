@@ -8,13 +8,18 @@ from typing import Any, get_args
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.errors import ConfigError, check_choice
 from groundup.nn import kernels as fused
 from groundup.nn.extra_values import ValueSum
-from groundup.nn.functional import fused_attention, scaled_dot_product_attention, softmax
+from groundup.nn.functional import (
+    fused_attention,
+    mask_before,
+    scaled_dot_product_attention,
+    softmax,
+)
 from groundup.nn.kv_cache import LayerCache
 from groundup.nn.limits import Kernels, is_packed_attention
 from groundup.nn.linear import Linear, packed_linear
@@ -96,17 +101,17 @@ class MultiHeadSelfAttention(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
-        mask: Bool[Tensor, "... seq seq"] | None = None,
+        starts: Int[Tensor, "... seq"] | None = None,
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """token_positions: by default 0, 1, … along the sequence.
         cache: gets the new keys and values at their positions, which must be given; a query at
             position p then attends to the keys 0 to p of its row there.
-        mask: True where a query may attend to a key of the same row; causal without it, and no use
-            together with a cache.
+        starts: the first position in x that each token attends to; the first of all without them,
+            and no use together with a cache.
         extra: e of `extra_values`.
         """
-        mixed = self._mixed_values(x, token_positions, cache, mask, extra)
+        mixed = self._mixed_values(x, token_positions, cache, starts, extra)
         y: Tensor = self.output(self.gated(mixed, x))
         return y
 
@@ -125,7 +130,7 @@ class MultiHeadSelfAttention(nn.Module):
         x: Tensor,
         token_positions: Tensor | None,
         cache: LayerCache | None,
-        mask: Tensor | None,
+        starts: Tensor | None,
         extra: Tensor | None,
     ) -> Tensor:
         if cache is not None and token_positions is None:
@@ -133,8 +138,9 @@ class MultiHeadSelfAttention(nn.Module):
         projections = (self.query, self.key, self.value)
         if self.kernels == "fused":
             packed = packed_linear(x, projections)
-            if token_positions is None and mask is None and self._can_stay_packed(packed):
-                return self._attend_packed(packed, extra)
+            is_plain = token_positions is None and (starts is None or not packed.is_cuda)
+            if is_plain and self._can_stay_packed(packed):
+                return self._attend_packed(packed, extra, starts)
             sizes = [projection.out_features for projection in projections]
             queries, keys, values = torch.split(packed, sizes, dim=-1)
         else:
@@ -142,7 +148,7 @@ class MultiHeadSelfAttention(nn.Module):
         if self.value_sum is not None and extra is not None:
             values = self.value_sum(values, extra)
         query, key, value = self._heads((queries, keys, values), token_positions)
-        mask = None if mask is None else mask.unsqueeze(-3)  # One for all heads.
+        mask = None if starts is None else mask_before(starts).unsqueeze(-3)  # One for all heads.
         if cache is not None and token_positions is not None:
             cache.write(key, value, token_positions)
             key, value = cache.keys, cache.values
@@ -181,11 +187,11 @@ class MultiHeadSelfAttention(nn.Module):
         is_packed = self.num_kv_heads == self.num_heads and packed.ndim == 3
         return is_packed and fused.can_run_on(packed)
 
-    def _attend_packed(self, packed: Tensor, extra: Tensor | None) -> Tensor:
-        options: dict[str, Any] = {}
+    def _attend_packed(self, packed: Tensor, extra: Tensor | None, starts: Tensor | None) -> Tensor:
+        options: dict[str, Any] = {"starts": starts}
         if self.query_norm is not None and self.key_norm is not None:
             gains = self.query_norm.weight, self.key_norm.weight
-            options = {"gains": gains, "eps": self.query_norm.eps}
+            options |= {"gains": gains, "eps": self.query_norm.eps}
         if self.value_sum is not None and extra is not None and packed.is_cuda:
             options["extra"] = extra, self.value_sum.weight
         elif self.value_sum is not None and extra is not None:

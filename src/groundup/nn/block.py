@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from groundup.nn.attention import MultiHeadSelfAttention
@@ -78,20 +78,20 @@ class TransformerBlock(nn.Module):
         x: Float[Tensor, "... seq d_model"],
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: LayerCache | None = None,
-        mask: Bool[Tensor, "... seq seq"] | None = None,
+        starts: Int[Tensor, "... seq"] | None = None,
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
         """The block's output for x; the rest as in `MultiHeadSelfAttention`."""
         if self.norm == "pre":
-            attended = self.attention(self.attention_norm(x), token_positions, cache, mask, extra)
+            attended = self.attention(self.attention_norm(x), token_positions, cache, starts, extra)
             x, normal = self.feed_forward_norm.of_sum(x, self.dropout(attended))
             x = x + self.dropout(self.feed_forward(normal))
         elif self.norm == "post":
-            attended = self.attention(x, token_positions, cache, mask, extra)
+            attended = self.attention(x, token_positions, cache, starts, extra)
             x = self.attention_norm(x + self.dropout(attended))
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         else:
-            x = x + self.dropout(self.attention(x, token_positions, cache, mask, extra))
+            x = x + self.dropout(self.attention(x, token_positions, cache, starts, extra))
             x = x + self.dropout(self.feed_forward(x))
         return x
 

@@ -58,14 +58,19 @@ def scaled_dot_product_attention(
     return softmax(scores, dim=-1) @ value
 
 
-def sequence_mask(token_positions: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
-    """Which keys each query sees where several sequences stand in one row: those of its own
-    sequence up to itself.
+def starts_of_sequences(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]:
+    """Where the sequence of each token begins, of several that stand in one row.
 
-    token_positions: counted from 0 in each sequence, so that a 0 begins the next one.
+    is_first: the first token of each; what stands before those is one sequence too.
     """
-    sequence = (token_positions == 0).cumsum(-1)
-    return (sequence.unsqueeze(-1) == sequence.unsqueeze(-2)).tril()
+    places = torch.arange(is_first.shape[-1], device=is_first.device)
+    return torch.where(is_first, places, 0).cummax(-1).values
+
+
+def mask_before(starts: Int[Tensor, "... seq"]) -> Bool[Tensor, "... seq seq"]:
+    """Which keys each query sees: those from its start up to itself."""
+    places = torch.arange(starts.shape[-1], device=starts.device)
+    return (places >= starts.unsqueeze(-1)) & (places <= places.unsqueeze(-1))
 
 
 def fused_attention(

@@ -155,7 +155,8 @@ def _fused_attention(
     """Packed projections, which the values are a view of; rotated queries and keys where kernels do
     not make them anew; the mixed values and each head's logsumexp."""
     d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
-    is_packed = not is_masked and _stays_packed(config, execution)
+    is_packed = _stays_packed(config, execution)
+    is_packed &= not is_masked or execution == FLOAT32_ON_CPU
     has_rope = config.positions == "rope"
     projections = d_model + 2 * d_key_value
     rotated = d_model + d_key_value if has_rope else 0
@@ -178,12 +179,12 @@ def _fused_attention(
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
     is_apart = _mixes_precisions(execution) and has_rope
     mixed = d_model if is_packed and not is_apart else 2 * d_model
-    # The mask as numbers, and of each token the cosines and sines for its query and its key.
-    mask = config.context_length * execution.value_bytes if is_masked else 0
-    angles = 2 * config.d_head * FLOAT32_BYTES if is_masked and has_rope else 0
+    # The mask as numbers.
+    has_mask = is_masked and not is_packed
+    mask = config.context_length * execution.value_bytes if has_mask else 0
     return {
         "query_key_value": projections * execution.value_bytes,
-        "rotated": rotated * execution.value_bytes + angles,
+        "rotated": rotated * execution.value_bytes,
         "attention_mixing": mixed * execution.value_bytes + logsumexps + mask,
     }
 

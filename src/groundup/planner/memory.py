@@ -101,7 +101,7 @@ class TrainingMemory:
     is_adapted: bool = False
     """Low-rank adapters alone learn, and each weight is read as a sum with its own."""
     is_masked: bool = False
-    """Rows hold several sequences that do not see each other, as in tuning."""
+    """Rows hold several sequences that do not see each other."""
     in_float8: bool = False
     """Matmuls are in float8, and so are the gradients of a chunk's logits besides."""
     is_compiled_whole: bool = False
@@ -329,7 +329,7 @@ class StepKind:
             recompute=bool(settings.get("distributed.recompute")),
             adds_in_tree=adds_in_tree if reduction == "auto" else reduction == "exact",
             lora_rank=rank if isinstance(rank, int) else None,
-            is_masked=bool(settings.get("tuning.chats")),
+            is_masked=bool(settings.get("tuning.chats") or settings.get("data.mask_documents")),
             in_float8=settings.get("precision") == "float8",
             is_compiled_whole=settings.get("compile") == "model",
         )

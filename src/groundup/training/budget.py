@@ -47,7 +47,7 @@ from groundup.training.execution import (
     resolve,
     switches,
 )
-from groundup.training.run_data import RunData, build_evaluator, build_loader
+from groundup.training.run_data import RunData, build_evaluator, build_loader, find_document_id
 from groundup.training.setup import build_state
 from groundup.training.step import QueuedStep, choose_step
 from groundup.training.tasks import build_tasks
@@ -214,8 +214,8 @@ def show_seconds(seconds: float) -> str:
 class Rehearsal:
     """A model and an optimizer made as a run makes them; `switches` must be on, as for a run."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self.state = build_state(config)
+    def __init__(self, config: RunConfig, document_id: int | None = None) -> None:
+        self.state = build_state(config, document_id=document_id)
         self._step = choose_step(config, self.state.model, self.state.optimizer)
 
     def take(self, batches: Iterable[Batch]) -> float:
@@ -292,7 +292,8 @@ def _warm_up(
     config: RunConfig, data: RunData, write_sample: WriteSample | None
 ) -> tuple[Rehearsal, BatchLoader, dict[str, Callable[[], object]], dict[str, float]]:
     """All of a run after its first steps; what computes besides them, and its first seconds."""
-    rehearsal, loader = Rehearsal(config), build_loader(config, data.train)
+    rehearsal = Rehearsal(config, find_document_id(config, data))
+    loader = build_loader(config, data.train)
     model = rehearsal.state.model
     parts: dict[str, Callable[[], object]] = {}
     tokenizer, end_id = data.tokenizer, data.end_id

@@ -50,6 +50,8 @@ _VOCAB_SIZES: tuple[int, ...] = (512, 1_024, 2_048, 4_096, 8_192, 16_384, 32_768
 # what small initial values and tying win (docs/log.md).
 _FEW_STEPS = 1_500
 _LONG_CONTEXT_PARAMETERS = 30_000_000
+# Documents of fewer contexts than this are kept apart: longer ones seldom share a window.
+_MASKED_CONTEXTS = 2
 _EXPORTABLE = "Llama's, so that it can be exported"
 _OWN = "gates of heads and extra values, which learn more; --exportable is for other programs"
 
@@ -73,6 +75,7 @@ def choose_recipe(
     document_bytes: int | None = None,
     max_steps: int | None = None,
     is_exportable: bool = True,
+    is_on_cuda: bool = False,
 ) -> Recipe:
     """The run that should reach the lowest validation loss.
 
@@ -80,9 +83,10 @@ def choose_recipe(
     num_bytes, num_tokens: the text to learn from, by either.
     vocab_size: of its tokenizer; chosen if None.
     d_model: the width of the model; chosen if None.
-    document_bytes: the median length of its documents, if known.
+    document_bytes: the usual length of its documents, if known.
     max_steps: the run has no more.
     is_exportable: keep to the parts that other programs know; all that help if not.
+    is_on_cuda: where masks cost more than they give.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     d_model, num_layers = _shape(flops, tokens, d_model)
@@ -90,7 +94,10 @@ def choose_recipe(
     if vocab_size is None:
         vocab_size = _vocab_size(tokens, in_blocks / d_model)
     context = 512 if in_blocks >= _LONG_CONTEXT_PARAMETERS else 256
-    if document_bytes is not None and document_bytes < context * _BYTES_PER_TOKEN / 4:
+    in_contexts = math.inf
+    if document_bytes is not None:
+        in_contexts = document_bytes / _BYTES_PER_TOKEN / context
+    if in_contexts < 1 / 4:
         context //= 2
     wanted_head = 32 if d_model <= 256 else 64
     counts = range(max(1, d_model // wanted_head), 0, -1)
@@ -108,6 +115,7 @@ def choose_recipe(
     values = {
         "num_steps": num_steps,
         "batch_size": batch_size,
+        "data.mask_documents": in_contexts < _MASKED_CONTEXTS and not is_on_cuda,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
         **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
         **_rhythm(num_steps, budget / context),
@@ -123,7 +131,7 @@ def choose_recipe(
             f"{num_layers} layers of {d_model}, {config.model.num_heads} heads, "
             f"{show_count(num_parameters)} parameters: what {limit}",
         ),
-        ("context", f"{context} tokens"),
+        ("context", f"{context} tokens{', of one document each' * config.data.mask_documents}"),
         ("batch", f"{count_of(batch_size, 'sequence')}, {batch_size * context:,} tokens a step"),
         (
             "optimizer",

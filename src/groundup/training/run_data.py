@@ -22,6 +22,7 @@ from groundup.data.shards import (
 )
 from groundup.data.shards.reading import check_tokenizer
 from groundup.distributed.process_group import ALONE, World
+from groundup.errors import ConfigError
 from groundup.runs.config import RunConfig
 from groundup.tokenizer import Tokenizer
 from groundup.training.evaluation import Evaluate, Evaluator
@@ -86,6 +87,20 @@ def open_data(config: RunConfig, tokenizer: Tokenizer, own: OwnParts = NO_PARTS)
             mix={str(path): other.content for path, other in zip(others, mixed, strict=True)},
         )
     return RunData(tokenizer, train, validation, ids)
+
+
+def find_document_id(config: RunConfig, data: RunData) -> int | None:
+    """The id that begins a document, which ends the one before; None if tokens may see others.
+
+    config, data: of the run.
+    """
+    if not config.data.mask_documents or config.tuning.chats:
+        return None
+    if data.end_id is None:
+        raise ConfigError(
+            "data.mask_documents needs shards, which tell what ends a document: leave it out"
+        )
+    return data.end_id
 
 
 def _weighted(config: RunConfig) -> list[tuple[Path, float]]:

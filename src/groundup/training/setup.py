@@ -58,7 +58,13 @@ from groundup.training.execution import (
 )
 from groundup.training.metrics import base_record, learning_rate_of
 from groundup.training.own_parts import NO_PARTS, OwnParts
-from groundup.training.run_data import RunData, build_evaluator, build_loader, open_data
+from groundup.training.run_data import (
+    RunData,
+    build_evaluator,
+    build_loader,
+    find_document_id,
+    open_data,
+)
 from groundup.training.start import Start
 from groundup.training.state import TrainingState
 from groundup.training.tasks import TaskEvaluator, build_tasks
@@ -154,7 +160,8 @@ def open_run(
     loader = build_loader(config, data.train, world)
     evaluator = build_evaluator(config, data, world)
     tasks = build_tasks(config, tokenizer, data.end_id)
-    state = build_state(config, tokenizer, start, own.model, world, strategy)
+    document_id = find_document_id(config, data)
+    state = build_state(config, tokenizer, start, own.model, world, strategy, document_id)
     if checkpoint is not None:
         state.restore(checkpoint)
         if evaluator is None:
@@ -209,6 +216,7 @@ def build_state(
     model: TransformerLM | None = None,
     world: World = ALONE,
     strategy: Strategy = "ddp",
+    document_id: int | None = None,
 ) -> TrainingState:
     """A model with its first weights, on the run's device, and its optimizer.
 
@@ -217,12 +225,14 @@ def build_state(
     start: where the first weights come from, if not from the seed.
     model: learns instead of a new one.
     world, strategy: the ranks, and how they hold the weights.
+    document_id: what begins a document, if tokens are to see their own alone.
     """
     check_holdable(config.model, memory_bytes())
     set_seed(config.seed)
     # Made on the CPU, so that a seed gives the same weights whatever they move to.
     if model is None:
         model = TransformerLM.from_config(config.model, device="cpu")
+    model.document_id = document_id
     if start is not None:
         start.load_into(model)
     if config.tuning.lora_rank is not None:

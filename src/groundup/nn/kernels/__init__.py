@@ -37,21 +37,23 @@ def packed_attention(
     gains: tuple[Tensor, Tensor] | None = None,
     eps: float = 0.0,
     extra: tuple[Tensor, Tensor] | None = None,
+    starts: Tensor | None = None,
 ) -> Tensor:
     """Causal attention: (batch, seq, 3 · d_model) to (batch, seq, d_model). What is None is left
-    out, and extra values are for CUDA alone.
+    out; extra values are for CUDA alone, and starts for a CPU.
 
     packed: queries, keys and values side by side.
     rotation: the cosines and sines of `RotaryEmbedding`.
     gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.
     extra: what to add to the values, (batch, seq, d_model), and a factor on it.
+    starts: the first position that each token sees, (batch, seq).
     """
     cos, sin = rotation or (None, None)
     if packed.is_cuda:
         sides = cos, sin, *(gains or (None, None)), eps, *(extra or (None, None))
         return cuda_attention.packed_attention(packed, num_heads, *sides)[0]
     both = None if gains is None else torch.stack(gains).to(packed.dtype)
-    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads)
+    mixed: Tensor = cpu.PackedAttention.apply(packed, cos, sin, both, eps, num_heads, starts)
     return mixed
 
 

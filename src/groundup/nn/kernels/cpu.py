@@ -24,6 +24,7 @@ class PackedAttention(torch.autograd.Function):
         gains: Tensor | None,
         eps: float,
         num_heads: int,
+        starts: Tensor | None = None,
     ) -> Tensor:
         packed = packed.contiguous()
         batch, seq, width = packed.shape
@@ -32,21 +33,21 @@ class PackedAttention(torch.autograd.Function):
         sizes = (batch, seq, num_heads, width // (3 * num_heads))
         out = packed.new_empty(batch, seq, width // 3)
         log_sums = packed.new_empty(batch, num_heads, seq)
-        _run(_native.attend, packed, cos, sin, gains, out, log_sums, *sizes, eps)
-        ctx.save_for_backward(packed, cos, sin, gains, out, log_sums)
+        _run(_native.attend, packed, cos, sin, gains, out, log_sums, starts, *sizes, eps)
+        ctx.save_for_backward(packed, cos, sin, gains, out, log_sums, starts)
         ctx.sizes, ctx.eps = sizes, eps
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        packed, cos, sin, gains, out, log_sums = ctx.saved_tensors
+        packed, cos, sin, gains, out, log_sums, starts = ctx.saved_tensors
         d_packed = torch.empty_like(packed)
         d_gains = None if gains is None else torch.empty_like(gains)
-        forward = packed, cos, sin, gains, out, log_sums
+        forward = packed, cos, sin, gains, out, log_sums, starts
         gradients = d_out.contiguous(), d_packed, d_gains
         _run(_native.attend_back, *forward, *gradients, *ctx.sizes, ctx.eps)
-        return d_packed, None, None, d_gains, None, None
+        return d_packed, None, None, d_gains, None, None, None
 
 
 class PackedSwiGLU(torch.autograd.Function):
