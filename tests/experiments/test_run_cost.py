@@ -38,7 +38,9 @@ def test_the_memory_of_what_is_measured_is_planned(no_metrics: Metrics, device: 
     if device != "cpu":
         assert planned(precision="bfloat16") < planned(precision="float8") < planned()
     chats: dict[str, Any] = {"tuning.chats": ["chats.jsonl"]}
-    assert planned() < planned(**chats) > planned(**chats, **{"tuning.lora_rank": 2})
+    # On a CPU rows of several conversations need no mask.
+    assert (planned() < planned(**chats)) == (device != "cpu")
+    assert planned(**chats) > planned(**chats, **{"tuning.lora_rank": 2})
 
 
 WORK = 10 * step_flops(PRESETS["quickstart"], 8)

@@ -128,7 +128,7 @@ def test_logprobs_tell_of_each_token(client: openai.OpenAI, chat_model: Language
     told = [chunk.logprobs.content for chunk in chunks if chunk.logprobs is not None]
     assert [entry for content in told for entry in content] == entries
     assert [len(content) for content in told] == [1] * len(entries)
-    plain = ask(client, max_tokens=2, logprobs=True).choices[0].logprobs.content
+    plain = ask(client, max_tokens=2, seed=1, logprobs=True).choices[0].logprobs.content
     assert [entry.top_logprobs for entry in plain] == [[], []]
 
 

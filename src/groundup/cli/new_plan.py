@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from groundup.cli.project_folder import ProjectFolder
 from groundup.cli.shared_flags import ReadingFlags
@@ -87,14 +87,15 @@ def write_plan(project: Project, sources: Sequence[Source]) -> None:
     lines.append(("time", f"{arguments.minutes:g} {unit} in all (--minutes)"))
     prompts = project.prompts or survey.prompts or ("The",)
     name = _free_name(project)
-    changes = {
+    changes: dict[str, Any] = {
         "name": name,
         "runs_folder": project.runs_folder,
         "device": arguments.device,
         "seed": arguments.seed,
-        "data": {"shards": folder.shards, "tokenizer": folder.tokenizer},
     }
     values = recipe.config.model_dump(mode="json", exclude_defaults=True)
+    data = {"shards": folder.shards, "tokenizer": folder.tokenizer}
+    changes["data"] = {**data, **values.pop("data", {})}
     values = json.loads(json.dumps({**changes, **values}, default=str))
     # It comes from the shards: a small text may have fewer.
     vocab_size = values["model"].pop("vocab_size", None) or recipe.config.model.vocab_size

@@ -69,7 +69,10 @@ def _read_bytes(path: Path) -> bytes:
 
     if path.is_dir():
         raise DataError(f"{path} is a folder; name a file to encode")
-    with explained_errors(path), open_source(path, classify(path)[1]) as source:
+    compression = classify(path)[1]
+    if compression is None:
+        return path.read_bytes()
+    with explained_errors(path), open_source(path, compression) as source:
         return source.stream.read()
 
 
