@@ -63,14 +63,14 @@ def test_every_recipe_is_a_run_that_fits_into_the_time(
 
 
 @pytest.mark.parametrize(
-    ("document_bytes", "is_on_cuda", "is_masked"),
-    [(None, False, False), (1_000, False, True), (1_000, True, False), (100_000, False, False)],
+    ("document_bytes", "is_on_cpu", "is_masked"),
+    [(None, True, False), (1_000, True, True), (1_000, False, False), (100_000, True, False)],
 )
 def test_documents_that_share_a_window_are_masked_on_a_cpu(
-    document_bytes: int | None, is_on_cuda: bool, is_masked: bool
+    document_bytes: int | None, is_on_cpu: bool, is_masked: bool
 ) -> None:
     recipe = choose_recipe(
-        flops=1e13, num_bytes=10**6, document_bytes=document_bytes, is_on_cuda=is_on_cuda
+        flops=1e13, num_bytes=10**6, document_bytes=document_bytes, is_on_cpu=is_on_cpu
     )
     assert recipe.config.data.mask_documents == is_masked
 

@@ -144,7 +144,7 @@ def _choose(project: Project, survey: "Survey") -> tuple["Recipe", str]:
             document_bytes=survey.document_bytes,
             max_steps=arguments.num_steps,
             is_exportable=arguments.exportable,
-            is_on_cuda=device.device.startswith("cuda"),
+            is_on_cpu=device.device == "cpu",
         )
 
     recipe = choose(speed)

@@ -241,7 +241,7 @@ def _recipe_for(index: "ShardIndex", argv: Sequence[str]) -> dict[str, Any]:
         d_model=None if d_model is None else int(d_model),
         document_bytes=split.num_bytes // max(1, split.num_documents),
         max_steps=None if num_steps is None else int(num_steps),
-        is_on_cuda=config.device.startswith("cuda"),
+        is_on_cpu=config.device == "cpu",
     )
     values = recipe.config.model_dump(exclude_defaults=True)
     values.pop("samples", None)

@@ -42,7 +42,7 @@ class DataConfig(Settings):
 
     mask_documents: bool = False
     """Let tokens attend to their own document alone: a lower loss where documents are shorter than
-    the context. On CUDA it is slower: attention is torch's then."""
+    the context. On a GPU it is slower: attention is torch's then."""
 
     verify: bool = True
     """Hash every shard before the first step; without it only sizes and ids are compared."""

@@ -75,7 +75,7 @@ def choose_recipe(
     document_bytes: int | None = None,
     max_steps: int | None = None,
     is_exportable: bool = True,
-    is_on_cuda: bool = False,
+    is_on_cpu: bool = True,
 ) -> Recipe:
     """The run that should reach the lowest validation loss.
 
@@ -86,7 +86,7 @@ def choose_recipe(
     document_bytes: the usual length of its documents, if known.
     max_steps: the run has no more.
     is_exportable: keep to the parts that other programs know; all that help if not.
-    is_on_cuda: where masks cost more than they give.
+    is_on_cpu: elsewhere masks of documents cost speed.
     """
     tokens = num_tokens if num_tokens is not None else max(1.0, (num_bytes or 0) / _BYTES_PER_TOKEN)
     d_model, num_layers = _shape(flops, tokens, d_model)
@@ -115,7 +115,7 @@ def choose_recipe(
     values = {
         "num_steps": num_steps,
         "batch_size": batch_size,
-        "data.mask_documents": in_contexts < _MASKED_CONTEXTS and not is_on_cuda,
+        "data.mask_documents": in_contexts < _MASKED_CONTEXTS and is_on_cpu,
         **{f"model.{name}": value for name, value in model.model_dump().items()},
         **_learning(d_model, epochs, num_steps, is_exportable=is_exportable),
         **_rhythm(num_steps, budget / context),

@@ -17,7 +17,6 @@ from groundup.data.batches.loader import Batch
 from groundup.distributed.process_group import ALONE, World, note_arrival
 from groundup.distributed.reduction import Accumulated, Reduction
 from groundup.model import TransformerLM
-from groundup.nn.functional import starts_of_sequences
 from groundup.nn.linear_cross_entropy import linear_cross_entropy
 from groundup.optim.base import Optimizer
 from groundup.optim.build import set_learning_rates
@@ -212,7 +211,8 @@ def summed_loss(
     """
     if batch.positions is None:
         return model.loss(batch.inputs, batch.targets, z_loss, "sum", later_weight)
-    hidden = model.hidden(batch.inputs, starts=starts_of_sequences(batch.positions == 0))
+    places = torch.arange(batch.positions.shape[-1], device=batch.positions.device)
+    hidden = model.hidden(batch.inputs, starts=places - batch.positions)
     is_learned = batch.targets >= 0
     return linear_cross_entropy(
         hidden[is_learned],
