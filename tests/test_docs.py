@@ -255,14 +255,3 @@ def test_the_architecture_page_shows_the_table_of_the_layering_test() -> None:
     rooms = page.split("## The rooms")[1].split("\n## ")[0]
     described = re.findall(r"^\| `(\w+)` \|", rooms, re.M)
     assert sorted(described) == sorted(room for row in held.values() for room in row)
-
-
-def test_learning_curves_are_those_of_the_metrics_beside_them() -> None:
-    pytest.importorskip("matplotlib")
-    tool = load_tool("draw_learning_curves")
-    for name, sources in tool.DRAWINGS.items():
-        runs = {label: tool.EXPERIMENTS / source for label, source in sources.items()}
-        drawn = (tool.EXPERIMENTS / name).read_text(encoding="utf-8")
-        # Versions of matplotlib differ in digits of their paths, not in ticks and names.
-        shown = [re.findall(r"<text[^>]*>([^<]*)", svg) for svg in (drawn, tool.draw(runs))]
-        assert shown[0] == shown[1], f"run tools/draw_learning_curves.py: {name} is old"

@@ -38,14 +38,12 @@ LEFT_OUT = {
 SMALL: dict[str, list[str]] = {
     "--megabytes": ["0.3"],
     "--vocab-size": ["400"],
-    "--vocab-sizes": ["300", "400"],
     "--num-steps": ["8"],
     "--max-tokens": ["8"],
     "--model.vocab-size": ["400"],
     "--model.context-length": ["16"],
     "--model.d-model": ["32"],
     "--model.num-heads": ["2"],
-    "--temperatures": ["0", "1"],
     "--budgets": ["1e9", "3e9"],
     "--widths": ["32", "48", "64"],
 }
@@ -56,12 +54,6 @@ ADDED: dict[str, dict[str, str]] = {
     "train": {"--device": "cpu", "--batch-size": "2"},
     "tune": {"--device": "cpu", "--num-steps": "8", "--context-length": "200"},
     "generate": {"--max-tokens": "8"},
-    "temperatures": {
-        "--num-samples": "1",
-        "--max-tokens": "8",
-        "--temperatures": "1",
-        "--top-p": "1",
-    },
 }
 # Of a run that would choose its own for ten minutes.
 SIZES = {"--model.context-length": "16", "--model.d-model": "32", "--model.num-layers": "1"}

@@ -3,8 +3,7 @@
     python tools/run_experiments.py --web web.txt --stories stories.txt
 
 Every experiment goes on where it was when the same command is given again. What a person found in
-an experiment lies in findings/<name>.txt beside the reports and is put there; with --reports
-docs/experiments --reports-alone the pages there are written anew.
+an experiment lies in findings/<name>.txt beside the reports and is put there.
 """
 
 import argparse
@@ -23,13 +22,11 @@ Words = list[str]
 
 
 class Text(NamedTuple):
-    """A corpus: how much of it is kept for validation, what it holds, how its models begin."""
+    """A corpus, and how much of it is kept for validation."""
 
     name: str
     file: Path
     validation_fraction: float
-    kind: str
-    prompt: str
 
 
 class Experiment(NamedTuple):
@@ -40,7 +37,7 @@ class Experiment(NamedTuple):
     report: Words
 
 
-def experiments(texts: list[Text], jobs: int, tokens: int) -> list[Experiment]:
+def experiments(jobs: int, tokens: int) -> list[Experiment]:
     """All of them, in their order: later ones use what earlier ones made."""
     web = str(CONFIGS / "train" / "web.yaml")
     ten_minutes = str(CONFIGS / "train" / "ten_minutes.yaml")
@@ -51,7 +48,6 @@ def experiments(texts: list[Text], jobs: int, tokens: int) -> list[Experiment]:
         # The largest batch needs all of the memory.
         _sweep("batch_size", 1),
         _sweep("text", min(jobs, 2)),
-        *(_temperatures(text) for text in texts),
         Experiment(
             "ablations",
             [[*ablate, "--learning-rates", *rates, "--seeds", "0", "1", "2", "--jobs", str(jobs)]],
@@ -69,15 +65,6 @@ def experiments(texts: list[Text], jobs: int, tokens: int) -> list[Experiment]:
 def _sweep(name: str, jobs: int) -> Experiment:
     command = ["sweep", str(CONFIGS / "sweep" / f"{name}.yaml"), "--jobs", str(jobs)]
     return Experiment(name, [command], ["report", f"sweeps/{name}"])
-
-
-def _temperatures(text: Text) -> Experiment:
-    words = ["temperatures", f"sweeps/text/runs/{text.name}+seed=0", "--checkpoint", "best"]
-    words += ["--prompt", text.prompt, "--reference", str(text.file)]
-    name = f"temperatures_{text.name}"
-    report = ["temperatures", f"{name}.json", "--title", f"Temperatures {text.name}"]
-    why = f"What do temperature and top-p do to the texts of a small model of {text.kind}?"
-    return Experiment(name, [[*words, "--out", f"{name}.json"]], [*report, "--why", why])
 
 
 def prepare(text: Text, folder: Path, run: Callable[[Words], None]) -> None:
@@ -111,12 +98,12 @@ def main() -> int:
         print(f"took {time.monotonic() - began:.0f} s", flush=True)
 
     texts = [
-        Text("web", arguments.web.resolve(), 0.01, "articles", "The history of"),
-        Text("stories", arguments.stories.resolve(), 0.05, "stories", "Once upon a time"),
+        Text("web", arguments.web.resolve(), 0.01),
+        Text("stories", arguments.stories.resolve(), 0.05),
     ]
     for text in texts:
         prepare(text, folder, run)
-    chosen = experiments(texts, arguments.jobs, arguments.ablation_tokens)
+    chosen = experiments(arguments.jobs, arguments.ablation_tokens)
     for experiment in chosen:
         if arguments.only and experiment.name not in arguments.only:
             continue
@@ -125,7 +112,7 @@ def main() -> int:
                 run(words)
         finding = reports / "findings" / f"{experiment.name}.txt"
         told = ["--finding", f"@{finding}"] if finding.exists() else []
-        run([*experiment.report, "--markdown", str(reports), *told])
+        run([*experiment.report, "--out", str(reports / f"{experiment.name}.html"), *told])
     return 0
 
 

@@ -102,7 +102,7 @@ for line in '''
     tokenizer train stories.txt --vocab-size 300
     tokenizer encode --text the
     tokenizer inspect the
-    tokenizer stats tokenizer.json stories.txt
+    tokenizer compare tokenizer.json --texts stories.txt
     data prepare stories.txt
     data verify shards
     plan --preset gpt2-xl --minutes 10000

@@ -63,7 +63,6 @@ TRAIN = ["train", "--config", "small.yaml", "--name", "new"]
         (["evaluate", "small", "--device", "cuda"], WITHOUT_CUDA),
         (["evaluate", "small", "--device", "foo"], UNKNOWN),
         (["serve", "small", "--port", "0", "--device", "foo"], UNKNOWN),
-        (["temperatures", "small", "--device", "cuda"], WITHOUT_CUDA),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -120,12 +119,6 @@ def test_another_peak_gives_a_device_no_precision_that_it_lacks(
     assert (found["precision"], found["peak_flops_per_second"]) == ("float32", 20 * 10**12)
 
 
-def test_a_plot_is_written(shell: Any, tmp_path: Path) -> None:
-    file = tmp_path / "shares.svg"
-    shell.json("plan", "--preset", "gpt2-xl", "--plot", str(file))
-    assert ElementTree.parse(file).getroot().tag.endswith("svg")
-
-
 @pytest.mark.parametrize(
     "words", [["--device", "H200"], ["--mfu", "0.4"], ["--memory-gb=8"]], ids=" ".join
 )
@@ -158,7 +151,6 @@ def test_a_probe_takes_no_guesses(shell: Any, words: list[str]) -> None:
         (["--model.vocab-size", "1" + 400 * "0"], "beyond 64 bits: give a smaller number"),
         (["--minutes", "1", "--tokens", "9"], "--tokens and --minutes both say how long the run"),
         (["--preset", "gpt2-xl", "--minutes", "1"], "one step takes 88.9 s on A100 80GB"),
-        (["--plot", "shares.png"], "--plot writes SVG, but 'shares.png' does not end in .svg"),
         (["--device", "V100", "--precision", "bfloat16"], "V100 has no bfloat16 of its own"),
         (["--preest", "gpt2-xl"], "did you mean --preset?"),
         (["--gpus", "0"], "--gpus is 0, but must be at least 1"),

@@ -41,13 +41,6 @@ def test_a_folder_of_runs_is_all_of_them(here: Path) -> None:
     assert "to see" in (here / "pages" / "all.html").read_text("utf-8")
 
 
-def test_markdown_alone_writes_no_page(here: Path) -> None:
-    report("runs", "--markdown", "docs", "--title", "Two runs")
-    assert not (here / "report.html").exists()
-    assert (here / "docs" / "two_runs.md").exists()
-    assert list((here / "docs" / "two_runs").glob("*.svg"))
-
-
 def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs" / "fast").rename(here / "runs" / "\x1b[2Jfast\nerror: all is lost")
     report("runs")
@@ -70,8 +63,8 @@ def test_a_finding_is_given_by_word_or_by_file(here: Path) -> None:
     report("runs", "--finding", "The fast one, by far.")
     assert "The fast one, by far." in (here / "report.html").read_text("utf-8")
     (here / "words.txt").write_text("Für beide: zu früh.\n", "utf-8")
-    report("runs", "--finding", "@words.txt", "--markdown", "docs", "--title", "x")
-    assert "Für beide: zu früh." in (here / "docs" / "x.md").read_text("utf-8")
+    report("runs", "--finding", "@words.txt")
+    assert "Für beide: zu früh." in (here / "report.html").read_text("utf-8")
 
 
 def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
@@ -85,12 +78,9 @@ def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
 
 def test_places_of_the_wrong_kind_are_named_before_anything_is_written(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"--out runs is a folder: .*runs/report.html"):
-        report("runs", "--out", "runs", "--markdown", "docs")
+        report("runs", "--out", "runs")
     with pytest.raises(ConfigError, match=r"--out page\.pdf must end in \.html"):
-        report("runs", "--out", "page.pdf", "--markdown", "docs")
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl is a file: name a folder"):
-        report("runs", "--markdown", "runs/fast/metrics.jsonl")
-    assert not (here / "docs").exists()
+        report("runs", "--out", "page.pdf")
 
 
 def test_a_torn_line_is_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,14 +70,12 @@ def test_a_dry_run_says_how_far_each_trial_is_and_what_is_left(
         spec = write_sweep(grid={"batch_size": [2, 4, 8, 16]}, **length)
         assert main(["sweep", spec, "--dry-run"]) == 0
         page = capsys.readouterr().out
-        *trials, sum_of_left, time = page.splitlines()[2:]
+        *trials, sum_of_left = page.splitlines()[2:]
         states = [" ".join(line.split()[-2:]) for line in trials]
         assert [state.split()[-1] for state in states[:3]] == ["finished", "begun", "diverged"]
         assert states[3] == "to run"
         assert "2 of 4 trials are left" in sum_of_left
-        assert " for the 2 trials left, one after another, " in time
     assert sum_of_left.split()[-1] == "4"
-    assert time.startswith("4.0 minutes for the 2 trials left") and "2 minutes each: less" in time
     assert "tokens" not in page
 
 
@@ -142,7 +140,6 @@ def test_a_dry_run_of_a_search_says_how_far_it_is(
     assert main(["sweep", spec, "--dry-run"]) == 0
     page = capsys.readouterr().out
     assert "trials: none finished, 4 left; a point that is still to be proposed (2) counts" in page
-    assert " for the 4 trials left, one after another, " in page
     assert not Path("sweeps").exists()
 
     path = Path("sweeps/small")
@@ -284,11 +281,5 @@ def test_a_dry_run_needs_no_device(
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    for length in ({}, {"minutes": 2}):
-        spec = write_sweep(settings={"device": "cuda"}, **length)
-        assert main(["sweep", spec, "--dry-run"]) == 0
-        line = capsys.readouterr().out.splitlines()[-1]
-        if length:
-            assert line == "2.0 minutes for the one trial left, 2 minutes each"
-        else:
-            assert line.startswith("how long the trials take is not known here: device is cuda, ")
+    assert main(["sweep", write_sweep(settings={"device": "cuda"}), "--dry-run"]) == 0
+    assert "1 trials" in capsys.readouterr().out

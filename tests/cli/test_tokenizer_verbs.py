@@ -216,8 +216,7 @@ def test_a_damaged_tokenizer_is_named_by_every_verb(
         ["encode", "--text", "x", *flag],
         ["decode", "--ids", "1", *flag],
         ["inspect", "x", *flag],
-        ["stats", tokenizer_path, corpus],
-        ["compare", tokenizer_path, tokenizer_path, corpus],
+        ["compare", tokenizer_path, "--texts", corpus],
         ["convert", tokenizer_path, tmp_path / "out"],
     ]
     for words in commands:
@@ -248,48 +247,38 @@ def test_inspect_shortens_long_lists_of_code_points(tokenizer_path: Path, shell:
     assert "and 297 more" in shell("tokenizer", "inspect", "x" * 300, *words)
 
 
-def test_stats_shows_rates_and_use(tokenizer_path: Path, corpus: Path, shell: Any) -> None:
-    printed = shell("tokenizer", "stats", tokenizer_path, corpus)
-    for part in (
-        "bytes per token",
-        "tokens per word",
-        "vocabulary use",
-        "MB/s",
-        "825 GB",
-        "longest",
-    ):
-        assert part in printed
-    num_tokens = len(Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8")))
-    assert f"{num_tokens:,}" in printed
-
-
-def test_compare_sets_two_tokenizers_side_by_side(
-    tokenizer_path: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_compare_measures_every_tokenizer_on_every_text(
+    tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
-    other = tmp_path / "other.json"
-    assert run("train", corpus, "--vocab-size", "270", "--out", other) == 0
-    capsys.readouterr()
-    second = tmp_path / "second.txt"
+    other, second = tmp_path / "other.json", tmp_path / "second.txt"
+    shell("tokenizer", "train", corpus, "--vocab-size", "270", "--out", other)
     second.write_text("another text", "utf-8")
-    assert run("compare", tokenizer_path, other, corpus, second) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "tokenizer.json beside other.json"
-    assert len(lines) == 2 + 4
-    assert sum("other.json" in line for line in lines[2:]) == 2
+    words: Words = ["compare", tokenizer_path, other, "--texts", corpus, second]
+    results = shell.json("tokenizer", *words, "--corpus-gb", "1")
+    assert [(one["text"], one["tokenizer"]) for one in results] == [
+        (str(text), tokenizer.name) for text in (corpus, second) for tokenizer in words[1:3]
+    ]
+    first = results[0]
+    ids = Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8"))
+    assert (first["num_tokens"], first["num_bytes"]) == (len(ids), corpus.stat().st_size)
+    assert first["bytes_per_token"] == pytest.approx(corpus.stat().st_size / len(ids))
+    assert first["tokens_per_second"] > 0 and first["corpus_seconds"] > 0
+    printed = shell("tokenizer", *words)
+    assert f"{len(ids):,}" in printed and "825 GB" in printed
 
 
-def test_stats_and_compare_take_the_pattern_of_a_ranks_file(
+def test_compare_takes_the_pattern_of_a_ranks_file(
     tokenizer_path: Path, corpus: Path, tmp_path: Path, shell: Any
 ) -> None:
     ranks = tmp_path / "own.tiktoken"
     assert run("convert", tokenizer_path, ranks, "--to", "tiktoken") == 0
-    assert "give the pattern" in shell.fails("tokenizer", "stats", ranks, corpus)
-    words = ["--pattern", r"\S+|\s+", "--special-token", END]
-    assert "bytes per token" in shell("tokenizer", "stats", ranks, corpus, *words)
-    lines = shell("tokenizer", "compare", tokenizer_path, ranks, corpus, *words).splitlines()
+    words: Words = ["compare", tokenizer_path, ranks, "--texts", corpus]
+    assert "give the pattern" in shell.fails("tokenizer", *words)
+    split = ["--pattern", r"\S+|\s+", "--special-token", END]
+    own, other = shell.json("tokenizer", *words, *split)
     # The pattern is not for the file that has one.
     num_tokens = len(Tokenizer.load(tokenizer_path).encode(corpus.read_text("utf-8")))
-    assert [f" {num_tokens} " in line for line in lines[2:]] == [True, False]
+    assert own["num_tokens"] == num_tokens != other["num_tokens"]
 
 
 @pytest.mark.parametrize("format", ["groundup", "huggingface", "tiktoken", "gpt2"])

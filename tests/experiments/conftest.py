@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from groundup.config import load_settings, save_yaml
-from groundup.experiments.report import markdown_page
 from groundup.experiments.report.comparison import Report
 from groundup.experiments.report.html_page import render_html
-from groundup.experiments.report.markdown_page import render_markdown
 from groundup.experiments.report.sections import comparison_document
-from groundup.experiments.report.text import markup
 from groundup.experiments.runner import Command
 from groundup.experiments.spec import SweepConfig, resolve
 from groundup.runs.config import RunConfig
@@ -106,22 +103,6 @@ def write_run() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures that hold what charts say and nothing else: matplotlib takes a second for each."""
-
-    def quick(charts: Any) -> str:
-        return f"<svg>{markup(' '.join(chart.description for chart in charts))}</svg>"
-
-    monkeypatch.setattr(markdown_page, "draw_picture", quick)
-
-
-@pytest.fixture
 def html_of() -> Callable[[Report], str]:
     """The page of a report."""
     return lambda report: render_html(comparison_document(report))
-
-
-@pytest.fixture
-def markdown_of(quick_pictures: None) -> Callable[[Report], dict[str, str]]:
-    """The Markdown of a report, with quick pictures."""
-    return lambda report: render_markdown(comparison_document(report))

@@ -2,14 +2,11 @@
 
 import json
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from groundup.errors import MissingExtraError
 from groundup.experiments.report.charts import (
     Chart,
     Line,
@@ -18,8 +15,6 @@ from groundup.experiments.report.charts import (
     plotly_figure,
     y_range_of,
 )
-from groundup.experiments.report.pictures import draw_flop_fractions, draw_picture
-from groundup.model.config import PRESETS
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert('&')</script>$\\x$\0\ud800]]>"
@@ -92,58 +87,3 @@ def test_values_far_above_nearly_all_others_lie_above_the_chart() -> None:
     far, whole = y_range_of(lines, 2.5), y_range_of(lines, math.inf)
     assert far is not None and far[1] < 4.0
     assert whole is not None and 92.0 < whole[1] < 200.0
-
-
-def test_a_picture_holds_everything_and_is_the_same_again(full_chart: Chart) -> None:
-    pytest.importorskip("matplotlib")
-    svg = draw_picture([full_chart])
-    told = texts_of(svg)
-    assert any("alert('&')</script>$\\x$" in text for text in told)
-    assert "✕ d" in told and "reference text" in told and "100" in told
-    assert draw_picture([full_chart]) == svg
-
-
-def test_panels_have_one_legend() -> None:
-    pytest.importorskip("matplotlib")
-    lines = [Line(label, ((1.0, 2.0),), number) for number, label in enumerate("ab")]
-    assert texts_of(draw_picture([chart_of(lines)] * 3)).count("b") == 1
-
-
-@pytest.mark.parametrize(
-    ("values", "width"),
-    [
-        ([(5.0, 2.0)], None),
-        ([(1e-6, None), (1e6, None)], 0.1),
-        ([(1e-6, 2.0), (1e-3, 1e6), (1.0, 2.0), (1e3, 2.1), (1e6, None)], 1e9),
-    ],
-)
-def test_any_losses_make_a_well_formed_picture(
-    values: list[tuple[float, float | None]], width: float | None
-) -> None:
-    pytest.importorskip("matplotlib")
-    points = tuple((x, y) for x, y in values if y is not None)
-    widths = (width,) * len(points)
-    line = Line("one", points, 0, widths, crosses=tuple(x for x, y in values if y is None))
-    chart = chart_over("rate", "Loss", [line, Line("two", points[:1], 1)])
-    svg = draw_picture([chart])
-    texts_of(svg)
-    assert "nan" not in svg
-    json.dumps(plotly_figure(chart), allow_nan=False)
-
-
-def test_flop_fractions_have_a_bar_for_each_size_and_context(repository: Path) -> None:
-    pytest.importorskip("matplotlib")
-    told = texts_of(draw_flop_fractions(PRESETS["gpt2-xl"], "a <name> & more"))
-    for label in ("small", "medium", "large", "xl", "1,024", "2,048", "16,384", "55%"):
-        assert label in told
-    assert "by context length, a <name> & more" in told
-    page = (repository / "docs" / "images" / "flop-shares.svg").read_text("utf-8")
-    assert texts_of(page) == texts_of(draw_flop_fractions(PRESETS["gpt2-xl"], "gpt2-xl"))
-
-
-def test_without_matplotlib_the_extra_is_named(
-    full_chart: Chart, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingExtraError, match=r"groundup\[report\]"):
-        draw_picture([full_chart])

@@ -3,26 +3,21 @@
 import fcntl
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 from groundup.experiments.report.comparison import Report, make_report
-from groundup.experiments.report.markdown_page import render_markdown
-from groundup.experiments.report.sections import comparison_document
 from groundup.experiments.report.text import slug
 
 VOID = {"meta", "input", "br", "wbr", "link"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(2)> | `*_ \0\ud800 \u202e"
 WriteRun = Callable[..., Path]
 HtmlOf = Callable[[Report], str]
-MarkdownOf = Callable[[Report], dict[str, str]]
 
 
 @pytest.fixture
@@ -175,7 +170,7 @@ def test_charts_have_words_and_anchors_are_unique(seeds: Path, html_of: HtmlOf) 
 
 
 def test_nothing_hostile_becomes_markup(
-    tmp_path: Path, write_run: WriteRun, html_of: HtmlOf, markdown_of: MarkdownOf
+    tmp_path: Path, write_run: WriteRun, html_of: HtmlOf
 ) -> None:
     name = "<b>odd & name<_b> 'quoted' \"twice\""
     folder = write_run(tmp_path / name, [3.0, 2.0], sample=HOSTILE)
@@ -192,12 +187,10 @@ def test_nothing_hostile_becomes_markup(
     # Only plotly, the page's own script and the data of charts.
     kinds = [a.get("type") for tag, a in parsed.tags if tag == "script"]
     assert kinds.count(None) == 2 and set(kinds) == {None, "application/json"}
-    for text in markdown_of(report).values():
-        text.encode("utf-8")
 
 
 def test_a_report_of_nothing_but_beginnings_is_still_a_page(
-    tmp_path: Path, html_of: HtmlOf, markdown_of: MarkdownOf
+    tmp_path: Path, html_of: HtmlOf
 ) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.yaml").write_text("")
@@ -205,7 +198,6 @@ def test_a_report_of_nothing_but_beginnings_is_still_a_page(
     assert report.verdicts == ["No run has a loss to compare yet."]
     page = html_of(report)
     assert "There are no metrics yet." in Page(page).text and len(page) < 100_000
-    assert "no metrics yet" in markdown_of(report)["new.md"]
 
 
 def test_many_lines_make_a_small_page(tmp_path: Path, write_run: WriteRun, html_of: HtmlOf) -> None:
@@ -216,57 +208,6 @@ def test_many_lines_make_a_small_page(tmp_path: Path, write_run: WriteRun, html_
         file.writelines(line.format(step, 2 + 1 / step) for step in range(3, 20_000))
     page = html_of(make_report([tmp_path])).partition("</main>")[0]
     assert len(page) < 400_000 and "run9" in page
-
-
-def test_only_what_is_off_the_usual_value_is_marked(
-    tmp_path: Path, write_run: WriteRun, markdown_of: MarkdownOf
-) -> None:
-    for size in (4, 8):
-        for rate in (0.1, 0.2):
-            settings = {"batch_size": size, "optimizer": {"learning_rate": rate}}
-            z_loss = 0.5 if (size, rate) == (8, 0.2) else 0.0
-            write_run(tmp_path / f"b{size}r{rate}", [3.0], z_loss=z_loss, **settings)
-    page = markdown_of(make_report([tmp_path], title="x"))["x.md"]
-    section = page.partition("## Settings")[2].partition("\n## ")[0]
-    assert re.findall(r"\*\*(.*?)\*\*", section) == ["0.5"]
-
-
-def test_markdown_has_its_pictures_beside_it(seeds: Path) -> None:
-    pytest.importorskip("matplotlib")
-    report = make_report([seeds], title="Batch sizes!", why="To see.")
-    files = render_markdown(comparison_document(report))
-    page = files.pop("batch_sizes.md")
-    named = re.findall(r"!\[.*?\]\((.*?)\)", page)
-    assert sorted(named) == sorted(files) and len(named) == 7
-    for picture in files.values():
-        assert ElementTree.fromstring(picture).tag.endswith("svg")
-
-
-def test_markdown_says_what_the_page_says(
-    seeds: Path, write_run: WriteRun, markdown_of: MarkdownOf, html_of: HtmlOf
-) -> None:
-    old = write_run(seeds / "a|b", [9.0, 5.0, 4.0], batch_size=2)
-    environment = json.loads((old / "environment.json").read_text("utf-8"))
-    (old / "environment.json").write_text(json.dumps({**environment, "torch": "2.6.0"}))
-    report = make_report([seeds], title="x", why="To see.")
-    page, html = markdown_of(report)["x.md"], Page(html_of(report)).text
-    for told in ("To see.", "batch_size", "2.13.0", "2.6.0", "What differs", "best", "✕ diverged"):
-        assert told in page.replace("\\_", "_") and told in html
-    assert "| batch size 8 (3 seeds: 0, 1, 2) | **2.0100 ± 0.0248** |" in page
-    assert "```text\nOnce upon a time there was a fox.\n```" in page
-    assert len([line for line in page.splitlines() if "| 1.0 GB (planned " in line]) == 4
-    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
-        rows = table.splitlines()
-        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
-
-
-def test_a_run_that_was_stopped_does_not_make_the_others_cheaper(
-    tmp_path: Path, write_run: WriteRun, markdown_of: MarkdownOf
-) -> None:
-    write_run(tmp_path / "runs" / "done", [4.0, 3.0, 2.0, 1.0], seed=0)
-    write_run(tmp_path / "runs" / "begun", [9.0], seed=1, num_steps=4)
-    (text, *_) = markdown_of(make_report([tmp_path / "runs"])).values()
-    assert "| 8.0 s (planned" in text.partition("## Cost")[2].partition("## ")[0]
 
 
 @pytest.mark.parametrize(("title", "name"), [("A/B: 2!", "a_b_2"), ("…", "report")])

@@ -77,7 +77,7 @@ def run(arguments: Arguments) -> int:
     path = arguments.folder / spec.name
     if arguments.dry_run:
         first = spec.model_copy(update={"seeds": spec.seeds[:1]})
-        print_outlook(first, path, arguments.jobs, "trials of the first seed")
+        print_outlook(first, path, "trials of the first seed")
         print_what_follows(spec, arguments.extra_rates)
         return 0
     outcome = run_ablation(spec, path, extra_rates=arguments.extra_rates, jobs=arguments.jobs)

@@ -106,9 +106,6 @@ class Arguments:
     json: bool = False
     """Print one JSON object instead of tables."""
 
-    plot: Path | None = None
-    """Write a chart of where operations go, by model size and by context length, as SVG."""
-
     model: ModelConfig = field(default_factory=ModelConfig)
 
     orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
@@ -147,7 +144,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
 
 
 def run(arguments: Arguments) -> None:
-    """Plan, and print it; with --plot also as a chart."""
+    """Plan, and print it."""
     check_values(arguments)
     if arguments.devices:
         from groundup.cli.plan_page import show_devices
@@ -157,12 +154,6 @@ def run(arguments: Arguments) -> None:
     probe = _probe(arguments) if arguments.probe else None
     plan = _plan(arguments, probe)
     scaling = _scaling(arguments, plan)
-    if arguments.plot is not None:
-        from groundup.experiments.report.pictures import draw_flop_fractions
-        from groundup.files import write_text_atomic
-
-        picture = draw_flop_fractions(plan.config, arguments.preset or "the model")
-        write_text_atomic(arguments.plot, picture)
     if arguments.json:
         results = plan.to_json()
         if probe is not None:
@@ -180,8 +171,6 @@ def run(arguments: Arguments) -> None:
         from groundup.cli.plan_scaling import print_scaling
 
         print_scaling(scaling)
-    if arguments.plot is not None:
-        print(f"wrote {arguments.plot}")
 
 
 def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:

@@ -68,5 +68,3 @@ def check_values(arguments: "Arguments") -> None:
             f"--batch-size {arguments.batch_size} cannot be cut into micro-batches of "
             f"--micro-batch-size {size}: choose a divisor of the batch size"
         )
-    if arguments.plot is not None and arguments.plot.suffix != ".svg":
-        raise ConfigError(f"--plot writes SVG, but {str(arguments.plot)!r} does not end in .svg")

@@ -1,9 +1,6 @@
-"""`groundup report`: runs compared on one page that opens offline, or as Markdown with pictures.
+"""`groundup report`: runs compared on one page that opens offline."""
 
-Also what all verbs that make such pages have in common: check, write, print.
-"""
-
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +11,7 @@ from groundup.cli.runs import RUNS_FOLDER
 from groundup.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from groundup.experiments.report.document import Cell, Document, Table
+    from groundup.experiments.report.document import Cell, Table
 
 
 @dataclass(frozen=True)
@@ -25,10 +22,7 @@ class Arguments:
     """Run folders or names under runs, folders of runs, sweeps, or metrics files (.jsonl)."""
 
     out: Path | None = None
-    """The page to write; report.html if neither this nor --markdown is given."""
-
-    markdown: Path | None = None
-    """A folder to write Markdown and its pictures into, as for docs/experiments (extra report)."""
+    """The page to write; report.html if not given."""
 
     title: str | None = None
     """What the page is called; the sweep's name or the runs' if not given."""
@@ -44,11 +38,14 @@ class Arguments:
 def run(arguments: Arguments) -> None:
     """Read, compare, write, and say what came out."""
     from groundup.experiments.report.comparison import make_report, run_notes
+    from groundup.experiments.report.html_page import render_html
     from groundup.experiments.report.sections import comparison_document
+    from groundup.files import write_text_atomic
 
     if not arguments.runs:
         raise ConfigError("groundup report needs at least one run: name its folder")
-    check_outputs([arguments.out] if arguments.out else [], (".html", ".htm"), arguments.markdown)
+    out = arguments.out or Path("report.html")
+    check_output(out)
     paths = [find_path(run) for run in arguments.runs]
     report = make_report(
         paths,
@@ -56,51 +53,17 @@ def run(arguments: Arguments) -> None:
         why=arguments.why,
         finding=read_finding(arguments.finding),
     )
-    out = arguments.out or (None if arguments.markdown else Path("report.html"))
-    written = write_document(comparison_document(report), out, arguments.markdown)
+    write_text_atomic(out, render_html(comparison_document(report)))
     print_lines((*report.verdicts, *report.warnings, *run_notes(report.runs)))
-    print_written(written)
+    print_lines([f"written: {out}"])
 
 
-def check_outputs(out: Sequence[Path], endings: Collection[str], markdown: Path | None) -> None:
-    """Refuse places that could not be written to, before there is something to lose."""
-    for path in out:
-        if path.is_dir():
-            example = path / f"report{next(iter(endings))}"
-            raise ConfigError(f"--out {path} is a folder: name a file, such as {example}")
-        if path.suffix not in endings:
-            raise ConfigError(f"--out {path} must end in {' or '.join(endings)}")
-    if markdown is not None and markdown.is_file():
-        raise ConfigError(f"--markdown {markdown} is a file: name a folder")
-
-
-def write_document(document: "Document", out: Path | None, markdown: Path | None) -> list[Path]:
-    """Write the HTML page, the Markdown page or both; gives the pages."""
-    from groundup.experiments.report.html_page import render_html
-    from groundup.experiments.report.markdown_page import render_markdown
-    from groundup.files import write_text_atomic
-
-    written = []
-    if markdown is not None:
-        files = {markdown / name: text for name, text in render_markdown(document).items()}
-        for path, text in files.items():
-            write_text_atomic(path, text)
-        written.append(next(iter(files)))
-    if out is not None:
-        write_text_atomic(out, render_html(document))
-        written.append(out)
-    return written
-
-
-def print_document(document: "Document") -> None:
-    """Its tables, what came out, and what to know first."""
-    from groundup.experiments.report.document import Table
-
-    for section in document.sections:
-        for block in section.blocks:
-            if isinstance(block, Table):
-                print_document_table(block)
-    print_lines([*(verdict.text for verdict in document.verdicts), *document.warnings])
+def check_output(out: Path) -> None:
+    """Refuse a place that could not be written to, before there is something to lose."""
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder: name a file, such as {out / 'report.html'}")
+    if out.suffix not in (".html", ".htm"):
+        raise ConfigError(f"--out {out} must end in .html")
 
 
 def print_document_table(table: "Table") -> None:
@@ -127,11 +90,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
     for line in lines:
         print(" ".join(visible(line).split()))
-
-
-def print_written(paths: Sequence[Path]) -> None:
-    """One line per page."""
-    print_lines(f"written: {path}" for path in paths)
 
 
 def read_finding(words: str | None) -> str | None:

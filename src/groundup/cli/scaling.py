@@ -71,7 +71,7 @@ def run(arguments: Arguments) -> int:
     )
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        print_outlook(spec, path, arguments.jobs)
+        print_outlook(spec, path)
         if arguments.check:
             print_what_follows(spec)
         return 0

@@ -38,7 +38,7 @@ class Arguments(EngineFlags):
     on each GPU, or one on each machine."""
 
     dry_run: bool = False
-    """List the trials, how far they are, and time and price of what is left; run none."""
+    """List the trials, their cost and how far they are; run none."""
 
 
 def run(arguments: Arguments) -> int:
@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
     if arguments.dry_run:
-        print_outlook(spec, path, arguments.jobs)
+        print_outlook(spec, path)
         return 0
     with arguments.connect() as engine:
         outcome = run_sweep(spec, path, jobs=arguments.jobs, engine=engine)
@@ -86,11 +86,8 @@ def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
     return 0
 
 
-def print_outlook(
-    spec: "SweepConfig", folder: Path, jobs: int | None, title: str = "trials"
-) -> None:
-    """What a sweep would run now, how far it is, and how long the rest takes; nothing is run."""
-    from groundup.experiments.expected_time import expected_line
+def print_outlook(spec: "SweepConfig", folder: Path, title: str = "trials") -> None:
+    """What a sweep would run now, and how far it is; nothing is run."""
     from groundup.experiments.sweep import look_ahead
     from groundup.experiments.sweep_folder import SweepFolder
 
@@ -100,8 +97,6 @@ def print_outlook(
         _print_search(spec, outlook, states)
     else:
         _print_trials(f"{spec.name}: {title}", outlook, states, spec.minutes)
-    if outlook.left and (line := expected_line(outlook.left, jobs, spec.minutes)):
-        print(line)
 
 
 def _print_trials(
@@ -112,7 +107,6 @@ def _print_trials(
     What a trial can do in a number of minutes is not known before it begins.
     """
     from groundup.cli.tables import print_table
-    from groundup.experiments.expected_time import steps_left
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 
@@ -136,7 +130,7 @@ def _print_trials(
     last = [f"{(minutes or 0) * num_left:g}"]
     if minutes is None:
         headers = ["steps", "tokens", "FLOPs"]
-        last = ["", "", f"{sum(flops(one, steps_left(one)) for one in outlook.left):.3g}"]
+        last = ["", "", f"{sum(flops(one, one.config.num_steps) for one in outlook.left):.3g}"]
     rows.append([told, "", *last, ""])
     print_table(title, ("trial", "parameters", *headers, "state"), rows)
 

@@ -1,13 +1,14 @@
-"""`groundup tokenizer compare`: two tokenizers side by side on each text."""
+"""`groundup tokenizer compare`: tokenizers side by side on each text."""
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from groundup.cli.shared_flags import ReadingFlags, SplitFlags
-from groundup.errors import ConfigError, TokenizerError
+from groundup.errors import ConfigError, DataError, TokenizerError
 
 if TYPE_CHECKING:
     from groundup.tokenizer.definition import TokenizerDefinition
@@ -15,72 +16,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments(ReadingFlags, SplitFlags):
-    """Set two tokenizers side by side on the same texts."""
+    """Compare tokenizers on texts: bytes per token, tokens per second, time for a large corpus."""
 
-    first: Positional[Path]
-    """A tokenizer file, of any known format."""
+    tokenizers: Positional[tuple[Path, ...]]
+    """Tokenizer files, of any known format."""
 
-    second: Positional[Path]
-    """The tokenizer file to set beside it."""
-
-    files: Positional[tuple[str, ...]]
+    texts: tuple[str, ...] = ()
     """The texts: files, folders or globs, measured one by one."""
+
+    corpus_gb: float = 825
+    """Size of the corpus whose encoding time is estimated, in units of 10^9 bytes."""
+
+    num_threads: int | None = None
+    """Threads to encode with; all cores if not given."""
+
+    json: bool = False
+    """Print a JSON list instead of a table."""
 
 
 def run(arguments: Arguments) -> None:
-    """Measure both on each text and print one table."""
+    """Measure every tokenizer on every text and print one table."""
     from groundup.cli.tables import print_table
+    from groundup.experiments.tokenizer_comparison import compare_tokenizers
     from groundup.planner.quantities import show_bytes
+    from groundup.runtime import format_duration
     from groundup.tokenizer import Tokenizer
-    from groundup.tokenizer.inspection import measure
 
-    if not arguments.files:
-        raise ConfigError("groundup tokenizer compare needs at least one file to compare on")
-    names = _tell_apart(arguments.first, arguments.second)
-    paths = (arguments.first, arguments.second)
-    definitions = [_read(arguments, path) for path in paths]
-    tokenizers = dict(zip(names, map(Tokenizer.from_definition, definitions), strict=True))
-    rows = []
-    for file in arguments.files:
-        texts = arguments.read_texts((file,))
-        for name, tokenizer in tokenizers.items():
-            result = measure(tokenizer, texts)
-            rows.append(
-                [
-                    file,
-                    name,
-                    show_bytes(result.num_bytes),
-                    f"{result.num_tokens:,}",
-                    f"{result.bytes_per_token:.3f}",
-                    f"{result.tokens_per_word:.3f}",
-                    f"{result.vocabulary_use:.1%}",
-                    f"{result.first_bytes_per_second / 1e6:,.1f}",
-                    f"{result.best_bytes_per_second / 1e6:,.1f}",
-                ]
-            )
-    headers = (
-        "text",
-        "tokenizer",
-        "size",
-        "tokens",
-        "bytes/token",
-        "tokens/word",
-        "use",
-        "MB/s",
-        "again",
+    if not arguments.tokenizers or not arguments.texts:
+        raise ConfigError("give at least one tokenizer file, and texts to compare on with --texts")
+    paths = list(dict.fromkeys(arguments.tokenizers))
+    is_told_by_name = len({path.name for path in paths}) == len(paths)
+    tokenizers = {
+        path.name if is_told_by_name else str(path): _read(arguments, path) for path in paths
+    }
+    texts = {text: arguments.read_texts((text,)) for text in arguments.texts}
+    for text, documents in texts.items():
+        if not any(documents):
+            raise DataError(f"no text in {text}; name files with text")
+    results = compare_tokenizers(
+        {name: Tokenizer.from_definition(one) for name, one in tokenizers.items()},
+        texts,
+        corpus_bytes=arguments.corpus_gb * 1e9,
+        num_threads=arguments.num_threads,
     )
-    print_table(f"{names[0]} beside {names[1]}", headers, rows)
+    if arguments.json:
+        print(json.dumps([asdict(result) for result in results], ensure_ascii=False, indent=2))
+        return
+    rows = [
+        [
+            result.text,
+            result.tokenizer,
+            f"{result.vocab_size:,}",
+            show_bytes(result.num_bytes),
+            f"{result.num_tokens:,}",
+            f"{result.bytes_per_token:.3f}",
+            f"{result.tokens_per_second:,.0f}",
+            format_duration(result.corpus_seconds),
+        ]
+        for result in results
+    ]
+    headers = ("text", "tokenizer", "vocabulary", "size", "tokens", "bytes/token", "tokens/s")
+    print_table("tokenizers compared", (*headers, f"time for {arguments.corpus_gb:,.4g} GB"), rows)
 
 
 def _read(arguments: Arguments, path: Path) -> "TokenizerDefinition":
-    """A tokenizer file; the pattern is for one that says none, the other keeps its own."""
+    """A tokenizer file; --pattern is for one that does not say its own."""
     try:
         return replace(arguments, pattern=None).read(path)
     except TokenizerError:
         return arguments.read(path)
-
-
-def _tell_apart(first: Path, second: Path) -> tuple[str, str]:
-    if first.name != second.name:
-        return first.name, second.name
-    return (str(first), str(second)) if first != second else (f"{first} (1)", f"{second} (2)")
