@@ -255,3 +255,12 @@ def steady(one_thread: None) -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=["fused", "reference"])
+def form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test with fused kernels and with the formulas as they are written."""
+    from groundup.nn import kernels
+
+    with kernels.reference() if request.param == "reference" else contextlib.nullcontext():
+        yield request.param

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 import yaml
@@ -46,6 +46,10 @@ class Settings(pydantic.BaseModel):
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
     )
 
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Settings of earlier versions, each with the values that had no effect: a file may have those,
+    and they are dropped."""
+
     def __init__(self, **values: Any) -> None:
         """Raise for `RunConfig(num_stepz=1)` what a file with this mistake raises."""
         _check_names(type(self), values, (), {})
@@ -56,6 +60,14 @@ class Settings(pydantic.BaseModel):
 
     # Nested settings are then validated without it, so that an error names their whole path.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _drop_removed(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        _check_names(cls, {name: values[name] for name in cls.removed if name in values}, (), {})
+        return {name: value for name, value in values.items() if name not in cls.removed}
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
@@ -254,6 +266,14 @@ def _check_names(
     fields = settings_type.model_fields
     for name, value in values.items():
         key = (*prefix, str(name))
+        if name in settings_type.removed:
+            inactive = settings_type.removed[name]
+            if value in inactive:
+                continue
+            raise ConfigError(
+                f"{_clip('.'.join(key))} is {_show(value)}, but this setting was removed: only "
+                f"{' or '.join(map(repr, inactive))} still loads"
+            )
         if name not in fields:
             origin = _origin_of(key, origins)
             raise ConfigError(

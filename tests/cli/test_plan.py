@@ -176,7 +176,7 @@ SETTINGS = {
     "batch_size": 24,
     "micro_batch_size": 6,
     "precision": "bfloat16",
-    "optimizer": {"name": "muon", "orthogonalization_steps": 7},
+    "optimizer": {"name": "muon"},
     "model": {"context_length": 128, "d_model": 64, "num_layers": 2, "num_heads": 4},
 }
 
@@ -220,7 +220,7 @@ def test_the_settings_file_decides_where_no_flag_does(
     assert (duration["precision"], duration["mfu"]) == (precision, mfu)
     assert memory["precision"] == ("bfloat16" if precision == "bfloat16" else "float32")
     config = ModelConfig(context_length=128, d_model=64, num_layers=2, num_heads=4)
-    assert found["update_flops"] == update_flops(config, optimizer, 7)
+    assert found["update_flops"] == update_flops(config, optimizer)
     state_bytes = memory["weights"] + memory["gradients"] + memory["optimizer_state"]
     assert state_bytes == training_state_bytes(config, optimizer)
 

@@ -43,9 +43,9 @@ def compile_by_counting(graph: Any, _: Any) -> Any:
     return graph.forward
 
 
-def orthogonalize_and_count(matrices: torch.Tensor, num_steps: int) -> torch.Tensor:
+def orthogonalize_and_count(matrices: torch.Tensor) -> torch.Tensor:
     orthogonalized.extend(tuple(matrix.shape) for matrix in matrices)
-    return orthogonalize(matrices, num_steps)
+    return orthogonalize(matrices)
 
 
 def train(world: World, strategy: str, **options: Any) -> Any:
@@ -59,7 +59,7 @@ def train(world: World, strategy: str, **options: Any) -> Any:
         for name in ("tie_embeddings", "num_layers", "dtype")
         if name in options
     }
-    parts = {"input_mix": True, "head_gates": True, "extra_values": "projection"}
+    parts = {"head_gates": True, "extra_values": "projection"}
     model = tiny_model(**parts, **settings)
     if recompute:
         recompute_blocks(model)
@@ -120,7 +120,7 @@ def measure(world: World) -> Any:
     torch.set_num_threads(2)
     matrices = torch.randn(3, 192, 512, generator=torch.Generator().manual_seed(0))
     ways = [CopiedMatrices(some, orthogonalize_each) for some in (ALONE, world)]
-    alone, together = (way.orthogonalize(matrices, (192, 512), 5) for way in ways)
+    alone, together = (way.orthogonalize(matrices, (192, 512)) for way in ways)
     results["same bits"] = torch.equal(alone, together)
     return results
 

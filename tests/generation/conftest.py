@@ -46,7 +46,7 @@ def _new_model(seed: int = 0, **settings: Any) -> TransformerLM:
         model.output_weight.mul_(6.0)
         for name, parameter in model.named_parameters():
             # What begins at zero would go unseen.
-            if name.endswith(("head_gate.weight", "value_sum.weight", "extra_values.weight")):
+            if name.endswith(("head_gate.weight", "value_sum.weight")):
                 parameter.normal_()
     return model
 

@@ -32,15 +32,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "no positions, tied, capped": {
         "positions": "none",
         "tie_embeddings": True,
-        "logit_soft_cap": 5.0,
     },
     "recipe": {
         "feed_forward": "relu2",
         "qk_norm": True,
-        "input_mix": True,
         "tie_embeddings": True,
     },
-    "gates, table": {"head_gates": True, "extra_values": "table", "num_kv_heads": 2},
     "gates, projection": {
         "head_gates": True,
         "extra_values": "projection",
@@ -68,9 +65,9 @@ def _model(**changes: Any) -> TransformerLM:
     model = TransformerLM(**(settings | changes), device="cuda", dtype=torch.bfloat16).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "head_gate" in name or name == "extra_values.weight":
+            if "head_gate" in name:
                 parameter.normal_(0.0, 0.3)
-            elif "norm" in name or "input_mixes" in name or "value_sum" in name:
+            elif "norm" in name or "value_sum" in name:
                 parameter.uniform_(0.5, 1.5)
             elif name.startswith("lm_head"):
                 parameter.mul_(4.0)

@@ -76,7 +76,7 @@ def cut_scores(logits: torch.Tensor, writable: WritableIds) -> torch.Tensor:
 def test_scores_are_those_of_the_whole_vocabulary(
     vocab_size: int, writable: WritableIds, tied: bool, cuda_model: NewModel
 ) -> None:
-    model = cuda_model(vocab_size, tie_embeddings=tied, logit_soft_cap=5.0 if tied else None)
+    model = cuda_model(vocab_size, tie_embeddings=tied)
     cut, whole = CudaDecoder(model, 6, writable=writable), CudaDecoder(model, 6)
     last = vocab_size - 1
     for decoder in (cut, whole):

@@ -249,8 +249,8 @@ def test_without_the_package_the_extra_is_named(
 
 
 def test_models_that_llama_cannot_say_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="logit_soft_cap is 20"):
-        export_gguf(make_run(logit_soft_cap=20.0), tmp_path / "out.gguf")
+    with pytest.raises(ConfigError, match="head_gates"):
+        export_gguf(make_run(head_gates=True), tmp_path / "out.gguf")
 
 
 @pytest.fixture

@@ -124,10 +124,8 @@ def test_the_chosen_checkpoint_is_exported(make_run: MakeRun, tmp_path: Path) ->
         ({"norm": "none"}, ["norm is none"]),
         ({"positions": "none"}, ["positions is none"]),
         ({"feed_forward": "relu2"}, ["feed_forward is relu2"]),
-        ({"logit_soft_cap": 30.0}, ["logit_soft_cap is 30"]),
-        ({"input_mix": True}, ["input_mix is on"]),
         ({"head_gates": True}, ["head_gates is on"]),
-        ({"extra_values": "table"}, ["extra_values is table"]),
+        ({"extra_values": "projection"}, ["extra_values is projection"]),
         ({"feed_forward": "gelu", "norm": "post"}, ["feed_forward is gelu", "norm is post"]),
     ],
 )

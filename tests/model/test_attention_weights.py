@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"qk_norm": True}, {"num_kv_heads": 2}, {"positions": "none"}, {"kernels": "reference"}],
+    [{}, {"qk_norm": True}, {"num_kv_heads": 2}, {"positions": "none"}],
     ids=str,
 )
 def test_values_mixed_by_them_are_what_the_layer_gives(changes: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def test_presets_have_their_shapes(name: str, shape: tuple[int, ...]) -> None:
     )  # fmt: skip
     parts: dict[str, Any] = {}
     if name == "quickstart":
-        parts = {"zero_outputs": True, "head_gates": True, "extra_values": "table"}
+        parts = {"zero_outputs": True, "head_gates": True, "extra_values": "projection"}
     assert config == ModelConfig(
         vocab_size=shape[0], context_length=shape[1], d_model=shape[2], num_layers=shape[3],
         num_heads=shape[4], d_ff=config.d_ff, **parts,
@@ -110,11 +110,12 @@ def test_impossible_shapes_are_refused_by_both_values(
         {"num_kv_heads": 0},
         {"rope_theta": 0.0},
         {"norm_eps": 0.0},
-        {"logit_soft_cap": 0.0},
+        {"logit_soft_cap": 30.0},
+        {"input_mix": True},
+        {"extra_values": "table"},
         {"norm": "middle"},
         {"positions": "learned"},
         {"feed_forward": "relu"},
-        {"kernels": "fast"},
         {"n_layers": 4},
         {"embedding_scale": 0},
         {"embedding_scale": float("inf")},
@@ -130,6 +131,14 @@ def test_values_out_of_range_are_refused_by_name(settings: dict[str, object]) ->
 
 def test_settings_survive_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("config") / "model.yaml"
-    config = ModelConfig(d_ff=None, logit_soft_cap=30.0, num_kv_heads=4, norm="post", qk_norm=True)
+    config = ModelConfig(d_ff=None, num_kv_heads=4, norm="post", qk_norm=True)
     save_yaml(path, config)
     assert load_settings(ModelConfig, path) == config
+
+
+def test_removed_settings_load_with_a_value_that_had_no_effect() -> None:
+    inactive = {"logit_soft_cap": None, "input_mix": False, "kernels": "reference"}
+    assert load_settings(ModelConfig, overrides=inactive) == ModelConfig()
+    assert ModelConfig.model_validate(inactive) == ModelConfig()
+    with pytest.raises(ConfigError, match="input_mix"):
+        ModelConfig.model_validate({"input_mix": True})

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from groundup.errors import ConfigError
 from groundup.model import ModelConfig, TransformerLM
-from groundup.nn import RMSNorm
+from groundup.nn import RMSNorm, kernels
 
 
 def small(**settings: Any) -> TransformerLM:
@@ -81,10 +81,10 @@ def test_sequences_do_not_see_each_other(leading: tuple[int, ...]) -> None:
         torch.testing.assert_close(model(text), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("num_kv_heads", [2, 1])
-def test_documents_that_are_masked_do_not_see_each_other(kernels: str, num_kv_heads: int) -> None:
-    model = small(kernels=kernels, num_kv_heads=num_kv_heads)
+def test_documents_that_are_masked_do_not_see_each_other(num_kv_heads: int) -> None:
+    model = small(num_kv_heads=num_kv_heads)
     model.document_id = 7
     ids = torch.tensor([[1, 2, 7, 3, 4, 7, 7, 5], [7, 1, 2, 3, 4, 5, 6, 7]])
     logits = model(ids)
@@ -155,18 +155,6 @@ def test_a_scale_is_a_factor_on_the_embedding_alone() -> None:
         torch.testing.assert_close(plain(ids), expected)
 
 
-def test_a_soft_cap_bounds_the_logits_and_keeps_their_order() -> None:
-    torch.manual_seed(1)
-    capped = small(logit_soft_cap=0.5)
-    free = small()
-    free.load_state_dict(capped.state_dict())
-    ids = torch.randint(61, (2, 9))
-    logits = free(ids)
-    assert logits.abs().max() > 0.5
-    assert capped(ids).abs().max() <= 0.5
-    torch.testing.assert_close(capped(ids), 0.5 * torch.tanh(logits / 0.5))
-
-
 def test_impossible_settings_are_refused_as_such() -> None:
     with pytest.raises(ConfigError, match="nrom"):
         small(nrom="pre")
@@ -197,26 +185,10 @@ def test_outputs_of_zero_make_every_block_pass_its_input_on() -> None:
     assert torch.equal(model(ids), model.logits(model.final_norm(model.embed(ids))))
 
 
-def test_a_block_sees_its_mix_of_input_and_embeddings() -> None:
-    model, ids = small(input_mix=True), torch.randint(61, (2, 9))
-    plain = small()
-    plain.load_state_dict(model.state_dict(), strict=False)
-    # At first the mix is the input alone.
-    assert torch.equal(model(ids), plain(ids))
-    with torch.no_grad():
-        for index, mix in enumerate(model.input_mixes):
-            mix.weight.data = torch.tensor([0.5 + index, 2.0 - index])
-    first = x = model.embed(ids)
-    for index, block in enumerate(model.blocks):
-        x = block((0.5 + index) * x + (2.0 - index) * first)
-    torch.testing.assert_close(model.hidden(ids), model.final_norm(x))
-
-
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
-@pytest.mark.parametrize("kind", ["projection", "table"])
-def test_values_get_a_vector_of_their_token_and_heads_a_gate(kind: str, kernels: str) -> None:
-    settings: dict[str, Any] = {"num_kv_heads": 2, "kernels": kernels}
-    model, plain = small(extra_values=kind, head_gates=True, **settings), small(**settings)
+@pytest.mark.usefixtures("form")
+def test_values_get_a_vector_of_their_token_and_heads_a_gate() -> None:
+    settings: dict[str, Any] = {"num_kv_heads": 2}
+    model, plain = small(extra_values="projection", head_gates=True, **settings), small(**settings)
     plain.load_state_dict(model.state_dict(), strict=False)
     ids = torch.randint(61, (2, 9))
     # At first nothing is added, and gates are 1.
@@ -226,15 +198,10 @@ def test_values_get_a_vector_of_their_token_and_heads_a_gate(kind: str, kernels:
     attention = block.attention
     with torch.no_grad():
         attention.value_sum.weight.fill_(0.7)
-        if kind == "table":
-            source.weight.normal_()
         attention.head_gate.weight.normal_()
     embedded = model.embed(ids)
-    if kind == "projection":
-        scale = embedded.square().mean(-1, keepdim=True).add(model.config.norm_eps).rsqrt()
-        extra = (embedded * scale) @ source.projection.weight.T
-    else:
-        extra = source.weight[ids]
+    scale = embedded.square().mean(-1, keepdim=True).add(model.config.norm_eps).rsqrt()
+    extra = (embedded * scale) @ source.projection.weight.T
     x = block.attention_norm(embedded)
     query, key, value = (
         part.unflatten(-1, (-1, attention.d_head)).transpose(-3, -2)
@@ -246,7 +213,7 @@ def test_values_get_a_vector_of_their_token_and_heads_a_gate(kind: str, kernels:
     gates = 2 / (1 + torch.exp(-(x @ attention.head_gate.weight.T)))
     expected = (mixed.transpose(-3, -2) * gates[..., None]).flatten(-2) @ attention.output.weight.T
     torch.testing.assert_close(attention(x, extra=extra), expected)
-    torch.testing.assert_close(model.extra(ids, embedded), extra)
+    torch.testing.assert_close(model.extra(embedded), extra)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post", "none"])
@@ -267,12 +234,12 @@ def test_dropout_is_there_only_where_the_model_learns(norm: str) -> None:
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_fused_kernels_equal_the_reference(tie_embeddings: bool) -> None:
-    fused = small(tie_embeddings=tie_embeddings, kernels="fused")
-    plain = small(tie_embeddings=tie_embeddings, kernels="reference")
-    plain.load_state_dict(fused.state_dict())
+    model = small(tie_embeddings=tie_embeddings)
     ids, targets = torch.randint(61, (2, 3, 13)).unbind(0)
-    torch.testing.assert_close(fused(ids), plain(ids), rtol=1e-4, atol=1e-5)
-    ours, theirs = (gradients(model, model.loss(ids, targets)) for model in (fused, plain))
+    logits, ours = model(ids), gradients(model, model.loss(ids, targets))
+    with kernels.reference():
+        torch.testing.assert_close(logits, model(ids), rtol=1e-4, atol=1e-5)
+        theirs = gradients(model, model.loss(ids, targets))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
 
 

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from groundup.errors import ConfigError
 from groundup.nn import Linear, MultiHeadSelfAttention
-from groundup.nn.limits import Kernels
 
 THETA = 10_000.0
 SHAPES = [
@@ -25,7 +24,6 @@ NAMES = ["plain", "rotated", "one-head", "grouped", "one-shared", "normed", "eve
 
 
 def attention(
-    kernels: Kernels = "fused",
     d_model: int = 24,
     dtype: torch.dtype = torch.float32,
     **settings: Any,
@@ -34,7 +32,6 @@ def attention(
     layer = MultiHeadSelfAttention(
         d_model,
         max_seq_len=32,
-        kernels=kernels,
         dtype=dtype,
         **settings,
     )
@@ -75,7 +72,7 @@ def twin(layer: MultiHeadSelfAttention, x: Tensor, positions: Tensor | None = No
     return functional.linear(mixed.transpose(-2, -3).flatten(-2), layer.output.weight.double())
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -92,13 +89,12 @@ def test_equals_an_independent_twin(
     settings: dict[str, Any],
     shape: tuple[int, ...],
     dtype: torch.dtype,
-    kernels: Kernels,
     agree: Any,
 ) -> None:
     # Wider in half precision: the gradients of a few gains are sums that nearly cancel.
     is_half = dtype == torch.bfloat16
     d_model = 96 if is_half else 24
-    layer = attention(kernels, d_model, dtype, **settings)
+    layer = attention(d_model, dtype, **settings)
     x = torch.randn(*shape, d_model, dtype=dtype, requires_grad=True)
     out = layer(x)
     assert out.dtype == dtype
@@ -106,10 +102,10 @@ def test_equals_an_independent_twin(
     agree(out, twin(layer, x), places, 1e-4, 1e-5, relative=0.03 if is_half else None)
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("shape", [(9,), (1, 9), (2, 9)])
-def test_positions_rotate_every_head_alike(shape: tuple[int, ...], kernels: Kernels) -> None:
-    layer = attention(kernels, num_heads=4, theta=THETA, num_kv_heads=2)
+def test_positions_rotate_every_head_alike(shape: tuple[int, ...]) -> None:
+    layer = attention(num_heads=4, theta=THETA, num_kv_heads=2)
     x = torch.randn(2, 9, 24)
     positions = torch.randint(32, shape)
     expected = twin(layer, x, positions)
@@ -127,10 +123,10 @@ def test_names_are_those_of_the_architecture() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_more_than_the_rotation_knows_is_refused(batch: tuple[int, ...], kernels: Kernels) -> None:
-    layer = attention(kernels, num_heads=4, theta=THETA)
+def test_more_than_the_rotation_knows_is_refused(batch: tuple[int, ...]) -> None:
+    layer = attention(num_heads=4, theta=THETA)
     with pytest.raises(ConfigError, match="33 positions are more than the 32"):
         layer(torch.randn(*batch, 33, 24))
 

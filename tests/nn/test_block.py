@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from groundup.errors import ConfigError
-from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
-from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
+from groundup.nn import TransformerBlock
+from groundup.nn.limits import FeedForwardKind, NormPlacement
 
 NORMS, KINDS = get_args(NormPlacement), get_args(FeedForwardKind)
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -22,12 +21,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def block(
-    norm: NormPlacement, kind: FeedForwardKind, kernels: Kernels = "fused"
-) -> TransformerBlock:
-    layer = TransformerBlock(
-        12, 3, 20, max_seq_len=16, theta=100.0, norm=norm, feed_forward=kind, kernels=kernels
-    )
+def block(norm: NormPlacement, kind: FeedForwardKind) -> TransformerBlock:
+    layer = TransformerBlock(12, 3, 20, max_seq_len=16, theta=100.0, norm=norm, feed_forward=kind)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if "norm" in name:
@@ -61,13 +56,11 @@ def twin(layer: TransformerBlock, x: Tensor, norm: NormPlacement, kind: FeedForw
     return z + feed_forward(z)
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("norm", NORMS)
-def test_equals_its_formula(
-    norm: NormPlacement, kind: FeedForwardKind, kernels: Kernels, agree: Any
-) -> None:
-    layer = block(norm, kind, kernels)
+def test_equals_its_formula(norm: NormPlacement, kind: FeedForwardKind, agree: Any) -> None:
+    layer = block(norm, kind)
     x = torch.randn(2, 9, 12, requires_grad=True)
     agree(layer(x), twin(layer, x, norm, kind), [x, *layer.parameters()], 1e-4, 1e-4)
 
@@ -101,17 +94,3 @@ def test_sizes_are_given_in_the_order_of_the_contract() -> None:
     assert layer.feed_forward.down.weight.shape == (12, 20)
     assert layer.attention.rope is not None
     assert layer.attention.rope.max_seq_len == 16
-
-
-@pytest.mark.parametrize("kind", ["swiglu", "silu"])
-@pytest.mark.parametrize("norm", ["pre", "none"])
-def test_a_misspelt_choice_of_kernels_is_an_error(
-    norm: NormPlacement, kind: FeedForwardKind
-) -> None:
-    misspelt: Any = "Fused"
-    with pytest.raises(ConfigError, match="kernels is 'Fused'; it must be one of fused, reference"):
-        block(norm, kind, misspelt)
-    with pytest.raises(ConfigError, match="kernels is 'Fused'"):
-        RMSNorm(8, kernels=misspelt)
-    with pytest.raises(ConfigError, match="kernels is 'Fused'"):
-        SwiGLU(8, 16, kernels=misspelt)

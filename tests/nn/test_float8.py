@@ -210,14 +210,11 @@ def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def loss_and_gradient(
         logits: Tensor,
         targets: Tensor,
-        soft_cap: float | None,
         z_loss: float,
         later: tuple[Tensor, Tensor] | None,
         rounded: tuple[Tensor, float] | None,
     ) -> Tensor:
-        loss, gradient = _chunk_loss_and_gradient_in_passes(
-            logits, targets, soft_cap, z_loss, later
-        )
+        loss, gradient = _chunk_loss_and_gradient_in_passes(logits, targets, z_loss, later)
         if rounded is not None:
             rounded[0].copy_(gradient.float() * rounded[1])
             chunks.append(len(logits))

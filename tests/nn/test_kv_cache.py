@@ -17,7 +17,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"positions": "none"},
     {"num_kv_heads": 1, "qk_norm": True},
     {"num_layers": 0},
-    {"kernels": "reference", "num_kv_heads": 2, "qk_norm": True, "norm": "post"},
+    {"num_kv_heads": 2, "qk_norm": True, "norm": "post"},
 ]
 
 
@@ -51,7 +51,7 @@ def test_cached_logits_are_the_uncached_ones(settings: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}, {"kernels": "reference"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"num_kv_heads": 2}], ids=str)
 def test_rows_of_different_lengths_share_a_batch(settings: dict[str, Any]) -> None:
     model = new_model(**settings)
     texts = [torch.randint(40, (length,)) for length in (9, 2, 5)]

@@ -12,11 +12,9 @@ from torch.nn import functional
 from groundup.errors import ConfigError
 from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.initialization import truncated_normal_
-from groundup.nn.limits import Kernels
 from groundup.nn.linear import packed_linear
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
-KERNELS = ["fused", "reference"]
 LEADING = [(), (3,), (2, 1, 4)]
 
 
@@ -76,10 +74,8 @@ def test_arguments_and_names_are_those_of_the_contract(
         assert parameter.dtype == torch.float64 and parameter.is_leaf and parameter.requires_grad
 
 
-def norm_with_gains(
-    d_model: int, dtype: torch.dtype, eps: float = 1e-5, kernels: Kernels = "fused"
-) -> RMSNorm:
-    layer = RMSNorm(d_model, eps, dtype=dtype, kernels=kernels)
+def norm_with_gains(d_model: int, dtype: torch.dtype, eps: float = 1e-5) -> RMSNorm:
+    layer = RMSNorm(d_model, eps, dtype=dtype)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(d_model))
     return layer
@@ -88,22 +84,20 @@ def norm_with_gains(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3, 64), (2, 1, 4, 7), (0, 8)])
 @pytest.mark.parametrize("eps", [1e-5, 1e-2])
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.usefixtures("form")
 def test_norm_equals_torch(
-    shape: tuple[int, ...], eps: float, dtype: torch.dtype, kernels: Kernels, agree: Any
+    shape: tuple[int, ...], eps: float, dtype: torch.dtype, agree: Any
 ) -> None:
-    layer = norm_with_gains(shape[-1], dtype, eps, kernels)
+    layer = norm_with_gains(shape[-1], dtype, eps)
     x = torch.randn(shape, dtype=dtype, requires_grad=True)
     twin = functional.rms_norm(x, shape[-1:], layer.weight, eps)
     agree(layer(x), twin, [x, layer.weight])
 
 
 @pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernels", KERNELS)
-def test_norm_in_half_precision_is_computed_in_float32(
-    gain_dtype: torch.dtype, kernels: Kernels, agree: Any
-) -> None:
-    layer = norm_with_gains(48, gain_dtype, kernels=kernels)
+@pytest.mark.usefixtures("form")
+def test_norm_in_half_precision_is_computed_in_float32(gain_dtype: torch.dtype, agree: Any) -> None:
+    layer = norm_with_gains(48, gain_dtype)
     x = (3 * torch.randn(7, 48)).bfloat16().requires_grad_()
     out = layer(x)
     wide = functional.rms_norm(x.double(), (48,), layer.weight.double(), layer.eps)
@@ -123,9 +117,9 @@ def test_squares_beyond_half_precision_do_not_overflow() -> None:
     assert x.grad is not None and x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
-def test_zeros_stay_zeros_and_have_a_gradient(kernels: Kernels) -> None:
-    layer = RMSNorm(4, kernels=kernels)
+@pytest.mark.usefixtures("form")
+def test_zeros_stay_zeros_and_have_a_gradient() -> None:
+    layer = RMSNorm(4)
     x = torch.zeros(3, 4, requires_grad=True)
     out = layer(x)
     assert not out.any()
@@ -147,13 +141,11 @@ def gated_twin(layer: SwiGLU, x: Tensor) -> Tensor:
     return functional.linear(inner, down)
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("leading", LEADING)
-def test_swiglu_is_its_formula(
-    leading: tuple[int, ...], dtype: torch.dtype, kernels: Kernels, agree: Any
-) -> None:
-    layer = SwiGLU(64, 96, dtype=dtype, kernels=kernels)
+def test_swiglu_is_its_formula(leading: tuple[int, ...], dtype: torch.dtype, agree: Any) -> None:
+    layer = SwiGLU(64, 96, dtype=dtype)
     x = torch.randn(*leading, 64, dtype=dtype, requires_grad=True)
     out = layer(x)
     assert out.dtype == dtype

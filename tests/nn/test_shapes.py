@@ -77,15 +77,12 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("checking")
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("feed_forward", ["swiglu", "gelu"])
 @pytest.mark.parametrize("leading", [(), (3,), (2, 1)])
-def test_shapes_hold_throughout_the_model(
-    leading: tuple[int, ...], feed_forward: str, kernels: str
-) -> None:
+def test_shapes_hold_throughout_the_model(leading: tuple[int, ...], feed_forward: str) -> None:
     model = TransformerLM(
         19, 8, 12, 2, 6, 20, 1e4, num_kv_heads=2, qk_norm=True, feed_forward=feed_forward,
-        kernels=kernels,
     )  # fmt: skip
     ids = torch.randint(19, (*leading, 7))
     assert model(ids).shape == (*leading, 7, 19)

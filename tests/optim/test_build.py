@@ -90,27 +90,23 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
     config = OptimizerConfig(
         name="muon",
         learning_rate=0.5,
-        muon_learning_rate=0.25,
         adamw_learning_rate_factor=3.0,
         betas=(0.1, 0.2),
         eps=1e-5,
         weight_decay=0.3,
         momentum=0.7,
-        orthogonalization_steps=3,
-        kernels="reference",
     )
     optimizer = build_optimizer(tiny_model(), config)
     assert isinstance(optimizer, Muon)
-    assert (optimizer.kernels, optimizer.num_orthogonalization_steps) == ("reference", 3)
     matrices, head, rest = optimizer.param_groups
-    assert (matrices["lr"], matrices["momentum"], matrices["weight_decay"]) == (0.25, 0.7, 0.3)
+    assert (matrices["lr"], matrices["momentum"], matrices["weight_decay"]) == (0.5, 0.7, 0.3)
     assert (head["lr"], head["betas"], head["eps"]) == (1.5, (0.1, 0.2), 1e-5)
     assert (head["weight_decay"], rest["weight_decay"]) == (0.3, 0.0)
 
     plain = build_optimizer(tiny_model(), config.model_copy(update={"name": "adamw"}))
     assert isinstance(plain, AdamW)
-    assert (plain.kernels, plain.defaults["betas"]) == ("reference", (0.1, 0.2))
-    decaying = build_optimizer(tiny_model(), OptimizerConfig(decay_embeddings=True))
+    assert plain.defaults["betas"] == (0.1, 0.2)
+    decaying = build_optimizer(tiny_model(), OptimizerConfig(embedding_weight_decay=0.1))
     assert len(decaying.param_groups[0]["params"]) == 6
 
 
@@ -123,7 +119,8 @@ def test_settings_reach_the_optimizer(tiny_model: Any) -> None:
         (OptimizerConfig, {"eps": 0.0}),
         (OptimizerConfig, {"weight_decay": -0.1}),
         (OptimizerConfig, {"momentum": 1.0}),
-        (OptimizerConfig, {"orthogonalization_steps": 0}),
+        (OptimizerConfig, {"orthogonalization_steps": 3}),
+        (OptimizerConfig, {"decay_embeddings": True}),
         (OptimizerConfig, {"name": "adam"}),
         (OptimizerConfig, {"lr": 1.0}),
         (ScheduleConfig, {"warmup_steps": -1}),

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from groundup.errors import ConfigError
+from groundup.nn import kernels
 from groundup.optim import SGD, AdamW, Muon, adamw, clip_gradients, clip_scale, gradient_norm
 from groundup.optim.base import Optimizer
 from groundup.optim.parameter_groups import decay_groups, muon_groups
 
-KERNELS = ["fused", "reference"]
 SHAPES = [(3, 5), (7,), (), (2, 1, 4)]
 
 
-def adamw_of(model: nn.Module, kernels: Any) -> AdamW:
-    return AdamW(decay_groups(model, weight_decay=0.1), lr=0.01, kernels=kernels)
+def adamw_of(model: nn.Module) -> AdamW:
+    return AdamW(decay_groups(model, weight_decay=0.1), lr=0.01)
 
 
-def muon_of(model: nn.Module, kernels: Any) -> Muon:
-    return Muon(muon_groups(model, learning_rate=0.01, weight_decay=0.1), kernels=kernels)
+def muon_of(model: nn.Module) -> Muon:
+    return Muon(muon_groups(model, learning_rate=0.01, weight_decay=0.1))
 
 
 def averaging(optimizer: Optimizer) -> Optimizer:
@@ -37,11 +37,9 @@ def averaging(optimizer: Optimizer) -> Optimizer:
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], Optimizer]] = {
     "sgd": lambda model: SGD(model.parameters(), lr=0.1),
-    "adamw-fused": lambda model: adamw_of(model, "fused"),
-    "adamw-reference": lambda model: adamw_of(model, "reference"),
-    "muon-fused": lambda model: muon_of(model, "fused"),
-    "muon-reference": lambda model: muon_of(model, "reference"),
-    "averaging": lambda model: averaging(muon_of(model, "fused")),
+    "adamw": adamw_of,
+    "muon": muon_of,
+    "averaging": lambda model: averaging(muon_of(model)),
 }
 
 
@@ -49,7 +47,7 @@ New = Callable[..., tuple[nn.Module, Optimizer]]
 
 
 @pytest.fixture(params=OPTIMIZERS)
-def new(request: pytest.FixtureRequest, tiny_model: Any) -> New:
+def new(request: pytest.FixtureRequest, tiny_model: Any, form: str) -> New:
     """`new(device, seed)` makes a model and its optimizer."""
 
     def make(device: Any = "cpu", seed: int = 0) -> tuple[nn.Module, Optimizer]:
@@ -127,7 +125,7 @@ def test_a_step_not_skipped_or_scaled_by_one_is_an_ordinary_one(
 
 def test_averages_follow_the_weights_and_change_places_with_them(tiny_model: Any) -> None:
     model, twin = tiny_model(), tiny_model()
-    optimizer, plain = averaging(adamw_of(model, "fused")), adamw_of(twin, "fused")
+    optimizer, plain = averaging(adamw_of(model)), adamw_of(twin)
     averages = [parameter.detach().clone() for parameter in twin.parameters()]
     for step in range(4):
         train(model, optimizer, range(step, step + 1))
@@ -194,7 +192,7 @@ def test_a_state_from_the_cpu_continues_on_cuda(new: Any) -> None:
         torch.testing.assert_close(one.cpu(), other, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw-fused", "muon-fused"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_training_overfits_one_batch(name: str, tiny_model: Any) -> None:
     model = tiny_model()
     optimizer = OPTIMIZERS[name](model)
@@ -213,8 +211,9 @@ def test_training_overfits_one_batch(name: str, tiny_model: Any) -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_the_two_forms_agree(name: str, tiny_model: Any) -> None:
     models = [tiny_model(), tiny_model()]
-    for model, kernels in zip(models, KERNELS, strict=True):
-        train(model, OPTIMIZERS[f"{name}-{kernels}"](model), range(10))
+    train(models[0], OPTIMIZERS[name](models[0]), range(10))
+    with kernels.reference():
+        train(models[1], OPTIMIZERS[name](models[1]), range(10))
     for one, other in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
@@ -242,16 +241,16 @@ def groups(many: list[Tensor]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize(
     ("dtype", "tolerance", "num_steps"),
     [(torch.float32, 1e-5, 30), (torch.float64, 1e-12, 30), (torch.bfloat16, 4e-2, 4)],
 )
 def test_adamw_is_torchs_over_many_steps(
-    kernels: Any, dtype: torch.dtype, tolerance: float, num_steps: int, device: torch.device
+    dtype: torch.dtype, tolerance: float, num_steps: int, device: torch.device
 ) -> None:
     ours, theirs = parameters(dtype, device), parameters(dtype, device)
-    optimizer = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1, kernels=kernels)
+    optimizer = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
     twin = torch.optim.AdamW(groups(theirs), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
     for step in range(num_steps):
         set_gradients([ours, theirs], step)
@@ -268,9 +267,9 @@ def test_adamw_is_torchs_over_many_steps(
             assert (key, value.dtype) != ("step", dtype) or dtype == torch.float32
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.usefixtures("form")
 def test_adamw_takes_mixed_types_and_strides_and_a_rate_in_a_tensor(
-    kernels: Any, device: torch.device
+    device: torch.device,
 ) -> None:
     torch.manual_seed(0)
     ours = [
@@ -279,7 +278,7 @@ def test_adamw_takes_mixed_types_and_strides_and_a_rate_in_a_tensor(
         torch.randn(8, 2, device=device)[::2].requires_grad_(),
     ]
     theirs = [one.detach().clone().requires_grad_() for one in ours]
-    optimizer = AdamW(ours, lr=torch.tensor(0.1, device=device), kernels=kernels)
+    optimizer = AdamW(ours, lr=torch.tensor(0.1, device=device))
     twin = torch.optim.AdamW(theirs, lr=0.1)
     for _ in range(3):
         for one, other in zip(ours, theirs, strict=True):
@@ -291,16 +290,15 @@ def test_adamw_takes_mixed_types_and_strides_and_a_rate_in_a_tensor(
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize(("kernels", "num_calls"), [("fused", 1), ("reference", 0)])
 def test_fused_adamw_is_one_call_of_torchs_kernel(
-    kernels: Any, num_calls: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    form: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Mock(wraps=torch._fused_adamw_)
     monkeypatch.setattr(torch, "_fused_adamw_", kernel)
     many = parameters(torch.float32, device)
     set_gradients([many], 0)
-    AdamW(many, kernels=kernels).step()
-    assert kernel.call_count == num_calls
+    AdamW(many).step()
+    assert kernel.call_count == (1 if form == "fused" else 0)
 
 
 def test_a_device_without_a_fused_kernel_gets_the_formula_and_is_told_once(
@@ -315,13 +313,14 @@ def test_a_device_without_a_fused_kernel_gets_the_formula_and_is_told_once(
     assert [record.message for record in caplog.records] == [
         "AdamW has no fused kernel on cpu: the plain formula runs there"
     ]
-    AdamW(theirs, kernels="reference").step()
+    with kernels.reference():
+        AdamW(theirs).step()
     assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(AdamW, {"kernels": "reference"}), (Muon, {"num_orthogonalization_steps": 3})],
+    [(AdamW, {}), (Muon, {"normalize_rows": True})],
 )
 def test_a_copy_steps_as_the_original_does(kind: Any, options: dict[str, Any]) -> None:
     parameter = torch.ones(3, 4, requires_grad=True)
@@ -397,12 +396,9 @@ def test_the_defaults_of_adamw_are_torchs() -> None:
         (AdamW, {"betas": 0.9}, "betas.*0.9"),
         (AdamW, {"eps": 0.0}, "eps.*0"),
         (AdamW, {"weight_decay": -0.1}, "weight_decay.*-0.1"),
-        (AdamW, {"kernels": "quick"}, "kernels is 'quick'"),
         (Muon, {"lr": -1.0}, "lr.*-1.0"),
         (Muon, {"momentum": 1.0}, "momentum.*1.0"),
         (Muon, {"weight_decay": -1.0}, "weight_decay.*-1.0"),
-        (Muon, {"num_orthogonalization_steps": 0}, "num_orthogonalization_steps.*0"),
-        (Muon, {"kernels": "quick"}, "kernels is 'quick'"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(

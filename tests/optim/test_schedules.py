@@ -124,13 +124,11 @@ def test_a_run_without_steps_is_an_error() -> None:
 
 
 def test_every_group_follows_the_schedule_from_its_own_rate(tiny_model: Any) -> None:
-    config = OptimizerConfig(
-        name="muon", learning_rate=0.1, muon_learning_rate=0.4, adamw_learning_rate_factor=3.0
-    )
+    config = OptimizerConfig(name="muon", learning_rate=0.1, adamw_learning_rate_factor=3.0)
     optimizer = build_optimizer(tiny_model(), config)
     optimizer.param_groups[1]["lr"] = held = torch.tensor(0.0)
     schedule = ScheduleConfig(name="linear", warmup_steps=4)
     assert set_learning_rates(optimizer, config, schedule, 1, 100) == pytest.approx(0.05)
     rates = [float(group["lr"]) for group in optimizer.param_groups]
-    assert rates == pytest.approx([0.2, 0.15, 0.15])
+    assert rates == pytest.approx([0.05, 0.15, 0.15])
     assert optimizer.param_groups[1]["lr"] is held

@@ -34,11 +34,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"qk_norm": True},
     {"qk_norm": True, "extra_values": "projection"},
     {"num_kv_heads": 2},
-    {"input_mix": True},
-    {"input_mix": True, "kernels": "reference"},
     {"head_gates": True},
-    {"kernels": "reference"},
-    {"kernels": "reference", "feed_forward": "gelu"},
 ]
 
 

@@ -35,7 +35,6 @@ ODD_SHAPES: list[dict[str, Any]] = [
     {"num_heads": 1},
     {"head_gates": True},
     {"extra_values": "projection", "num_kv_heads": 2},
-    {"extra_values": "table"},
 ]
 
 

@@ -111,7 +111,7 @@ def test_every_setting_counted_in_steps_is_known() -> None:
     from groundup.experiments.spec import setting_types
 
     counted = {name for name in setting_types() if name.endswith("_steps")}
-    others = {"num_steps", "max_skipped_steps", "optimizer.orthogonalization_steps"}
+    others = {"num_steps", "max_skipped_steps"}
     assert counted - others == set(COUNTED_IN_STEPS)
     base = RunConfig.model_validate({"schedule": {"warmup_steps": 5}})
     assert scaled_steps(base, 10).keys() == {

@@ -94,7 +94,7 @@ def test_float8_is_refused_where_there_is_none(
     config = resolve_device(make_config("run", changes))
     assert config.precision == "float8"
     assert execution.matmul_precision(config) == "bfloat16"
-    bad = {"model.kernels": "reference", "model.d_ff": 40, "distributed.strategy": "fsdp"}
+    bad = {"model.d_ff": 40, "distributed.strategy": "fsdp"}
     for name, value in bad.items():
         whole = {"micro_batch_size": 1, "distributed.strategy": "ddp"}
         config = make_config("run", {**changes, **whole, name: value})
@@ -268,9 +268,6 @@ def test_half_precision_leaves_weights_in_float32(make_config: MakeConfig) -> No
 
 def test_the_line_about_kernels_names_what_runs(make_config: MakeConfig) -> None:
     assert "fused attention" in describe_kernels(make_config())
-    assert "reference formulas" in describe_kernels(
-        make_config("run", {"model.kernels": "reference"})
-    )
     line = describe_kernels(make_config("run", {"precision": "bfloat16"}))
     assert "bfloat16 (autocast, float32 weights)" in line and "deterministic" in line
 

@@ -59,8 +59,6 @@ def test_the_first_loss_is_near_that_of_guessing(make_config: MakeConfig) -> Non
         {"model.tie_embeddings": True},
         {"model.qk_norm": True},
         {"model.num_kv_heads": 1},
-        {"model.logit_soft_cap": 15.0},
-        {"model.kernels": "reference"},
         {"model.num_layers": 0},
         {"model.d_ff": None},
         {"z_loss": 1e-4},

@@ -91,10 +91,17 @@ def assert_equal_runs(one: RunConfig, other: RunConfig) -> None:
         ({"optimizer.name": "adamw", "data.order": "random"}, [1, 6, 11]),
         ({"optimizer.name": "adamw", "data.order": "epochs"}, [6]),
         (
-            {"optimizer.name": "muon", "optimizer.average_over": 0.3, "model.input_mix": True},
+            {"optimizer.name": "muon", "optimizer.average_over": 0.3},
             [1, 6, 11],
         ),
-        ({"optimizer.name": "muon", "model.head_gates": True, "model.extra_values": "table"}, [6]),
+        (
+            {
+                "optimizer.name": "muon",
+                "model.head_gates": True,
+                "model.extra_values": "projection",
+            },
+            [6],
+        ),
         ({"optimizer.name": "sgd", "data.order": "random", "model.dropout": 0.2}, [1, 6]),
     ],
 )

@@ -55,10 +55,9 @@ def packed_batch(conversations: EncodedConversations) -> Batch:
 
 MODELS: list[dict[str, Any]] = [
     {},
-    {"kernels": "reference"},
-    {"num_kv_heads": 1, "qk_norm": True, "tie_embeddings": True, "logit_soft_cap": 5.0},
-    {"input_mix": True, "norm": "post"},
-    {"head_gates": True, "extra_values": "table"},
+    {"num_kv_heads": 1, "qk_norm": True, "tie_embeddings": True},
+    {"norm": "post"},
+    {"head_gates": True, "extra_values": "projection"},
 ]
 
 

@@ -24,7 +24,7 @@ from groundup.planner import (
     make_plan,
 )
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
-from groundup.planner.flops import ORTHOGONALIZATION_STEPS, OptimizerName, optimal_tokens
+from groundup.planner.flops import OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price
 from groundup.planner.memory import USUAL_STEP
 from groundup.runs.config import RunConfig
@@ -108,7 +108,6 @@ class Arguments:
 
     model: ModelConfig = field(default_factory=ModelConfig)
 
-    orthogonalization_steps: Suppress[Fixed[int]] = ORTHOGONALIZATION_STEPS
     reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
     step: Suppress[Fixed[StepKind]] = USUAL_STEP
     """As the settings file says."""
@@ -134,7 +133,6 @@ def defaults(argv: Sequence[str]) -> Arguments:
         num_steps=run.num_steps,
         corpus_tokens=_tokens_in(run.data.folders),
         optimizer=run.optimizer.name,
-        orthogonalization_steps=run.optimizer.orthogonalization_steps,
         reduce_dtype=run.distributed.reduce_dtype,
         step=StepKind.of(dict(flatten(run.model_dump()))),
         device=device,
@@ -191,7 +189,6 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         precision=arguments.precision if probe is None else probe.precision,
         mfu=arguments.mfu if probe is None else probe.mfu,
         optimizer=arguments.optimizer,
-        orthogonalization_steps=arguments.orthogonalization_steps,
         micro_batch=arguments.micro_batch_size,
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
@@ -248,9 +245,7 @@ def _probe(arguments: Arguments) -> "Probe":
         micro_batch_size=arguments.micro_batch_size,
         model=arguments.model,
         device="cpu" if arguments.device == "cpu" else "auto",
-        optimizer=OptimizerConfig(
-            name=arguments.optimizer, orthogonalization_steps=arguments.orthogonalization_steps
-        ),
+        optimizer=OptimizerConfig(name=arguments.optimizer),
         precision="float32" if arguments.precision == "tf32" else arguments.precision,
         tf32=arguments.precision == "tf32",
     )

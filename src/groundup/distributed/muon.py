@@ -14,7 +14,7 @@ from groundup.distributed.process_group import World, lost_ranks_named
 from groundup.optim.muon import WholeMatrices
 from groundup.optim.orthogonalization import orthogonalize
 
-Orthogonalize = Callable[[Tensor, int], Tensor]
+Orthogonalize = Callable[[Tensor], Tensor]
 
 
 class CopiedMatrices(WholeMatrices):
@@ -25,11 +25,11 @@ class CopiedMatrices(WholeMatrices):
         self._world = world
         self._orthogonalize = orthogonalize
 
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
         count, size = _per_rank(len(matrices), self._world.size), self._world.size
         own = matrices[count * self._world.rank :][:count]
         # In one order of memory however many there are: sums over rows depend on it.
-        result = _padded(self._orthogonalize(own, num_steps), count).contiguous()
+        result = _padded(self._orthogonalize(own), count).contiguous()
         if size == 1:
             return result
         gathered = result.new_empty(size, count, *shape)
@@ -58,7 +58,7 @@ class ShardedMatrices:
         assert isinstance(parameter, torch.nn.Parameter)
         return self._shapes[parameter]
 
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
         size, rows = self._group.size(), shape[0]
         count, num_local = _per_rank(len(matrices), size), matrices.shape[1]
         # (rank that works on it, matrix, rows of this rank, columns)
@@ -67,7 +67,7 @@ class ShardedMatrices:
         # (rank that has the rows, …) for the matrices of this rank
         own = parts.transpose(0, 1).flatten(1, 2)
         num_own = max(0, min(count, len(matrices) - count * self._group.rank()))
-        result = orthogonalize(own[:num_own, :rows], num_steps)
+        result = orthogonalize(own[:num_own, :rows])
         result = _padded(_padded(result, count), own.shape[1], dim=1)
         parts = self._exchange(result.reshape(count, size, -1, shape[1]).transpose(0, 1))
         return parts.flatten(0, 1)[: len(matrices), :num_local]

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,7 @@ from groundup.generation.sampling import (
     TopK,
     TopP,
 )
-from groundup.nn import InputMix, KVCache, RMSNorm
+from groundup.nn import KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
 from groundup.nn.kernels.cuda_decode.edge_search import (
@@ -159,8 +159,6 @@ class CudaDecoder:
             dtype=weight.dtype,
         )
         mixes: list[Tensor | None] = [None] * (config.num_layers + 1)
-        if config.input_mix:
-            mixes[:-1] = [cast(InputMix, mix).weight.detach() for mix in model.input_mixes]
         self._first_mix = mixes[0]
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
@@ -196,7 +194,6 @@ class CudaDecoder:
         if gaps is not None:
             self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
             self._absent[gaps] = True
-        self._soft_cap = config.logit_soft_cap
         with torch.inference_mode():
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
@@ -358,12 +355,11 @@ class CudaDecoder:
 
     def _to_logits(self, stream: matmul.Stream, scores: Scores) -> None:
         norm = (self._eps, self._factor)
-        to_logits(stream, norm, self._output, scores, self._soft_cap, self._absent)
+        to_logits(stream, norm, self._output, scores, None, self._absent)
 
 
 @torch.no_grad()
 def _extra_table(model: TransformerLM, embeddings: Tensor) -> Tensor | None:
     """What blocks add to the values of each token; it does not depend on what else is there."""
-    ids = torch.arange(len(embeddings), device=embeddings.device)
-    extra = model.extra(ids, embeddings)
+    extra = model.extra(embeddings)
     return None if extra is None else extra.to(embeddings.dtype).contiguous()

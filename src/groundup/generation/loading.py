@@ -197,7 +197,7 @@ def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoi
     values = saved.get("model") if isinstance(saved, dict) else None
     if not isinstance(values, dict):
         return
-    for name, value in config.model_dump(mode="json", exclude={"kernels", "dropout"}).items():
+    for name, value in config.model_dump(mode="json", exclude={"dropout"}).items():
         if name in values and values[name] != value:
             raise CheckpointError(
                 f"{folder.config_file} says model.{name} is {value!r:.60}, but "

@@ -18,7 +18,7 @@ from groundup.generation.decoder import Decoder, ModelDecoder, WritableIds, full
 from groundup.model import TransformerLM
 from groundup.nn import RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.feed_forward import ACTIVATIONS
-from groundup.nn.kernels import HAS_TRITON
+from groundup.nn.kernels import HAS_TRITON, are_enabled
 
 if TYPE_CHECKING:
     from groundup.model import ModelConfig
@@ -42,7 +42,7 @@ def choose_decoder(
     """
     weight = model.output_weight
     device = weight.device.type
-    is_reference = model.config.kernels == "reference" or device not in ("cpu", "cuda")
+    is_reference = not are_enabled() or device not in ("cpu", "cuda")
     if is_reference or not is_as_configured(model):
         return ModelDecoder(model, max_rows, max_seq_len, writable)
     is_half = weight.dtype in (torch.bfloat16, torch.float16)
@@ -121,13 +121,12 @@ class PackedDecoder(ModelDecoder):
         rotation = None if self._rotations is None else self._rotations[positions]
         mask = None
         with full_precision(self.device):
-            first = x = self.model.embed(ids.to(self.device))
+            x = self.model.embed(ids.to(self.device))
             if needs_mask:
                 hidden = self._positions[:span] > positions[:, None, None, None]
                 mask = x.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-            extra = self.model.extra(ids.to(self.device), first)
-            for index, layer in enumerate(self._layers):
-                x = self.model.block_input(index, x, first)
+            extra = self.model.extra(x)
+            for layer in self._layers:
                 x = layer.advance(x, where, rotation, span, mask, extra)
             return self._logits(self._final_norm(x))
 

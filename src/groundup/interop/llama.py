@@ -60,10 +60,6 @@ def _inexpressible(config: ModelConfig) -> Iterator[str]:
         yield f"positions is {config.positions}, and Llama always rotates"
     if config.feed_forward != "swiglu":
         yield f"feed_forward is {config.feed_forward}, and Llama has swiglu alone"
-    if config.logit_soft_cap is not None:
-        yield f"logit_soft_cap is {config.logit_soft_cap}, and Llama caps no logits"
-    if config.input_mix:
-        yield "input_mix is on, and Llama's blocks see no embeddings but through each other"
     if config.head_gates:
         yield "head_gates is on, and Llama's heads have none"
     if config.extra_values != "none":

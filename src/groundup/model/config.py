@@ -1,13 +1,14 @@
 """The settings of a model, each ablation one of them, and the presets. No torch here."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
-from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
+from groundup.nn.limits import FeedForwardKind, NormPlacement
 
 _ROUND_TO = 64
 # Room for what anyone plans, up to 10^17 parameters, and not for what no 64 bits can count.
@@ -64,9 +65,6 @@ class ModelConfig(Settings):
     qk_norm: bool = False
     """Normalize queries and keys before attention."""
 
-    logit_soft_cap: float | None = Field(default=None, gt=0, le=1e6)
-    """Keep logits within ± this by cap·tanh(logit/cap); no cap if not given."""
-
     initialization: Literal["standard", "gpt2"] = "standard"
     """Initial values. standard: normal with std √(2 / (in + out)) for linear layers and 1 for
     embeddings, truncated at three sigma. gpt2: normal with std 0.02 for all, and
@@ -76,23 +74,22 @@ class ModelConfig(Settings):
     """Begin the output layers of attention and feed-forward at zero, so that at first every block
     passes its input on as it is."""
 
-    input_mix: bool = False
-    """Give each block a learned mix of its input and the embeddings; at first the input alone."""
-
     head_gates: bool = False
     """Scale what each attention head returns for a token by a learned gate between 0 and 2."""
 
-    extra_values: Literal["none", "projection", "table"] = "none"
-    """Add a vector of the token itself, by a learned factor, to the values of attention: in every
-    block a projection of its embedding; or in the first and the last its row in a table of its own,
-    which learns most where text is read once and is learned by heart where it is read often."""
+    extra_values: Literal["none", "projection"] = "none"
+    """Value embeddings: every block adds a projection of the token's embedding, by a learned
+    factor, to the values of attention."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """In training, zero this fraction of the embeddings and of what attention and feed-forward
     add to them: against learning by heart a text that is read many times."""
 
-    kernels: Kernels = "fused"
-    """Fast kernels, or the formulas as they are read."""
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "logit_soft_cap": (None,),
+        "input_mix": (False,),
+        "kernels": ("fused", "reference"),
+    }
 
     @property
     def d_head(self) -> int:
@@ -101,13 +98,6 @@ class ModelConfig(Settings):
     @property
     def key_value_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @property
-    def blocks_with_extra_values(self) -> range:
-        """The numbers of those blocks."""
-        if self.extra_values == "table":
-            return range(0, self.num_layers, max(1, self.num_layers - 1))
-        return range(self.num_layers if self.extra_values == "projection" else 0)
 
     @property
     def input_scale(self) -> float:
@@ -172,7 +162,7 @@ PRESETS = {
         num_heads=3,
         zero_outputs=True,
         head_gates=True,
-        extra_values="table",
+        extra_values="projection",
     ),
 }
 

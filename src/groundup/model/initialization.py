@@ -21,13 +21,11 @@ def initialize_like_gpt2_(model: TransformerLM) -> None:
         std = 0.02, and 0.02 / √(2 · num_layers) for what a block adds to its input
 
     A model adds up 2 · num_layers such outputs (of attention and of feed-forward layers), so that
-    their sum begins as large as one of them would be, however deep the model. Gates and tables of
-    values stay as they begin.
+    their sum begins as large as one of them would be, however deep the model. Gates stay zero.
     """
     residual_std = _GPT2_STD / math.sqrt(2 * max(1, model.config.num_layers))
     for name, parameter in model.named_parameters():
-        begins_at_zero = "head_gate" in name or name == "extra_values.weight"
-        if parameter.ndim == 2 and not parameter.is_meta and not begins_at_zero:
+        if parameter.ndim == 2 and not parameter.is_meta and "head_gate" not in name:
             is_residual = name.endswith(_OUTPUTS)
             parameter.normal_(0.0, residual_std if is_residual else _GPT2_STD)
 

@@ -15,16 +15,10 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
     block = _block_shapes(config)
     for layer in range(config.num_layers):
         shapes.update((f"blocks.{layer}.{name}.weight", shape) for name, shape in block.items())
-    if config.input_mix:
-        shapes.update((f"input_mixes.{layer}.weight", (2,)) for layer in range(config.num_layers))
-    for layer in config.blocks_with_extra_values:
-        shapes[f"blocks.{layer}.attention.value_sum.weight"] = (1,)
-    d_key_value = config.key_value_heads * config.d_head
     if config.extra_values == "projection":
+        d_key_value = config.key_value_heads * config.d_head
         shapes["extra_values.norm.weight"] = (config.d_model,)
         shapes["extra_values.projection.weight"] = (d_key_value, config.d_model)
-    elif config.extra_values == "table":
-        shapes["extra_values.weight"] = (config.vocab_size, d_key_value)
     if config.norm == "pre":
         shapes["final_norm.weight"] = (config.d_model,)
     shapes["lm_head.weight"] = table
@@ -46,6 +40,8 @@ def _block_shapes(config: ModelConfig) -> dict[str, Shape]:
         shapes["feed_forward.gate"] = (d_ff, d_model)
     if config.qk_norm:
         shapes |= {f"attention.{name}_norm": (config.d_head,) for name in ("query", "key")}
+    if config.extra_values == "projection":
+        shapes["attention.value_sum"] = (1,)
     if config.head_gates:
         shapes["attention.head_gate"] = (config.num_heads, d_model)
     if config.norm != "none":

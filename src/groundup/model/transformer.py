@@ -17,7 +17,6 @@ from groundup.model.initialization import initialize_like_gpt2_, zero_outputs_
 from groundup.nn import (
     Dropout,
     Embedding,
-    InputMix,
     KVCache,
     Linear,
     MultiHeadSelfAttention,
@@ -30,16 +29,13 @@ from groundup.nn.linear_cross_entropy import linear_cross_entropy
 
 # Not the gates of heads: a number a head is too little to gain anything.
 _FLOAT8_LAYERS = ("query", "key", "value", "output", "gate", "up", "down")
-# Of what is added to values, which is nothing at first: either it begins at zero or its factor.
-_FIRST_FACTORS = {"none": None, "projection": 0.0, "table": 1.0}
 
 
 class TransformerLM(nn.Module):
     """logits = W_lm_head norm(block_n(… block_1(E[ids]))), for each token those of the next one.
 
-    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it; with an input
-    mix block_i gets a_i x + b_i E[ids] for x; with extra values attention gets another vector of
-    each token.
+    With tied embeddings W_lm_head is E; without pre-norm it has no norm before it; with extra
+    values attention gets another vector of each token.
 
     The arguments are the settings of `ModelConfig`, where each is explained; `device` and `dtype`
     are those of the weights.
@@ -89,31 +85,19 @@ class TransformerLM(nn.Module):
                 qk_norm=config.qk_norm,
                 norm_eps=config.norm_eps,
                 head_gates=config.head_gates,
-                extra_values=_FIRST_FACTORS[config.extra_values]
-                if number in config.blocks_with_extra_values
-                else None,
+                extra_values=config.extra_values != "none",
                 dropout=config.dropout,
-                kernels=config.kernels,
                 **made,
             )
-            for number in range(num_layers)
+            for _ in range(num_layers)
         )
-        # Empty without an input mix.
-        self.input_mixes = nn.ModuleList(
-            InputMix(**made) for _ in range(num_layers if config.input_mix else 0)
-        )
-        self.extra_values: nn.Module | None = None
-        d_key_value = config.key_value_heads * config.d_head
+        self.extra_values: ValueProjection | None = None
         if config.extra_values == "projection":
-            self.extra_values = ValueProjection(
-                d_model, d_key_value, config.norm_eps, config.kernels, **made
-            )
-        elif config.extra_values == "table":
-            self.extra_values = Embedding(vocab_size, d_key_value, **made)
-            nn.init.zeros_(self.extra_values.weight)
+            d_key_value = config.key_value_heads * config.d_head
+            self.extra_values = ValueProjection(d_model, d_key_value, config.norm_eps, **made)
         self.final_norm: nn.Module = nn.Identity()
         if config.norm == "pre":
-            self.final_norm = RMSNorm(d_model, config.norm_eps, kernels=config.kernels, **made)
+            self.final_norm = RMSNorm(d_model, config.norm_eps, **made)
         self.lm_head = Linear(d_model, vocab_size, **made)
         if config.tie_embeddings:
             # The table begins with the small values of an output layer, so that the first
@@ -205,11 +189,10 @@ class TransformerLM(nn.Module):
                 f"{ids.shape[-1]} ids are more than the context of {self.config.context_length}: "
                 f"give fewer, or train with a larger context_length"
             )
-        first = x = self.dropout(_in_autocast_dtype(self.embed(ids)))
-        given = {"starts": starts, "extra": self.extra(ids, first)}
+        x = self.dropout(_in_autocast_dtype(self.embed(ids)))
+        given = {"starts": starts, "extra": self.extra(x)}
         given = {name: value for name, value in given.items() if value is not None}
         for index, block in enumerate(self.blocks):
-            x = self.block_input(index, x, first)
             x = block(x, token_positions, None if cache is None else cache.layer(index), **given)
         normalized: Tensor = self.final_norm(x)
         return normalized
@@ -238,28 +221,17 @@ class TransformerLM(nn.Module):
                 hook.remove()
         return torch.stack(seen)
 
-    def block_input(
-        self, index: int, x: Float[Tensor, "... d_model"], first: Float[Tensor, "... d_model"]
-    ) -> Float[Tensor, "... d_model"]:
-        """What block `index` sees: x, or its mix with the scaled embeddings `first`."""
-        mixed: Tensor = self.input_mixes[index](x, first) if self.config.input_mix else x
-        return mixed
+    def extra(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"] | None:
+        """What all blocks add to their values, by factors of their own; None for nothing.
 
-    def extra(
-        self, ids: Int[Tensor, "..."], first: Float[Tensor, "... d_model"]
-    ) -> Float[Tensor, "... d_key_value"] | None:
-        """What all blocks add to their values, by factors of their own; None for nothing."""
-        if self.extra_values is None:
-            return None
-        is_projection = isinstance(self.extra_values, ValueProjection)
-        extra: Tensor = self.extra_values(first if is_projection else ids)
-        return extra if is_projection else self.dropout(extra)
+        first: the scaled embeddings.
+        """
+        return None if self.extra_values is None else self.extra_values(first)
 
     def logits(self, hidden: Float[Tensor, "... d_model"]) -> Float[Tensor, "... vocab_size"]:
-        """W_lm_head hidden, soft-capped if the settings say so."""
+        """W_lm_head hidden."""
         logits: Tensor = self.lm_head(hidden)
-        cap = self.config.logit_soft_cap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits
 
     def loss(
         self,
@@ -283,7 +255,6 @@ class TransformerLM(nn.Module):
             self.hidden(ids),
             self.output_weight,
             targets,
-            soft_cap=self.config.logit_soft_cap,
             z_loss=z_loss,
             reduction=reduction,
             later=later,

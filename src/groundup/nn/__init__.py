@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         softmax,
         squared_relu,
     )
-    from groundup.nn.input_mix import InputMix
     from groundup.nn.kv_cache import KVCache, LayerCache
     from groundup.nn.linear import Linear
     from groundup.nn.losses import cross_entropy, z_loss
@@ -33,7 +32,6 @@ __all__ = [
     "Dropout",
     "Embedding",
     "FeedForward",
-    "InputMix",
     "KVCache",
     "LayerCache",
     "Linear",
@@ -63,7 +61,6 @@ __getattr__, __dir__ = lazy_exports(
         "extra_values": "ValueProjection ValueSum",
         "feed_forward": "FeedForward SwiGLU",
         "functional": "gelu scaled_dot_product_attention silu softmax squared_relu",
-        "input_mix": "InputMix",
         "kv_cache": "KVCache LayerCache",
         "linear": "Linear",
         "losses": "cross_entropy z_loss",

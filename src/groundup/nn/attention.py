@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError, check_choice
+from groundup.errors import ConfigError
 from groundup.nn import kernels as fused
 from groundup.nn.extra_values import ValueSum
 from groundup.nn.functional import (
@@ -21,7 +21,7 @@ from groundup.nn.functional import (
     softmax,
 )
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.limits import Kernels, is_packed_attention
+from groundup.nn.limits import is_packed_attention
 from groundup.nn.linear import Linear, packed_linear
 from groundup.nn.norm import RMSNorm
 from groundup.nn.rope import RotaryEmbedding
@@ -39,9 +39,7 @@ class MultiHeadSelfAttention(nn.Module):
         as many as `num_heads`.
     qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
     head_gates: multiply what head h returns by 2 σ(w_h x), at first 1.
-    extra_values: let V be W_value x + a e, with e given to each call and a learned, from this on.
-    kernels: "fused" makes one matmul of the three and uses torch's attention or ours;
-        "reference" is the formulas as they stand.
+    extra_values: let V be W_value x + a e, with e given to each call and a learned.
     """
 
     def __init__(
@@ -54,8 +52,7 @@ class MultiHeadSelfAttention(nn.Module):
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
         head_gates: bool = False,
-        extra_values: float | None = None,
-        kernels: Kernels = "fused",
+        extra_values: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -73,8 +70,6 @@ class MultiHeadSelfAttention(nn.Module):
             )
         if theta is not None and max_seq_len is None:
             raise ConfigError("rotation by theta needs max_seq_len, the longest sequence to expect")
-        check_choice("kernels", kernels, get_args(Kernels))
-        self.kernels = kernels
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.d_head = d_model // num_heads
@@ -86,12 +81,12 @@ class MultiHeadSelfAttention(nn.Module):
         self.output = Linear(d_model, d_model, **made)
         self.query_norm = self.key_norm = None
         if qk_norm:
-            self.query_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
-            self.key_norm = RMSNorm(self.d_head, norm_eps, kernels=kernels, **made)
+            self.query_norm = RMSNorm(self.d_head, norm_eps, **made)
+            self.key_norm = RMSNorm(self.d_head, norm_eps, **made)
         self.head_gate = Linear(d_model, num_heads, **made) if head_gates else None
         if self.head_gate is not None:
             nn.init.zeros_(self.head_gate.weight)
-        self.value_sum = None if extra_values is None else ValueSum(extra_values, **made)
+        self.value_sum = ValueSum(**made) if extra_values else None
         self.rope = None
         if theta is not None and max_seq_len is not None:
             self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)
@@ -136,7 +131,7 @@ class MultiHeadSelfAttention(nn.Module):
         if cache is not None and token_positions is None:
             raise ConfigError("a cache needs token_positions: where its new keys belong")
         projections = (self.query, self.key, self.value)
-        if self.kernels == "fused":
+        if fused.are_enabled():
             packed = packed_linear(x, projections)
             is_plain = token_positions is None and (starts is None or not packed.is_cuda)
             if is_plain and self._can_stay_packed(packed):
@@ -208,7 +203,7 @@ class MultiHeadSelfAttention(nn.Module):
         if group > 1:
             key = key.repeat_interleave(group, dim=-3)
             value = value.repeat_interleave(group, dim=-3)
-        if self.kernels == "fused":
+        if fused.are_enabled():
             return fused_attention(query, key, value, mask)
         if mask is None:
             seq = query.shape[-2]
@@ -216,4 +211,4 @@ class MultiHeadSelfAttention(nn.Module):
         return scaled_dot_product_attention(query, key, value, mask)
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, {self.kernels}"
+        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"

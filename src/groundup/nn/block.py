@@ -12,7 +12,7 @@ from groundup.nn.attention import MultiHeadSelfAttention
 from groundup.nn.dropout import Dropout
 from groundup.nn.feed_forward import FeedForward, SwiGLU
 from groundup.nn.kv_cache import LayerCache
-from groundup.nn.limits import FeedForwardKind, Kernels, NormPlacement
+from groundup.nn.limits import FeedForwardKind, NormPlacement
 from groundup.nn.norm import RMSNorm
 
 
@@ -41,9 +41,8 @@ class TransformerBlock(nn.Module):
         qk_norm: bool = False,
         norm_eps: float = 1e-5,
         head_gates: bool = False,
-        extra_values: float | None = None,
+        extra_values: bool = False,
         dropout: float = 0.0,
-        kernels: Kernels = "fused",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -52,8 +51,8 @@ class TransformerBlock(nn.Module):
         self.norm = norm
         self.dropout = Dropout(dropout)
         if norm != "none":
-            self.attention_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
-            self.feed_forward_norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
+            self.attention_norm = RMSNorm(d_model, norm_eps, **made)
+            self.feed_forward_norm = RMSNorm(d_model, norm_eps, **made)
         self.attention = MultiHeadSelfAttention(
             d_model,
             num_heads,
@@ -64,11 +63,10 @@ class TransformerBlock(nn.Module):
             norm_eps=norm_eps,
             head_gates=head_gates,
             extra_values=extra_values,
-            kernels=kernels,
             **made,
         )
         self.feed_forward = (
-            SwiGLU(d_model, d_ff, kernels=kernels, **made)
+            SwiGLU(d_model, d_ff, **made)
             if feed_forward == "swiglu"
             else FeedForward(d_model, d_ff, feed_forward, **made)
         )

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.nn.limits import Kernels
 from groundup.nn.linear import Linear
 from groundup.nn.norm import RMSNorm
 
@@ -25,13 +24,12 @@ class ValueProjection(nn.Module):
         d_model: int,
         d_key_value: int,
         norm_eps: float = 1e-5,
-        kernels: Kernels = "fused",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.norm = RMSNorm(d_model, norm_eps, kernels=kernels, **made)
+        self.norm = RMSNorm(d_model, norm_eps, **made)
         self.projection = Linear(d_model, d_key_value, **made)
 
     def forward(self, first: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_key_value"]:
@@ -40,19 +38,13 @@ class ValueProjection(nn.Module):
 
 
 class ValueSum(nn.Module):
-    """y = v + a · e for the values v of a block, with a learned.
-
-    factor: a at first: 0 for an e that begins anywhere, 1 for one that begins at zero.
-    """
+    """y = v + a · e for the values v of a block, with a learned, at first 0."""
 
     def __init__(
-        self,
-        factor: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((1,), factor, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
 
     def forward(
         self, values: Float[Tensor, "... d_key_value"], extra: Float[Tensor, "... d_key_value"]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError, check_choice, did_you_mean
+from groundup.errors import ConfigError, did_you_mean
 from groundup.nn import float8
 from groundup.nn import kernels as fused
 from groundup.nn.functional import gelu, silu, squared_relu
-from groundup.nn.limits import Kernels
 from groundup.nn.linear import Linear, packed_linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -24,10 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class SwiGLU(nn.Module):
-    """y = W_down (silu(W_gate x) · W_up x), with W_gate and W_up of shape (d_ff, d_model).
-
-    kernels: "fused" makes one matmul of gate and up; "reference" is the formula as it stands.
-    """
+    """y = W_down (silu(W_gate x) · W_up x), with W_gate and W_up of shape (d_ff, d_model)."""
 
     def __init__(
         self,
@@ -35,11 +30,8 @@ class SwiGLU(nn.Module):
         d_ff: int,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        kernels: Kernels = "fused",
     ) -> None:
         super().__init__()
-        check_choice("kernels", kernels, get_args(Kernels))
-        self.kernels = kernels
         self.gate = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.up = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.down = Linear(d_ff, d_model, device=device, dtype=dtype)
@@ -58,7 +50,7 @@ class SwiGLU(nn.Module):
         return is_wanted and float8.takes(x, self.up.out_features)
 
     def _gated(self, x: Tensor) -> Tensor:
-        if self.kernels == "reference":
+        if not fused.are_enabled():
             up: Tensor = self.up(x)
             return silu(self.gate(x)) * up
         packed = packed_linear(x, (self.gate, self.up))

@@ -3,8 +3,6 @@ uses at once. No torch here: layers run by these, settings name them and the pla
 
 from typing import Literal
 
-# Which form of an operation runs: the fast kernels, or the formulas as they are read.
-Kernels = Literal["fused", "reference"]
 NormPlacement = Literal["pre", "post", "none"]
 FeedForwardKind = Literal["swiglu", "silu", "gelu", "relu2"]
 

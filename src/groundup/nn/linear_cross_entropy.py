@@ -33,7 +33,6 @@ def linear_cross_entropy(
     weight: Float[Tensor, "vocab_size d_model"],
     targets: Int[Tensor, "..."],
     *,
-    soft_cap: float | None = None,
     z_loss: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
     later: tuple[Int[Tensor, "..."], Float[Tensor, ""]] | None = None,
@@ -42,7 +41,6 @@ def linear_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Mean or sum over rows of cross-entropy + z_loss · (log Z)², for l = hidden weightᵀ:
 
-        l <- soft_cap · tanh(l / soft_cap), if a cap is given
         log Z = logsumexp(l);   loss = log Z - l_target + z_loss · (log Z)²
 
     With a `later` target, the same logits learn that one too: the gradient, and the gradient alone,
@@ -53,13 +51,13 @@ def linear_cross_entropy(
     `linear_cross_entropy_reference` up to rounding.
 
     hidden: what the output layer sees.   weight: the output layer.   targets: an id for each row.
-    soft_cap: bound on the logits, above 0; None for no cap.   z_loss: weight of (log Z)².
+    z_loss: weight of (log Z)².
     later: a second id for each row, or -1 for none, and the weight of its cross-entropy.
     chunk_rows: rows of logits at once; by default what `nn.limits` says.
     in_float8: compute logits and their way back to `hidden`, which a norm returned, in float8 where
         there are kernels for it.
     """
-    _check(hidden, weight, targets, soft_cap, z_loss, reduction, chunk_rows)
+    _check(hidden, weight, targets, z_loss, reduction, chunk_rows)
     dtype = _matmul_dtype(hidden, weight)
     rows = targets.numel()
     if chunk_rows is None:
@@ -71,7 +69,6 @@ def linear_cross_entropy(
         hidden,
         weight,
         targets,
-        soft_cap,
         z_loss,
         *(later or (None, None)),
         chunk_rows,
@@ -88,14 +85,11 @@ def linear_cross_entropy_reference(
     weight: Float[Tensor, "vocab_size d_model"],
     targets: Int[Tensor, "..."],
     *,
-    soft_cap: float | None = None,
     z_loss: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Float[Tensor, ""]:
     """The formula of `linear_cross_entropy` as it is read, with all logits at once."""
     logits = in_float32_at_least(hidden @ weight.T)
-    if soft_cap is not None:
-        logits = soft_cap * torch.tanh(logits / soft_cap)
     mean = cross_entropy(logits, targets) + z_loss * mean_z_loss(logits)
     return mean if reduction == "mean" else mean * targets.numel()
 
@@ -109,7 +103,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        soft_cap: float | None,
         z_loss: float,
         later: Tensor | None,
         later_weight: Tensor | None,
@@ -147,7 +140,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     out = buffer[: len(chunk)] if in_place else None
                     logits = torch.mm(chunk, columns.T, out=out)
                 if d_rows is None and d_columns is None:
-                    total = total + _chunk_loss(logits, ids[part], soft_cap, z_loss)
+                    total = total + _chunk_loss(logits, ids[part], z_loss)
                     continue
                 of_later = None
                 if later_ids is not None and later_weight is not None:
@@ -155,7 +148,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 loss, d_logits = _chunk_loss_and_gradient(
                     logits,
                     ids[part],
-                    soft_cap,
                     z_loss,
                     of_later,
                     None if layer is None else layer.d_logits(len(chunk)),
@@ -188,7 +180,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shape, dtype = ctx.hidden_like
         d_hidden = None if d_rows is None else _times(d_rows, d_total).to(dtype).view(shape)
         d_weight = None if d_columns is None else _times(d_columns, d_total).to(ctx.weight_dtype)
-        return d_hidden, d_weight, *[None] * 10
+        return d_hidden, d_weight, *[None] * 9
 
 
 class _Float8Layer:
@@ -218,11 +210,9 @@ class _Float8Layer:
         float8.matmul(left, self._transposed, is_precise=True, out=out)
 
 
-def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss: float) -> Tensor:
+def _chunk_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
     """The summed loss of one chunk, whose logits are used up; `targets` is a column of ids."""
     wide = in_float32_at_least(logits)
-    if soft_cap is not None:
-        wide.div_(soft_cap).tanh_().mul_(soft_cap)
     chosen = wide.gather(1, targets)
     top = wide.amax(dim=1, keepdim=True)
     log_z = top + wide.sub_(top).exp_().sum(dim=1, keepdim=True).log_()
@@ -232,40 +222,33 @@ def _chunk_loss(logits: Tensor, targets: Tensor, soft_cap: float | None, z_loss:
 def _chunk_loss_and_gradient(
     logits: Tensor,
     targets: Tensor,
-    soft_cap: float | None,
     z_loss: float,
     later: tuple[Tensor, Tensor] | None = None,
     rounded: tuple[Tensor, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The summed loss of one chunk, and its gradient, written over the logits; `rounded` as in
     `kernels.loss_and_gradient`."""
-    losses = kernels.loss_and_gradient(logits, targets, soft_cap, z_loss, later, rounded)
+    losses = kernels.loss_and_gradient(logits, targets, z_loss, later, rounded)
     if losses is not None:
         return losses.sum(), logits
-    return _chunk_loss_and_gradient_in_passes(logits, targets, soft_cap, z_loss, later)
+    return _chunk_loss_and_gradient_in_passes(logits, targets, z_loss, later)
 
 
 def _chunk_loss_and_gradient_in_passes(
     logits: Tensor,
     targets: Tensor,
-    soft_cap: float | None,
     z_loss: float,
     later: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """By torch's own operations, as the formula has it:
 
-        d l_j = (softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = later]) · slope
+        d l_j = softmax(l)_j · (1 + 2 z_loss log Z + w) - [j = target] - w [j = later]
 
-    with w the weight of the later target, or 0 where there is none, and the slope that of the cap.
+    with w the weight of the later target, or 0 where there is none.
 
     Passes over the logits are what this costs, so there are as few as torch allows.
     """
     wide = in_float32_at_least(logits)
-    slope = None
-    if soft_cap is not None:
-        wide.div_(soft_cap).tanh_()
-        slope = 1 - wide.square()
-        wide.mul_(soft_cap)
     top = wide.amax(dim=1, keepdim=True)
     chosen = wide.gather(1, targets)
     # torch's softmax keeps a row in the cache for all its passes. On a CPU it may write over its
@@ -282,8 +265,6 @@ def _chunk_loss_and_gradient_in_passes(
     elif z_loss:
         wide.mul_(1 + 2 * z_loss * log_z)
     wide.scatter_add_(1, targets, torch.full_like(chosen, -1.0))
-    if slope is not None:
-        wide.mul_(slope)
     return loss, logits if wide is logits else logits.copy_(wide)
 
 
@@ -332,7 +313,6 @@ def _check(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
-    soft_cap: float | None,
     z_loss: float,
     reduction: str,
     chunk_rows: int | None,
@@ -343,8 +323,6 @@ def _check(
             f"{tuple(weight.shape)}: give (…, d_model) and (vocab_size, d_model)"
         )
     check_targets(targets, hidden.shape[:-1], hidden.shape)
-    if soft_cap is not None and not soft_cap > 0:
-        raise ConfigError(f"soft_cap must be positive, or None for no cap, got {soft_cap}")
     if not 0 <= z_loss < math.inf:
         raise ConfigError(f"z_loss must be at least 0 and finite, got {z_loss}")
     check_choice("reduction", reduction, ("mean", "sum"))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.errors import check_choice
 from groundup.nn.kernels import cpu, is_plain_cpu
-from groundup.nn.limits import Kernels
 
 
 class RMSNorm(nn.Module):
@@ -19,7 +15,6 @@ class RMSNorm(nn.Module):
     Computed in float32 at least, since squares of half-precision values overflow.
 
     d_model: size of the last dimension.
-    kernels: "fused" for the native core where it runs, "reference" for the formula.
     """
 
     def __init__(
@@ -28,11 +23,8 @@ class RMSNorm(nn.Module):
         eps: float = 1e-5,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        kernels: Kernels = "fused",
     ) -> None:
         super().__init__()
-        check_choice("kernels", kernels, get_args(Kernels))
-        self.kernels = kernels
         self.d_model = d_model
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model, device=device, dtype=dtype))
@@ -58,7 +50,7 @@ class RMSNorm(nn.Module):
         return total, self(total)
 
     def _is_fused(self, x: Tensor) -> bool:
-        return self.kernels == "fused" and is_plain_cpu(x) and is_plain_cpu(self.weight)
+        return is_plain_cpu(x) and is_plain_cpu(self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, eps={self.eps}"

@@ -6,13 +6,12 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from groundup.errors import check_choice
-from groundup.nn.limits import Kernels
+from groundup.nn import kernels
 from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
 
 State: TypeAlias = dict[str, Any]
@@ -33,7 +32,6 @@ class AdamW(Optimizer):
     Each parameter keeps t in `step`, in float32, and m and v in `exp_avg` and `exp_avg_sq`.
 
     lr: the learning rate, a number or a tensor.   betas: β₁ and β₂.   eps: ε, above 0.
-    kernels: "fused" for torch's kernel, one pass over memory, or "reference" for the formula.
     """
 
     def __init__(
@@ -43,11 +41,7 @@ class AdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        *,
-        kernels: Kernels = "fused",
     ) -> None:
-        check_choice("kernels", kernels, get_args(Kernels))
-        self.kernels = kernels
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
 
@@ -65,7 +59,7 @@ class AdamW(Optimizer):
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
-            fused = self.kernels == "fused" and _can_be_fused(parameter)
+            fused = kernels.are_enabled() and _can_be_fused(parameter)
             batches.setdefault((parameter.dtype, fused), []).append(parameter)
         return [
             partial(
@@ -78,9 +72,6 @@ class AdamW(Optimizer):
             )
             for (_, fused), batch in batches.items()
         ]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "kernels": self.kernels}
 
 
 def _formula_update_(

@@ -41,9 +41,7 @@ def average_decay(config: OptimizerConfig, num_steps: int | None) -> float | Non
 
 
 def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    embedding_weight_decay = config.embedding_weight_decay
-    if embedding_weight_decay is None:
-        embedding_weight_decay = config.weight_decay if config.decay_embeddings else 0.0
+    embedding_weight_decay = config.embedding_weight_decay or 0.0
     if config.name == "sgd":
         return SGD([one for one in model.parameters() if one.requires_grad], config.learning_rate)
     if config.name == "muon":
@@ -51,7 +49,7 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
             muon_groups(
                 model,
                 learning_rate=_maximum(config, "adamw"),
-                muon_learning_rate=_maximum(config, "muon"),
+                muon_learning_rate=config.learning_rate,
                 weight_decay=config.weight_decay,
                 embedding_weight_decay=embedding_weight_decay,
             ),
@@ -60,10 +58,7 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
             weight_decay=config.weight_decay,
             betas=config.betas,
             eps=config.eps,
-            num_orthogonalization_steps=config.orthogonalization_steps,
-            cautious_decay=config.cautious_decay,
             normalize_rows=config.normalize_rows,
-            kernels=config.kernels,
         )
     return AdamW(
         decay_groups(
@@ -75,7 +70,6 @@ def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
-        kernels=config.kernels,
     )
 
 
@@ -87,8 +81,6 @@ def set_learning_rates(
     num_steps: int,
 ) -> float:
     """Give every group its learning rate for the step; returns the one of `config.learning_rate`.
-
-    Under Muon matrices and the rest may have maxima of their own, and follow the same schedule.
 
     optimizer: whose groups change.   schedule: what a step gets of the maximum of `config`.
     step: counted from 0, of `num_steps`.
@@ -105,6 +97,4 @@ def set_learning_rates(
 
 def _maximum(config: OptimizerConfig, kind: str | None) -> float:
     """The maximum learning rate of a group of this kind; only Muon's groups have one."""
-    if kind == "muon" and config.muon_learning_rate is not None:
-        return config.muon_learning_rate
     return config.learning_rate * (config.adamw_learning_rate_factor if kind == "adamw" else 1.0)

@@ -1,11 +1,11 @@
 """The settings of optimizers and schedules. No torch here."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from groundup.config import MAX_STEPS, Settings
-from groundup.nn.limits import Kernels
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -20,10 +20,6 @@ class OptimizerConfig(Settings):
     learning_rate: float = Field(1e-3, gt=0, le=1e15)
     """The maximum learning rate; the schedule says which fraction of it a step gets."""
 
-    muon_learning_rate: float | None = Field(None, gt=0, le=1e15)
-    """Learning rate of the matrices under muon; learning_rate if not given, for muon's steps are
-    scaled to the size of adamw's."""
-
     adamw_learning_rate_factor: float = Field(1.0, gt=0, le=1e6)
     """Under muon, the learning rate of what adamw moves (embeddings, output layer, gains) as a
     multiple of learning_rate."""
@@ -37,33 +33,27 @@ class OptimizerConfig(Settings):
     weight_decay: float = Field(0.1, ge=0, le=1e6)
     """A step takes this fraction, times the learning rate, off each weight of a linear layer."""
 
-    cautious_decay: bool = False
-    """Under muon, let weights of matrices decay only where the step makes them smaller too; about
-    half of them do, so twice the weight_decay is as strong."""
-
     normalize_rows: bool = False
     """Under muon, let all rows of a matrix move alike, by the mean of each row's squares over the
     last steps (NorMuon)."""
 
-    decay_embeddings: bool = False
-    """Apply weight decay to the embedding table too."""
-
     embedding_weight_decay: float | None = Field(None, ge=0, le=1e6)
-    """Weight decay of the embedding table; if not given, weight_decay or 0 as decay_embeddings
-    says."""
+    """Weight decay of the embedding table; 0 if not given."""
 
     momentum: Fraction = 0.95
     """Decay rate of muon's running average of gradients."""
-
-    orthogonalization_steps: int = Field(5, ge=1, le=100)
-    """Steps of muon's iteration; more come closer to orthogonal."""
 
     average_over: float | None = Field(None, gt=0, le=1)
     """Keep an exponential average of the weights over about this fraction of the run's steps, and
     evaluate, sample and save it instead of the latest weights; none if not given."""
 
-    kernels: Kernels = "fused"
-    """adamw, and muon on CUDA, in few passes over memory, or by their formulas."""
+    removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "muon_learning_rate": (None,),
+        "cautious_decay": (False,),
+        "decay_embeddings": (False,),
+        "orthogonalization_steps": (5,),
+        "kernels": ("fused", "reference"),
+    }
 
 
 class ScheduleConfig(Settings):

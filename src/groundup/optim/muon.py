@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from groundup.errors import ConfigError, check_choice
-from groundup.nn.kernels import HAS_TRITON
-from groundup.nn.limits import Kernels
+from groundup.errors import ConfigError
+from groundup.nn.kernels import HAS_TRITON, are_enabled
 from groundup.optim.adamw import AdamW
 from groundup.optim.base import Optimizer, Parameters, gradients_of
 from groundup.optim.orthogonalization import orthogonalize
@@ -32,7 +31,7 @@ class Matrices(Protocol):
         """The shape of the matrix that a parameter is, or that it is some rows of."""
         ...
 
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Orthogonal matrices for a stack, or the same rows of them; `shape` is that of each."""
         ...
 
@@ -43,8 +42,8 @@ class WholeMatrices:
     def shape(self, parameter: Tensor) -> tuple[int, ...]:
         return tuple(parameter.shape)
 
-    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...], num_steps: int) -> Tensor:
-        return orthogonalize(matrices, num_steps)
+    def orthogonalize(self, matrices: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return orthogonalize(matrices)
 
 
 class Muon(AdamW):
@@ -53,14 +52,12 @@ class Muon(AdamW):
         M <- μ M + (1 - μ) G;    D = orthogonalize(μ M + (1 - μ) G)       (Nesterov's look ahead)
         θ <- θ - lr λ θ;         θ <- θ - lr · 0.2 √max(rows, columns) · D
 
-    A group of kind "adamw" holds anything and moves as `AdamW` does, by `betas`, `eps` and
-    `kernels`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
+    A group of kind "adamw" holds anything and moves as `AdamW` does, by `betas` and
+    `eps`. Matrices of one shape are orthogonalized together. A matrix keeps M in `momentum`.
 
-    momentum: μ.   weight_decay: λ.   num_orthogonalization_steps: see `orthogonalize`.
-    cautious_decay: θ loses lr λ θ only where D makes it smaller too.
+    momentum: μ.   weight_decay: λ.
     normalize_rows: let all rows of a matrix move alike. With v the mean of a row's D² over the last
         steps, kept in `row_means`, D / √(v max(rows, columns)) takes the place of D (NorMuon).
-    kernels: "fused" for our kernels on CUDA, float32 matrices alone, or "reference" for torch's.
     """
 
     matrices: Matrices = WholeMatrices()
@@ -75,20 +72,9 @@ class Muon(AdamW):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         *,
-        num_orthogonalization_steps: int = 5,
-        cautious_decay: bool = False,
         normalize_rows: bool = False,
-        kernels: Kernels = "fused",
     ) -> None:
-        check_choice("kernels", kernels, get_args(Kernels))
-        if num_orthogonalization_steps < 1:
-            raise ConfigError(
-                f"num_orthogonalization_steps must be at least 1, got {num_orthogonalization_steps}"
-            )
-        self.num_orthogonalization_steps = num_orthogonalization_steps
-        self.cautious_decay = cautious_decay
         self.normalize_rows = normalize_rows
-        self.kernels = kernels
         defaults = {
             "kind": "muon",
             "lr": lr,
@@ -145,7 +131,7 @@ class Muon(AdamW):
 
     def _has_kernels(self, parameters: list[Tensor]) -> bool:
         """Whether our kernels take the parameters; they walk memory, so strides must be plain."""
-        if not HAS_TRITON or self.kernels != "fused" or not parameters[0].is_cuda:
+        if not HAS_TRITON or not are_enabled() or not parameters[0].is_cuda:
             return False
         tensors = [self.state[one]["momentum"] for one in parameters] + gradients_of(parameters)
         return all(
@@ -168,8 +154,7 @@ class Muon(AdamW):
             gradients.mul_(gradient_scale)
         momentum = torch.lerp(before, gradients, 1 - group["momentum"])
         ahead = gradients.lerp_(momentum, group["momentum"])
-        num_steps = self.num_orthogonalization_steps
-        directions = self.matrices.orthogonalize(ahead, shape, num_steps).to(ahead.dtype)
+        directions = self.matrices.orthogonalize(ahead, shape).to(ahead.dtype)
         if self.normalize_rows:
             directions = self._with_even_rows(directions, parameters, max(shape), skip)
         directions *= group["lr"] * (_MOVE_OF_ADAMW * math.sqrt(max(shape)))
@@ -181,12 +166,7 @@ class Muon(AdamW):
             directions = torch.where(is_skipped, 0.0, directions)
             decay = decay * (1 - skip)
         torch._foreach_copy_(momenta, momentum.unbind())
-        if self.cautious_decay:
-            weights = torch.stack(parameters)
-            shrinking = weights * (weights * directions > 0)
-            torch._foreach_sub_(parameters, (decay * shrinking).unbind())
-        else:
-            torch._foreach_mul_(parameters, 1 - decay)
+        torch._foreach_mul_(parameters, 1 - decay)
         torch._foreach_sub_(parameters, directions.unbind())
 
     def _with_even_rows(
@@ -218,7 +198,7 @@ class Muon(AdamW):
         ahead = kernels.look_ahead(
             gradients_of(parameters), momenta, group["momentum"], scale, skips
         )
-        directions = self.matrices.orthogonalize(ahead, shape, self.num_orthogonalization_steps)
+        directions = self.matrices.orthogonalize(ahead, shape)
         factor = _MOVE_OF_ADAMW * math.sqrt(max(shape))
         rows: tuple[Any, ...] = ()
         if self.normalize_rows:
@@ -231,17 +211,12 @@ class Muon(AdamW):
             factor,
             weight_decay,
             skips,
-            self.cautious_decay,
+            False,
             *rows,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {
-            "num_orthogonalization_steps": self.num_orthogonalization_steps,
-            "cautious_decay": self.cautious_decay,
-            "normalize_rows": self.normalize_rows,
-        }
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), "normalize_rows": self.normalize_rows}
 
 
 def _as_scalar(value: float | Tensor, like: Tensor) -> Tensor:

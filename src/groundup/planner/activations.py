@@ -22,9 +22,6 @@ _PLAIN_KEPT = {"silu": 3, "gelu": 4, "relu2": 3}
 _PLAIN_KEPT_COMPILED = 2
 # And in the backward pass the gradients of as many at once.
 _INNER_GRADIENTS = {"swiglu": 2, "silu": 2, "gelu": 4, "relu2": 2}
-# Scores, weights and their gradients in the formula's backward pass, as measured at contexts from
-# 256 to 512.
-_FORMULA_SCORES = 3.75
 # What a norm's backward pass holds in float32 where the rest is bfloat16, in vectors of the latter.
 _WIDE_NORM_GRADIENTS = {"pre": 12, "post": 8, "none": 0}
 
@@ -59,16 +56,11 @@ def layer_activations(
     is_masked: whether rows hold several sequences, which attention keeps apart.
     """
     value = execution.value_bytes
-    is_fused = config.kernels == "fused"
     feed_forward = _feed_forward_values(config, execution) * config.feed_forward_dim
     return {
         "residual": 2 * config.d_model * value,
         "norms": _norm_bytes(config, execution),
-        **(
-            _fused_attention(config, execution, is_masked=is_masked)
-            if is_fused
-            else _reference_attention(config, execution)
-        ),
+        **_fused_attention(config, execution, is_masked=is_masked),
         "feed_forward": feed_forward * value,
         # The mixed values once more, behind their gates, and the gates on their way there.
         **(
@@ -77,7 +69,6 @@ def layer_activations(
             else {}
         ),
         # What the mix was made of, besides the embeddings.
-        **({"input_mix": config.d_model * value} if config.input_mix else {}),
         # What was kept of both sums, a byte a value.
         **({"dropout": 2 * config.d_model} if config.dropout else {}),
     }
@@ -115,7 +106,7 @@ def kept_weight_copies(
         return (packed + single) * execution.value_bytes
     if is_adapted:
         return (packed + single) * FLOAT32_BYTES
-    return packed * FLOAT32_BYTES if config.kernels == "fused" else 0
+    return packed * FLOAT32_BYTES
 
 
 def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
@@ -129,24 +120,14 @@ def backward_temporaries(config: ModelConfig, execution: Execution) -> int:
     return values * execution.value_bytes
 
 
-def formula_attention_temporaries(config: ModelConfig, execution: Execution) -> int:
-    """Bytes of each token for the backward pass of attention by the formula: scores of every head
-    with every position, several times over."""
-    if config.kernels == "fused":
-        return 0
-    scores = config.num_heads * config.context_length * execution.value_bytes
-    return round(_FORMULA_SCORES * scores)
-
-
 def _norm_bytes(config: ModelConfig, execution: Execution) -> int:
-    """Two outputs and their scales; the formula keeps the values before the gain as well."""
+    """Two outputs and their scales."""
     if config.norm == "none":
         return 0
     if _mixes_precisions(execution):
         # Norms compute in float32, and keep both what they got and what they made of it.
         return 4 * config.d_model * FLOAT32_BYTES + 2 * FLOAT32_BYTES
-    num_vectors = 2 if config.kernels == "fused" else 4
-    return num_vectors * config.d_model * execution.value_bytes + 2 * FLOAT32_BYTES
+    return 2 * config.d_model * execution.value_bytes + 2 * FLOAT32_BYTES
 
 
 def _fused_attention(
@@ -174,7 +155,7 @@ def _fused_attention(
         logsumexps += (config.num_heads + config.key_value_heads) * FLOAT32_BYTES
         if projections and config.num_layers:
             # Where values are a sum of their own, and not a view of the projections, these go.
-            num_sums = len(config.blocks_with_extra_values)
+            num_sums = config.num_layers if config.extra_values != "none" else 0
             projections -= num_sums * (d_model + d_key_value) // config.num_layers
     # Where heads were taken apart, the mixed values are kept both apart and side by side.
     is_apart = _mixes_precisions(execution) and has_rope
@@ -186,18 +167,6 @@ def _fused_attention(
         "query_key_value": projections * execution.value_bytes,
         "rotated": rotated * execution.value_bytes,
         "attention_mixing": mixed * execution.value_bytes + logsumexps + mask,
-    }
-
-
-def _reference_attention(config: ModelConfig, execution: Execution) -> dict[str, int]:
-    """The formula keeps scores, their exponentials and the softmax, each of a head for itself."""
-    d_model, value = config.d_model, execution.value_bytes
-    num_scores = config.num_heads * config.context_length
-    qk_norm = 2 * (d_model + config.key_value_heads * config.d_head) if config.qk_norm else 0
-    return {
-        "query_key_value": (3 * d_model + qk_norm) * value,
-        "attention_scores": 3 * num_scores * value + config.context_length,
-        "attention_mixing": d_model * value,
     }
 
 
@@ -230,9 +199,7 @@ def _feed_forward_values(config: ModelConfig, execution: Execution) -> int:
     is_compiled = execution.device == "cuda"
     if config.feed_forward != "swiglu":
         return _PLAIN_KEPT_COMPILED if is_compiled else _PLAIN_KEPT[config.feed_forward]
-    if config.kernels == "fused":
-        return 4 if _mixes_precisions(execution) else 3
-    return 3 if is_compiled else 5
+    return 4 if _mixes_precisions(execution) else 3
 
 
 @dataclass(frozen=True)

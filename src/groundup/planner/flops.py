@@ -8,7 +8,6 @@ import math
 from typing import Literal
 
 from groundup.model.config import PRESETS, ModelConfig
-from groundup.optim.config import OptimizerConfig
 from groundup.planner.parameters import block_matrices, count_matrices, count_parameters
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
@@ -18,7 +17,7 @@ FORWARDS_A_STEP = 3
 
 # Additions, multiplications and roots for one parameter, as the formulas of `optim` read.
 _UPDATE_OPERATIONS = {"adamw": 14, "sgd": 2, "muon": 9}
-ORTHOGONALIZATION_STEPS = OptimizerConfig().orthogonalization_steps
+_ORTHOGONALIZATION_STEPS = 5
 
 OPTIMAL_SOURCE = "Hoffmann et al. 2022, arXiv 2203.15556: about 20 tokens a parameter"
 _TOKENS_PER_PARAMETER = 20
@@ -67,11 +66,7 @@ def step_flops(config: ModelConfig, batch_size: int) -> int:
     return FORWARDS_A_STEP * batch_size * sum(forward_flops(config).values())
 
 
-def update_flops(
-    config: ModelConfig,
-    optimizer: OptimizerName = "adamw",
-    orthogonalization_steps: int = ORTHOGONALIZATION_STEPS,
-) -> int:
+def update_flops(config: ModelConfig, optimizer: OptimizerName = "adamw") -> int:
     """What the optimizer itself computes in a step, whatever the batch."""
     parts = count_parameters(config)
     num_parameters = sum(parts.values())
@@ -81,7 +76,7 @@ def update_flops(
     elementwise = _UPDATE_OPERATIONS["muon"] * num_in_blocks
     elementwise += _UPDATE_OPERATIONS["adamw"] * (num_parameters - num_in_blocks)
     matmuls = sum(_orthogonalization_flops(*shape) for shape in block_matrices(config))
-    return elementwise + config.num_layers * orthogonalization_steps * matmuls
+    return elementwise + config.num_layers * _ORTHOGONALIZATION_STEPS * matmuls
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
@@ -94,8 +89,6 @@ def training_flops_per_token(config: ModelConfig) -> int:
     """
     parts = count_parameters(config)
     num_multiplied = sum(parts.values()) - parts["token_embedding"]
-    if config.extra_values == "table":
-        num_multiplied -= parts["extra_values"]
     if config.tie_embeddings:
         num_multiplied += parts["token_embedding"]
     attention = 12 * config.num_layers * config.context_length * config.d_model

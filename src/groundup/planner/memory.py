@@ -18,7 +18,6 @@ from groundup.planner.activations import (
     FLOAT32_ON_CPU,
     Execution,
     backward_temporaries,
-    formula_attention_temporaries,
     kept_weight_copies,
     layer_activations,
     output_activations,
@@ -59,8 +58,7 @@ class _Holes:
     embedding: float
 
 
-_PARTS = {"qk_norm": 0.1, "input_mix": 0.04, "head_gates": 0.03, "extra_values": 0.03}
-_REFERENCE_KERNELS = 0.1  # What they add to the part of the passes.
+_PARTS = {"qk_norm": 0.1, "head_gates": 0.03, "extra_values": 0.03}
 # This meets the whole process of `groundup train`, evaluations and checkpoints included, to 7% over
 # 39 shapes; models of gigabytes take up to a tenth less, and where the vocabulary is nearly all of
 # a model, no two runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and
@@ -170,7 +168,6 @@ class TrainingMemory:
                 config, execution, is_adapted=self.is_adapted
             )
         in_block = tokens * backward_temporaries(config, execution)
-        in_attention = tokens * formula_attention_temporaries(config, execution)
         inner = tokens * by_part["feed_forward"] if config.num_layers else 0
         # The gradient of the output matrix; beside adapters also the matrix with its learned rows,
         # and of both the rows alone stay.
@@ -180,7 +177,7 @@ class TrainingMemory:
             "loss_backward": earlier + kept + 2 * head,
             "first_block_backward": earlier + kept_by_blocks + staying + in_block,
             # What the feed-forward layer kept has been let go by then.
-            "attention_backward": earlier + kept_by_blocks - inner + staying + in_attention,
+            "attention_backward": earlier + kept_by_blocks - inner + staying,
             "last_block_backward": self.gradients
             + (earlier if self.adds_in_tree or self.is_compiled_whole else 0)
             + one_layer
@@ -241,8 +238,6 @@ class TrainingMemory:
             for name, part in holes.parts.items()
             if getattr(config, name) not in (False, "none")
         )
-        if config.kernels == "reference":
-            per_pass += _REFERENCE_KERNELS
         in_steps = per_pass * in_passes + holes.update * moments["update"]
         return round(in_steps + holes.state * self.state_bytes + per_head * head)
 
@@ -295,8 +290,7 @@ class TrainingMemory:
             return 0
         if self.execution.device != "cpu":
             return 2
-        slopes = 0 if self.config.logit_soft_cap is None else 2
-        return slopes + (self.execution.precision == "bfloat16")
+        return int(self.execution.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -368,9 +362,8 @@ def training_memory(
     num_tokens, num_layers = config.context_length, config.num_layers
     kept = layer_activations(config, execution, is_masked=is_masked)
     if recompute:
-        # Of a block its input alone; mixes are made outside of blocks.
-        kept = {name: kept[name] for name in ("input_mix",) if name in kept}
-        kept["residual"] = config.d_model * execution.value_bytes
+        # Of a block its input alone.
+        kept = {"residual": config.d_model * execution.value_bytes}
     activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
     activations["output"] = num_tokens * output_activations(config, execution)
     return TrainingMemory(

@@ -17,10 +17,8 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
     attention        num_layers · (2 · d_model² + 2 · d_model · num_kv_heads · d_head)
     feed_forward     num_layers · d_model · d_ff · (3 if gated, else 2)
     norms            d_model for each norm, and with query/key norm 2 · d_head a layer
-    input_mixes      2 · num_layers, if there are any
-    head_gates       num_layers · num_heads · d_model, likewise
-    extra_values     d_model · num_kv_heads · d_head + d_model for a projection, for a table
-                     vocab_size · num_kv_heads · d_head; and one factor for each block with them
+    head_gates       num_layers · num_heads · d_model, if there are any
+    extra_values     d_model · num_kv_heads · d_head + d_model + num_layers, likewise
     lm_head          vocab_size · d_model, or nothing when the embedding is tied to it
     """
     d_model, num_layers = config.d_model, config.num_layers
@@ -36,14 +34,10 @@ def count_parameters(config: ModelConfig) -> dict[str, int]:
         "norms": num_gains,
         "lm_head": 0 if config.tie_embeddings else embedding,
     }
-    if config.input_mix:
-        parts["input_mixes"] = 2 * num_layers
     if config.head_gates:
         parts["head_gates"] = num_layers * config.num_heads * d_model
     if config.extra_values != "none":
-        is_table = config.extra_values == "table"
-        num_rows = config.vocab_size * d_key_value if is_table else d_model * (d_key_value + 1)
-        parts["extra_values"] = num_rows + len(config.blocks_with_extra_values)
+        parts["extra_values"] = d_model * (d_key_value + 1) + num_layers
     return parts
 
 

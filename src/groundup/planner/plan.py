@@ -9,7 +9,6 @@ from groundup.planner.activations import Execution, TextbookMemory, textbook_mem
 from groundup.planner.duration import ASSUMED_MFU, Duration
 from groundup.planner.flops import (
     OPTIMAL_SOURCE,
-    ORTHOGONALIZATION_STEPS,
     OptimizerName,
     flop_fractions,
     forward_flops,
@@ -179,7 +178,6 @@ def make_plan(
     precision: Literal["auto", "float32", "tf32", "bfloat16"] = "auto",
     mfu: float = ASSUMED_MFU,
     optimizer: OptimizerName = "adamw",
-    orthogonalization_steps: int = ORTHOGONALIZATION_STEPS,
     micro_batch: int | None = None,
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
@@ -194,7 +192,6 @@ def make_plan(
     num_steps: steps of the run.
     precision: of matmuls; auto is the device's best.
     mfu: the fraction of the device's peak that training reaches.
-    optimizer, orthogonalization_steps: the optimizer, and the iterations of Muon.
     micro_batch: sequences in memory at once; what `groundup train` takes if None.
     price: of an hour; the table's if None.
     tokens_in_corpus: for the number of epochs.
@@ -232,7 +229,7 @@ def make_plan(
         parameters=count_parameters(config),
         flops_per_layer=layer_flops(config, config.context_length),
         flops=forward_flops(config),
-        update_flops=update_flops(config, optimizer, orthogonalization_steps),
+        update_flops=update_flops(config, optimizer),
         memory=memory,
         textbook=textbook_memory(config),
         memory_bytes=accelerator.memory_bytes,

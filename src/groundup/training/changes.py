@@ -31,10 +31,8 @@ _FREE = ("logging.", "micro_batch_size")
 # A state of other settings than these cannot be loaded at all.
 _FIXED = ("model.", "optimizer.name")
 _FIXED_EXCEPT = (
-    "model.kernels",
     "model.norm_eps",
     "model.rope_theta",
-    "model.logit_soft_cap",
     "model.dropout",
 )
 

@@ -113,9 +113,7 @@ def _check_divisible(config: RunConfig, world: World, num_rows: int, size: int) 
 
 def _check_float8(model: ModelConfig, strategy: Strategy) -> None:
     reason = None
-    if model.kernels == "reference":
-        reason = "is for the fused kernels, and model.kernels is reference"
-    elif model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE:
+    if model.d_model % float8.MULTIPLE or model.feed_forward_dim % float8.MULTIPLE:
         reason = f"wants model.d_model and model.d_ff to be multiples of {float8.MULTIPLE}"
     elif strategy != "ddp":
         reason = f"wants all weights on each rank (--distributed.strategy ddp), not {strategy}"
@@ -234,7 +232,7 @@ def switches(config: RunConfig) -> Iterator[None]:
 def compile_model(model: TransformerLM, config: RunConfig) -> None:
     """Compile in place what the settings say; names and weights stay as they are."""
     if config.compile == "blocks":
-        for part in (*model.blocks, *model.input_mixes, model.extra_values, model.final_norm):
+        for part in (*model.blocks, model.extra_values, model.final_norm):
             if part is not None:
                 part.compile(dynamic=False)
     elif config.compile == "model":
@@ -260,9 +258,7 @@ def matmul_precision(config: RunConfig) -> Precision:
 def describe_kernels(config: RunConfig) -> str:
     """One line for the log: which kernels the run computes with."""
     layers = "fused attention and layers"
-    if config.model.kernels == "reference":
-        layers = "reference formulas"
-    elif config.device.startswith("cuda") and HAS_TRITON and config.precision != "float32":
+    if config.device.startswith("cuda") and HAS_TRITON and config.precision != "float32":
         layers += " in Triton"
     precision = {
         "bfloat16": "bfloat16 (autocast, float32 weights)",

@@ -186,9 +186,7 @@ def _learning(
         }
     is_read_once = has_few_steps and epochs < 1
     if not is_exportable:
-        # A table is learned by heart where text is read again.
-        extra_values = "table" if is_read_once else "projection"
-        values |= {"model.head_gates": True, "model.extra_values": extra_values}
+        values |= {"model.head_gates": True, "model.extra_values": "projection"}
     if is_read_once:
         values |= {"optimizer.momentum": 0.85, "optimizer.adamw_learning_rate_factor": 3.0}
     else:

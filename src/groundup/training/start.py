@@ -17,7 +17,7 @@ from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
 # With a row for each token.
-_TABLES = ("token_embedding.weight", "lm_head.weight", "extra_values.weight")
+_TABLES = ("token_embedding.weight", "lm_head.weight")
 # What decides nothing about the weights, or nothing about how they are to be read.
 _MAY_DIFFER = {
     "vocab_size",
@@ -26,7 +26,6 @@ _MAY_DIFFER = {
     "initialization",
     "zero_outputs",
     "dropout",
-    "kernels",
 }
 
 

@@ -218,7 +218,6 @@ def summed_loss(
         hidden[is_learned],
         model.output_weight,
         batch.targets[is_learned],
-        soft_cap=model.config.logit_soft_cap,
         z_loss=z_loss,
         reduction="sum",
     )

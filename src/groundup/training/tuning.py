@@ -22,7 +22,6 @@ from groundup.data.chats.reading import read_conversations
 from groundup.data.shards import DataIds
 from groundup.errors import ConfigError, DataError
 from groundup.model import TransformerLM
-from groundup.nn import Embedding
 from groundup.nn.adapters import add_adapters
 from groundup.runs.config import RunConfig, with_num_steps
 from groundup.runtime import count_of
@@ -129,8 +128,6 @@ def adapt(model: TransformerLM, rank: int, special_ids: Collection[int]) -> None
     """
     model.requires_grad_(False)
     tables: list[nn.Module] = [model.token_embedding, model.lm_head]
-    if isinstance(model.extra_values, Embedding):
-        tables.append(model.extra_values)
     add_adapters(model.blocks, rank, tables, sorted(special_ids))
 
 

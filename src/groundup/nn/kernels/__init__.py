@@ -1,6 +1,8 @@
 """Fused kernels for the layers' inner formulas, each held equal to them: in Triton for half
 precision on CUDA, in the native core for float32 on a CPU. Elsewhere torch's operations run."""
 
+import contextlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import torch
@@ -17,17 +19,36 @@ if HAS_TRITON:
     from groundup.nn.kernels.cuda_train import rounding as rounding
 
 
+_are_enabled = True
+
+
+def are_enabled() -> bool:
+    """Whether layers and optimizers may use fused kernels."""
+    return _are_enabled
+
+
+@contextlib.contextmanager
+def reference() -> Iterator[None]:
+    """Run the formulas as they are written instead of fused kernels, to compare the two."""
+    global _are_enabled
+    before, _are_enabled = _are_enabled, False
+    try:
+        yield
+    finally:
+        _are_enabled = before
+
+
 def can_run_on(x: Tensor) -> bool:
     """Whether there is a kernel for such values."""
     if x.is_cuda:
-        return HAS_TRITON and x.dtype in (torch.bfloat16, torch.float16)
+        return _are_enabled and HAS_TRITON and x.dtype in (torch.bfloat16, torch.float16)
     return is_plain_cpu(x)
 
 
 def is_plain_cpu(x: Tensor) -> bool:
     """Whether the native core takes `x`. A compiler fuses by itself, so it gets the formulas."""
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
-    return is_plain and not torch.compiler.is_compiling()
+    return _are_enabled and is_plain and not torch.compiler.is_compiling()
 
 
 def packed_attention(
@@ -68,7 +89,6 @@ def packed_swiglu(packed: Tensor) -> Tensor:
 def loss_and_gradient(
     logits: Tensor,
     targets: Tensor,
-    soft_cap: float | None,
     z_loss: float,
     later: tuple[Tensor, Tensor] | None = None,
     rounded: tuple[Tensor, float] | None = None,
@@ -83,14 +103,12 @@ def loss_and_gradient(
             logits,
             targets,
             losses,
-            soft_cap,
             z_loss,
-            1.0,
             *(later or (None, None)),
             *(rounded or ()),
         )
         return losses
-    if soft_cap is None and is_plain_cpu(logits) and not (later and z_loss):
+    if is_plain_cpu(logits) and not (later and z_loss):
         losses = cpu.loss_and_gradient(logits, targets, z_loss)
         if later is not None:
             _add_later_target(logits, targets, *later)

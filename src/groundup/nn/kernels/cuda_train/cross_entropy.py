@@ -20,15 +20,13 @@ def chunk_loss_and_gradient(
     logits: Tensor,
     targets: Tensor,
     losses: Tensor,
-    soft_cap: float | None,
     z_loss: float,
-    scale: float,
     later: Tensor | None = None,
     later_weight: Tensor | None = None,
     rounded: Tensor | None = None,
     rounded_factor: float = 1.0,
 ) -> None:
-    """Write the loss of each row into `losses`, and over the logits `scale` times its gradient.
+    """Write the loss of each row into `losses`, and its gradient over the logits.
 
     rounded: gets that times `rounded_factor` as well, in float8 (e5m2)."""
     num_rows, vocab_size = logits.shape
@@ -43,23 +41,14 @@ def chunk_loss_and_gradient(
         logits if rounded is None else rounded,
         vocab_size,
         logits.stride(0),
-        soft_cap or 1.0,
         z_loss,
-        scale,
         rounded_factor,
-        HAS_CAP=soft_cap is not None,
         HAS_LATER=later is not None,
         ROUNDS=rounded is not None,
         LANES=lanes,
         WIDTH=_WIDTH,
         num_warps=lanes // 32,
     )
-
-
-@triton.jit
-def _capped(x, cap):
-    # tanh by way of the logistic function, which has a fast instruction.
-    return cap * (2.0 * tl.sigmoid(2.0 * x / cap) - 1.0)
 
 
 @triton.jit
@@ -72,11 +61,8 @@ def _loss_and_gradient(
     rounded,
     vocab_size,
     row_stride,
-    cap,
     z_loss,
-    scale,
     rounded_factor,
-    HAS_CAP: tl.constexpr,
     HAS_LATER: tl.constexpr,
     ROUNDS: tl.constexpr,
     LANES: tl.constexpr,
@@ -92,8 +78,6 @@ def _loss_and_gradient(
     for begin in range(0, vocab_size, LANES * WIDTH):
         inside = begin + index < vocab_size
         x = tl.load(row + begin + index, mask=inside, other=-float("inf")).to(tl.float32)
-        if HAS_CAP:
-            x = tl.where(inside, _capped(x, cap), -float("inf"))
         higher = tl.maximum(top, tl.max(x, 1) * _LOG2_E)
         weights = tl.exp2(x * _LOG2_E - higher[:, None])
         total = total * tl.exp2(top - higher) + tl.sum(weights, 1)
@@ -102,23 +86,22 @@ def _loss_and_gradient(
     log2_z = highest + tl.log2(tl.sum(total * tl.exp2(top - highest)))
     log_z = log2_z * _LN_2
     # d/dx of log Z + z (log Z)² is softmax · (1 + 2 z log Z).
-    weight = scale * (1.0 + 2.0 * z_loss * log_z)
+    weight = 1.0 + 2.0 * z_loss * log_z
     target = tl.load(targets + row_index)
     of_target = tl.load(row + target).to(tl.float32)
     if HAS_LATER:
         later_target = tl.load(later + row_index)
-        later_scale = tl.where(later_target < 0, 0.0, scale * tl.load(later_weight))
+        later_scale = tl.where(later_target < 0, 0.0, tl.load(later_weight))
         weight += later_scale
         later_target = tl.where(later_target < 0, target, later_target)
         of_later = tl.load(row + later_target).to(tl.float32)
-    chosen = _capped(of_target, cap) if HAS_CAP else of_target
-    tl.store(losses + row_index, log_z - chosen + z_loss * log_z * log_z)
+    tl.store(losses + row_index, log_z - of_target + z_loss * log_z * log_z)
     # Targets' logits are read above, before any thread writes over them below.
     tl.debug_barrier()
     for begin in range(0, vocab_size, LANES * WIDTH):
         inside = begin + index < vocab_size
         x = tl.load(row + begin + index, mask=inside, other=0.0).to(tl.float32)
-        gradient = _gradient(x, log2_z, weight, 0.0, cap, HAS_CAP)
+        gradient = weight * tl.exp2(x * _LOG2_E - log2_z)
         # Nobody reads it before all other rows are written.
         tl.store(row + begin + index, gradient, mask=inside, cache_modifier=".cs")
         if ROUNDS:
@@ -126,14 +109,14 @@ def _loss_and_gradient(
             tl.store(rounded_row + begin + index, small, mask=inside, cache_modifier=".cs")
     # Targets have another gradient than the rest, written over what the loop wrote.
     tl.debug_barrier()
-    less = scale
+    less = 1.0
     if HAS_LATER:
         is_same = later_target == target
-        more = later_scale + tl.where(is_same, scale, 0.0)
-        gradient = _gradient(of_later, log2_z, weight, more, cap, HAS_CAP)
+        more = later_scale + tl.where(is_same, 1.0, 0.0)
+        gradient = weight * tl.exp2(of_later * _LOG2_E - log2_z) - more
         _write(gradient, row, rounded_row, later_target, vocab_size, rounded_factor, ROUNDS)
         less += tl.where(is_same, later_scale, 0.0)
-    gradient = _gradient(of_target, log2_z, weight, less, cap, HAS_CAP)
+    gradient = weight * tl.exp2(of_target * _LOG2_E - log2_z) - less
     _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUNDS)
 
 
@@ -144,13 +127,3 @@ def _write(gradient, row, rounded_row, target, vocab_size, rounded_factor, ROUND
     tl.store(row + target, gradient, mask=exists)
     if ROUNDS:
         tl.store(rounded_row + target, (gradient * rounded_factor).to(tl.float8e5), mask=exists)
-
-
-@triton.jit
-def _gradient(x, log2_z, weight, less, cap, HAS_CAP: tl.constexpr):
-    if HAS_CAP:
-        x = _capped(x, cap)
-    gradient = weight * tl.exp2(x * _LOG2_E - log2_z) - less
-    if HAS_CAP:
-        gradient *= 1.0 - (x / cap) * (x / cap)
-    return gradient
