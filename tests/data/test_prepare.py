@@ -173,19 +173,18 @@ def test_output_does_not_depend_on_threads_or_batches(work: Work) -> None:
         assert contents(work.out) == whole
 
 
-@pytest.mark.parametrize("settings", [{}, {"shuffle_documents": 1}])
-def test_output_is_the_same_from_parts_of_the_text(work: Work, settings: dict[str, Any]) -> None:
+def test_output_is_the_same_from_parts_of_the_text(work: Work) -> None:
     lines = "".join(json.dumps({"text": f"line {n}, of many"}) + "\n" for n in range(300))
     inputs = [*work.corpus, work.file("lines.jsonl", lines)]
     # Documents longer than a few batches come in several items.
     inputs.append(work.file("long.txt", ("the fox saw rain. " * 5000 + END) * 2 + "end"))
     inputs.append(work.file("packed.txt.gz", gzip.compress(b"a packed text")))
     inputs += [work.file(f"small{n}.txt", f"small file {n}") for n in range(9)]
-    work.prepare(inputs, **settings)
+    work.prepare(inputs)
     for part_bytes, batch_bytes in ((5_000, 3_000), (50_000, 20_000), (1 << 20, None)):
         name = f"parts{part_bytes}"
         parts = {"engine": map, "part_bytes": part_bytes, "batch_bytes": batch_bytes}
-        work.prepare(inputs, name, **parts, **settings)
+        work.prepare(inputs, name, **parts)
         assert contents(work.path / name) == contents(work.out)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from tyro.conf import Positional
 
 from groundup.cli.shared_flags import EngineFlags, ReadingFlags, TokenizerFlags
-from groundup.config import parse_weights
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,13 +35,6 @@ class Arguments(ReadingFlags, TokenizerFlags, EngineFlags):
     separator: str = "<|endoftext|>"
     """The special token that separates documents in plain text and ends each one in the shards."""
 
-    shuffle_documents: int | None = None
-    """The seed of a random order of all documents; without it they keep the order of the files."""
-
-    mix: tuple[str, ...] = ()
-    """Files, folders or globs with weights, as in stories.txt=0.7 articles=0.3, instead of others:
-    documents are chosen so that the bytes of text have these ratios, and shuffled."""
-
     num_threads: int | None = None
     """Threads to encode with; all cores if not given. The result is the same."""
 
@@ -58,7 +50,7 @@ def run(arguments: Arguments) -> None:
     from groundup.cli.progress import progress_bar
     from groundup.data.prepare import prepare
 
-    if not arguments.files and not arguments.mix:
+    if not arguments.files:
         raise ConfigError("groundup data prepare needs at least one file to encode")
     tokenizer = arguments.load()
     with arguments.connect() as engine, progress_bar("encoding") as progress:
@@ -70,8 +62,6 @@ def run(arguments: Arguments) -> None:
             shard_ids=arguments.shard_ids,
             separator=arguments.separator,
             **arguments.reading,
-            shuffle_documents=arguments.shuffle_documents,
-            mix=parse_weights(arguments.mix, "--mix"),
             on_error=arguments.on_error,
             num_threads=arguments.num_threads,
             overwrite=arguments.overwrite,
@@ -96,8 +86,6 @@ def print_summary(summary: "PrepareSummary") -> None:
     num_ids = sum(split.num_ids for split in index.splits.values())
     num_bytes = sum(split.num_bytes for split in index.splits.values())
     rows.append(("bytes per token", f"{num_bytes / num_ids:.3f}"))
-    for name, (size, fraction) in (summary.mix or {}).items():
-        rows.append(("mixed", f"{fraction:.1%} of {show_bytes(size)} of {name}"))
     if summary.outcome != "up to date":
         rate = summary.num_bytes / summary.seconds / 1e6
         rows.append(("time", f"{format_duration(summary.seconds)}, {rate:,.1f} MB/s"))

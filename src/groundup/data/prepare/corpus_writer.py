@@ -57,8 +57,6 @@ class CorpusWriter:
         self._begin_source()
         self._is_inside_document = False
         self._is_finishing = False
-        # Then `note_sources` counts what was read, and a run that was killed begins again.
-        self._is_shuffled = self._settings.shuffle_documents is not None
         self._journal_time = time.monotonic()
         self._journal_cost = 0.0
         dtype = np.dtype(self._identity.dtype)
@@ -79,16 +77,6 @@ class CorpusWriter:
             self._write_documents(item)
         else:
             self._write_part(item)
-
-    def note_sources(self, item: EncodedDocuments) -> None:
-        """Count documents by their sources; what is written may be in any order."""
-        hashes = item.hashes if item.is_whole else item.hashes[:0]
-        begin = 0
-        for row, source in item.ends:
-            self._count(hashes[begin:row], int(item.lengths[begin:row].sum()))
-            self._end_source(source)
-            begin = row
-        self._count(hashes[begin:], int(item.lengths[begin:].sum()))
 
     def finish(self, token_bytes: npt.NDArray[np.int64]) -> ShardIndex:
         """Complete the last shards and write the index: from now on the folder is finished.
@@ -155,7 +143,7 @@ class CorpusWriter:
         is the better one: an interrupt may have caught a shard between its two names.
         """
         is_between = self._is_inside_document or self._to_skip or self._is_finishing
-        if is_between or self._is_shuffled:
+        if is_between:
             return
         started = time.monotonic()
         for writer in self._writers.values():
@@ -232,8 +220,7 @@ class CorpusWriter:
             raise _changed(item.path)
 
     def _advance(self, hashes: npt.NDArray[np.uint64], num_bytes: int) -> None:
-        if not self._is_shuffled:
-            self._count(hashes, num_bytes)
+        self._count(hashes, num_bytes)
 
     def _count(self, hashes: npt.NDArray[np.uint64], num_bytes: int) -> None:
         self._hash.add(hashes)

@@ -6,19 +6,17 @@ document goes to the validation split by its own hash, so it stays there when fi
 
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from groundup.data.counter_random import check_seed
 from groundup.data.pipeline import WriteBehind, read_ahead
 from groundup.data.prepare.corpus_writer import CorpusWriter
 from groundup.data.prepare.document_encoder import DocumentEncoder, PartEncoder
 from groundup.data.prepare.encoded_documents import EncodedDocuments
 from groundup.data.prepare.folder import claim_folder, open_journal
 from groundup.data.prepare.journal import Journal, Position, ShardIdentity
-from groundup.data.prepare.shuffling import DocumentShuffle, Mix
 from groundup.data.prepare.sources import (
     SkippedDocuments,
     Stamp,
@@ -56,8 +54,6 @@ class PrepareSummary:
     outcome: Literal["written", "resumed", "up to date"]
     num_bytes: int
     seconds: float
-    mix: dict[str, tuple[int, float]] | None = None
-    """Of each text that was mixed now: its bytes, and the fraction of it that was taken."""
 
 
 def prepare(
@@ -72,8 +68,6 @@ def prepare(
     column: str = "text",
     errors: Errors = "strict",
     encoding: str | None = None,
-    shuffle_documents: int | None = None,
-    mix: Mapping[str, float] | None = None,
     on_error: OnError = "stop",
     num_threads: int | None = None,
     batch_bytes: int | None = None,
@@ -94,11 +88,6 @@ def prepare(
     field, column: where the text is in a record of JSON lines or CSV, and in a Parquet file.
     errors: what to do with text that is not UTF-8: stop, put U+FFFD, or leave the document out.
     encoding: of files that are not UTF-8.
-    shuffle_documents: the seed of a random order of all documents; without it, that of the sources.
-        The text lies once more beside the shards meanwhile, and a kill begins again.
-    mix: inputs with weights, instead of `inputs`: of each, documents are chosen at random so that
-        the bytes of text have these ratios, all of the input that there is too little of. The
-        documents are shuffled.
     on_error: "skip" leaves files that cannot be read, or no further, names them in a warning and
         notes them in the index.
     num_threads, batch_bytes: how much is encoded at once; the shards do not depend on it.
@@ -114,12 +103,6 @@ def prepare(
     num_threads = num_threads or num_cores()
     check_error_handling(errors, on_error)
     check_encoding(encoding)
-    if mix and inputs:
-        raise ConfigError("name the inputs in --mix, or without weights, not both ways at once")
-    if mix and shuffle_documents is None:
-        shuffle_documents = 0
-    if shuffle_documents is not None:
-        check_seed(shuffle_documents)
     identity = _identify(
         tokenizer,
         separator,
@@ -131,13 +114,9 @@ def prepare(
             field=field,
             column=column,
             encoding=encoding,
-            shuffle_documents=shuffle_documents,
-            mix=[f"{name}={weight:g}" for name, weight in mix.items()] if mix else None,
         ),
     )
-    mixture = Mix(mix, [expand_inputs([name], on_error) for name in mix]) if mix else None
-    texts = [expand_inputs(inputs, on_error)] if mixture is None else mixture.sources
-    sources = [source for text in texts for source in text]
+    sources = expand_inputs(inputs, on_error)
     with claim_folder(Path(out)) as folder:
         opened = open_journal(folder, identity, sources, on_error=on_error, overwrite=overwrite)
         if isinstance(opened, ShardIndex):
@@ -147,15 +126,12 @@ def prepare(
         encoder = DocumentEncoder(tokenizer, identity.end.id, num_threads, batch_bytes)
         if engine is not None:
             encoder = replace(encoder, num_threads=1)
-        work = _Preparing(
-            encoder, identity, sources, on_error, mixture, engine, part_bytes, progress
-        )
+        work = _Preparing(encoder, identity, sources, on_error, engine, part_bytes, progress)
         index = work.run(folder, opened)
     is_new = opened == Journal(identity=identity)
     outcome: Literal["written", "resumed"] = "written" if is_new else "resumed"
     seconds = time.perf_counter() - started
-    taken = None if mixture is None else mixture.taken
-    return PrepareSummary(folder, index, outcome, work.num_bytes, seconds, taken)
+    return PrepareSummary(folder, index, outcome, work.num_bytes, seconds)
 
 
 @dataclass
@@ -166,7 +142,6 @@ class _Preparing:
     identity: ShardIdentity
     sources: list[Source]
     on_error: OnError
-    mix: Mix | None
     engine: Engine | None
     part_bytes: int
     progress: Progress | None
@@ -178,11 +153,7 @@ class _Preparing:
         sizes = [size for size, _ in stamps]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         writer = CorpusWriter(folder, journal)
-        seed = self.identity.settings.shuffle_documents
-        shuffle = None
-        if seed is not None:
-            shuffle = DocumentShuffle(folder, seed, total, self.identity.dtype, self.mix)
-        behind = WriteBehind(writer.write if shuffle is None else shuffle.add, _DEPTH)
+        behind = WriteBehind(writer.write, _DEPTH)
         if self.engine is None:
             items = self._encode_here(journal.position)
         else:
@@ -191,14 +162,10 @@ class _Preparing:
             for done, item in items:
                 if isinstance(item, EncodedDocuments):
                     self.num_bytes += int(item.lengths.sum())
-                    if shuffle is not None:
-                        writer.note_sources(item)
                 behind.put(item)
                 if self.progress is not None:
                     self.progress(done, total)
             behind.finish()
-            for documents in () if shuffle is None else shuffle.documents():
-                writer.write(documents)
             index = writer.finish(token_sizes(self.encoder.tokenizer))
         except BaseException:
             behind.close()
@@ -208,8 +175,6 @@ class _Preparing:
         finally:
             items.close()
             writer.close()
-            if shuffle is not None:
-                shuffle.close()
         if self.progress is not None and total is not None:
             self.progress(total, total)
         return index
