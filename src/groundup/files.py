@@ -1,7 +1,7 @@
-"""Files that are either whole or absent: atomic writes, JSON lines, content hashes, locks.
+"""Files and folders that are either whole or absent: atomic writes, JSON lines, hashes, locks.
 
-A file is written beside its destination, synced and renamed over it, so a kill at any instant
-leaves the old content or the new, never half of one. What the content means is left to others.
+A file or folder is written beside its destination, synced and renamed to it, so a kill at any
+instant leaves the old content or the new, never half of one.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ _TEMPORARY_MARK = ".groundup-"
 _TEMPORARY_SUFFIX = ".tmp"
 # No file of ours comes near it, and Python's own limit is far enough from it.
 _MAX_DEPTH = 100
+_HIDDEN_FOLDER = re.compile(r"\.(?P<name>.+)\.(?P<role>writing|replaced|discarded)-[0-9a-f]{12}")
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +55,76 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         os.close(lock)
     sync_to_disk(destination.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(destination: Path) -> Iterator[Path]:
+    """Yield a new folder beside `destination`; it becomes `destination` if the block succeeds.
+
+    Its files are synced first. If the block raises, the new folder is removed and `destination` is
+    as it was. What killed writers left beside it is removed, or put back, before.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(destination.parent)
+    temporary = _hidden_folder(destination, "writing")
+    with contextlib.ExitStack() as stack:
+        try:
+            while not temporary.is_dir():
+                temporary.mkdir()
+                # Another process may take a folder that is not locked yet for a leftover.
+                with contextlib.suppress(FileNotFoundError):
+                    stack.enter_context(locked(temporary, wait=True))
+            yield temporary
+            for path, _, names in os.walk(temporary, topdown=False):
+                for name in names:
+                    sync_to_disk(Path(path, name))
+                sync_to_disk(Path(path))
+            _put_in_place(temporary, destination)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    sync_to_disk(destination.parent)
+
+
+def discard_folder(path: Path) -> None:
+    """Delete a folder; at no moment is half of it under its own name."""
+    doomed = _hidden_folder(path, "discarded")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def find_folders(parent: Path) -> dict[str, Path]:
+    """The folders in `parent` by name; one that a kill left aside while it was being replaced is
+    where it was put."""
+    try:
+        folders = [path for path in parent.iterdir() if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    hidden = {path: _HIDDEN_FOLDER.fullmatch(path.name) for path in folders}
+    aside = {it["name"]: path for path, it in hidden.items() if it and it["role"] == "replaced"}
+    return aside | {path.name: path for path, match in hidden.items() if match is None}
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove or put back the folders that killed writers left in `parent`."""
+    for path in sorted(parent.iterdir()):
+        hidden = _HIDDEN_FOLDER.fullmatch(path.name)
+        if hidden is None:
+            continue
+        try:
+            with locked(path) as is_stale:
+                if (
+                    is_stale
+                    and hidden["role"] == "replaced"
+                    and hidden["name"] not in os.listdir(parent)
+                ):
+                    os.rename(path, parent / hidden["name"])
+                elif is_stale:
+                    shutil.rmtree(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            _log.warning("%s is left over but cannot be removed: %s", path, error.strerror)
 
 
 def write_bytes_atomic(path: str | os.PathLike[str], data: bytes) -> None:
@@ -226,6 +299,33 @@ def _create_temporary(destination: Path) -> tuple[Path, int]:
             os.close(file)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def _put_in_place(temporary: Path, destination: Path) -> None:
+    """A folder cannot be renamed over a full one: the old one steps aside, where `find_folders`
+    finds it while it is the only one."""
+    if not destination.exists():
+        os.rename(temporary, destination)
+        return
+    aside = _hidden_folder(destination, "replaced")
+    with locked(destination, wait=True):
+        os.rename(destination, aside)
+        try:
+            os.rename(temporary, destination)
+        except BaseException:
+            os.rename(aside, destination)
+            raise
+        sync_to_disk(destination.parent)
+        try:
+            discard_folder(aside)
+        except OSError as error:
+            _log.warning("%s was replaced but cannot be removed: %s", aside, error.strerror)
+
+
+def _hidden_folder(path: Path, role: str) -> Path:
+    hidden = _HIDDEN_FOLDER.fullmatch(path.name)
+    name = hidden["name"] if hidden else path.name
+    return path.with_name(f".{name}.{role}-{secrets.token_hex(6)}")
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -16,11 +16,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groundup import __version__
-from groundup.checkpoint import Checkpoint, CheckpointFolder, folder_swap
-from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
+from groundup import __version__, files
+from groundup.checkpoint import Checkpoint, CheckpointFolder
+from groundup.checkpoint.record import _hash
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import hash_file
+from groundup.files import atomic_folder, hash_file, remove_leftovers
 
 Save = Callable[..., Path]
 Check = Callable[[Checkpoint, int], None]
@@ -61,8 +61,8 @@ def test_state_may_be_anything_that_json_almost_holds(folder: CheckpointFolder) 
     ("step", "optimizer_state", "state", "complaint"),
     [
         (1, {}, {"deep": {"average": torch.ones(2)}}, r"holds tensors \(deep\.average\)"),
-        (1, {}, {"odd": {1, 2}}, "at odd is a "),
-        (1, {"state": object()}, {}, "at state is a "),
+        (1, {}, {"odd": {1, 2}}, "at odd "),
+        (1, {"state": object()}, {}, "at state "),
         (-1, {}, {}, "step is -1"),
     ],
 )
@@ -91,7 +91,7 @@ def test_no_checkpoint_at_all_is_an_error_with_advice(
     save(folder, 3)
     with pytest.raises(CheckpointError, match="no checkpoint of step 4: there is 3"):
         folder.load(4)
-    with pytest.raises(CheckpointError, match="none of the 1 checkpoints in"):
+    with pytest.raises(CheckpointError, match="with a metric"):
         folder.best()
 
 
@@ -140,7 +140,7 @@ def test_the_last_few_and_the_best_remain(
         if best is not None:
             assert folder.best().step == best
         else:
-            with pytest.raises(CheckpointError, match="has a metric"):
+            with pytest.raises(CheckpointError, match="with a metric"):
                 folder.best()
 
 
@@ -216,8 +216,6 @@ def test_a_garbage_record_is_damage(folder: CheckpointFolder, save: Save, garbag
 
 def rewrite_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a record as someone who knows the format would, own hash included."""
-    from groundup.checkpoint.record import _hash
-
     value = json.loads((path / "state.json").read_text("utf-8"))
     del value["hash"]
     change(value)
@@ -230,15 +228,15 @@ def rewrite_record(path: Path, change: Callable[[dict[str, Any]], None]) -> None
     [
         (
             lambda v: v["files"]["model.safetensors"].update(hash="sha256:00"),
-            "model.*says sha256:00",
+            "model.*sha256:00",
         ),
-        (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "bytes, not 3"),
+        (lambda v: v["files"]["model.safetensors"].update(num_bytes=3), "says 3"),
         (lambda v: v["files"].update({"../../x": {"num_bytes": 0, "hash": ""}}), "describes"),
-        (lambda v: v.update(version=3), "version 3, this groundup knows 2: update groundup"),
-        (lambda v: v.update(format="other"), "its format is 'other'"),
+        (lambda v: v.update(version=4), "version 4.*update groundup"),
+        (lambda v: v.update(format="other"), "is not a groundup-checkpoint"),
         (lambda v: v.update(step=7), "is of step 7, but its folder is of step 1"),
-        (lambda v: v.update(extra=1), "damaged at extra"),
-        (lambda v: v.update(state={"$call": 1}), r"state\.json: the checkpoint has '\$call'"),
+        (lambda v: v.update(extra=1), "damaged.*extra"),
+        (lambda v: v.update(state={"$call": 1}), r"state\.json: .*\$call"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(
@@ -305,18 +303,19 @@ def test_what_living_writers_work_on_stays(folder: CheckpointFolder, save: Save)
 def test_a_cleaner_that_comes_between_making_and_locking_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_lock = folder_swap._lock
+    real_locked = files.locked
     made: list[Path] = []
 
-    def clean_then_lock(path: Path, operation: int) -> int:
+    def clean_then_lock(path: Path, *, wait: bool = False) -> Any:
         if not made:
             made.append(path)
             remove_leftovers(tmp_path)
-        return real_lock(path, operation)
+            assert not path.exists()
+        return real_locked(path, wait=wait)
 
-    monkeypatch.setattr(folder_swap, "_lock", clean_then_lock)
+    monkeypatch.setattr(files, "locked", clean_then_lock)
     with atomic_folder(tmp_path / "new") as temporary:
-        assert temporary != made[0]
+        assert temporary.is_dir()
     assert os.listdir(tmp_path) == ["new"]
 
 
@@ -340,19 +339,18 @@ def test_everything_is_synced_before_the_rename_and_the_parent_after(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "rename", rename)
     save(folder, 1)
-    assert events == ["file", "folder"] * 3 + ["folder", "rename", "parent"]
+    end = events.index("rename")
+    assert events[end - 4 :] == ["file"] * 3 + ["folder", "rename", "parent"]
 
 
 def test_a_disk_without_the_space_is_known_before_writing(
     folder: CheckpointFolder, save: Save, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = save(folder, 1)
-    num_bytes = sum((path / name).stat().st_size for name in NAMES[:2])
+    save(folder, 1)
+    num_bytes = 2 * 5 * 3 * 4 + 3 * 2 + 4 + 5 * 3 * 2
     usage = shutil.disk_usage(folder.path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=num_bytes - 1))
-    with pytest.raises(
-        OSError, match=rf"needs {num_bytes:,} bytes and {num_bytes - 1:,} are free"
-    ) as e:
+    with pytest.raises(OSError, match=f"needs .* bytes and {num_bytes - 1:,} are free") as e:
         save(folder, 2, seed=1)
     assert (e.value.errno, e.value.filename) == (errno.ENOSPC, str(folder.path / "step_000002"))
     assert os.listdir(folder.path) == ["step_000001"]

@@ -109,7 +109,7 @@ def each_fault(disk: Disk, fault: str, template: Path, work: Path) -> Iterator[C
         disk.arm(failing_call, fault)
         yield CheckpointFolder(work, keep_last=2)
         if not disk.came:
-            assert failing_call > (2 if "torn" in fault else 20)
+            assert failing_call > (0 if "torn" in fault else 20)
             return
     pytest.fail("a save does not end")
 

@@ -70,7 +70,7 @@ def test_cuda_devices_go_on_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "numpy", "torch", "cuda"])
-@pytest.mark.parametrize("wrong", [None, {}, "not base64!", "AAAA", ["not base64!"], 3])
+@pytest.mark.parametrize("wrong", [None, "AAAA", ["not base64!"], 3])
 def test_a_damaged_state_is_refused(name: str, wrong: Any) -> None:
     state = capture_random_state()
     before = sample()

@@ -134,7 +134,7 @@ def test_files_are_written_and_read_from_where_they_stand(tmp_path: Path, buffer
         assert src.read(6) == b"before"
         assert load_checkpoint(src, other, other_optimizer) == 5
     assert all_bits(other, other_optimizer) == all_bits(model, optimizer)
-    with pytest.raises(CheckpointError, match=r"nothing is left to read.*seek\(0\)"):
+    with pytest.raises(CheckpointError, match=r"seek\(0\)"):
         load_checkpoint(stream, model, optimizer)
 
 
@@ -144,7 +144,7 @@ def test_text_streams_and_other_objects_are_refused(tmp_path: Path) -> None:
         save_checkpoint(model, optimizer, 0, out)  # type: ignore[arg-type]
     with open(tmp_path / "c") as src, pytest.raises(CheckpointError, match="'rb'"):
         load_checkpoint(src, model, optimizer)  # type: ignore[arg-type]
-    with pytest.raises(CheckpointError, match="neither a path nor a file"):
+    with pytest.raises(CheckpointError, match="nothing can be read from 3"):
         load_checkpoint(3, model, optimizer)  # type: ignore[arg-type]
 
 
@@ -192,9 +192,9 @@ def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     other = OPTIMIZERS["SGD with momentum"](parameters)
     assert "of another kind of optimizer than SGD" in refusal(tmp_path / "c", model, other)
     other = OPTIMIZERS["AdamW"](parameters[::-1])
-    assert "of the shapes [[[6, 4], [6]," in refusal(tmp_path / "c", model, other)
+    assert "AdamW', [[[6, 4], [6]," in refusal(tmp_path / "c", model, other)
     other = torch.optim.Adamax(parameters)
-    assert "AdamW, this one is Adamax" in refusal(tmp_path / "c", model, other)
+    assert "this one is ('Adamax'" in refusal(tmp_path / "c", model, other)
 
 
 def test_options_that_an_older_state_lacks_stay() -> None:
@@ -230,14 +230,14 @@ def test_foreign_and_damaged_files_are_refused_with_what_they_are(tmp_path: Path
     model, optimizer = make("AdamW")
     path = tmp_path / "c"
     torch.save({"model": model.state_dict()}, path)
-    assert "zip archive, as torch.save makes" in refusal(path, model, optimizer)
+    assert "files of torch.save" in refusal(path, model, optimizer)
     save_weights(path, model.state_dict())
     assert "holds tensors only" in refusal(path, model, optimizer)
     save_checkpoint(model, optimizer, 1, path)
     path.write_bytes(path.read_bytes()[:-1])
     assert f"{path} is not a safetensors file, or it is damaged" in refusal(path, model, optimizer)
     path.write_bytes(b"")
-    assert "is empty" in refusal(path, model, optimizer)
+    assert "cut short" in refusal(path, model, optimizer)
 
 
 def test_a_fault_while_writing_leaves_the_old_file(

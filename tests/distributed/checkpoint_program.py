@@ -13,9 +13,9 @@ from tiny_steps import difference, take_steps, tiny_model, weights
 from torch import Tensor, distributed
 from world_program import run_ranks
 
-from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer, sharded
+from groundup.checkpoint import CheckpointFolder, restore_model, restore_optimizer
+from groundup.checkpoint.record import FileEntry
 from groundup.checkpoint.sharded import ShardedFolder, load_into
-from groundup.checkpoint.weights import save_stream
 from groundup.distributed.process_group import World
 from groundup.distributed.reduction import Accumulated
 from groundup.distributed.sharding import shard
@@ -131,21 +131,21 @@ def fail_on_one_rank(world: World, group: Any) -> dict[str, Any]:
     run.step_to(1)
     run.save(folder, 1)
     folder.finish()
-    write = save_stream
+    hash_file = FileEntry.of
 
-    def fail(path: Any, stream: Any) -> str:
+    def fail(path: Path) -> FileEntry:
         if world.rank == 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return write(path, stream)
+        return hash_file(path)
 
-    vars(sharded)["save_stream"] = fail
+    FileEntry.of = fail  # type: ignore[method-assign, assignment]
     run.save(folder, 2)
     message = ""
     try:
         folder.finish()
     except OSError as error:
         message = str(error)
-    vars(sharded)["save_stream"] = write
+    FileEntry.of = hash_file  # type: ignore[method-assign]
     left = sorted(os.listdir(folder.path))
     run.save(folder, 3)
     folder.finish()

@@ -23,7 +23,8 @@ from mutations import mutate, spoil
 from writers import contents
 
 from groundup.checkpoint import CheckpointFolder, load_weights
-from groundup.checkpoint.state_tree import load_tree
+from groundup.checkpoint.state_tree import unpack_tree
+from groundup.checkpoint.weights import read_weights, weights_from_bytes
 from groundup.config import load_settings
 from groundup.data.prepare.journal import read_journal
 from groundup.data.shards import JOURNAL_NAME, read_index, verify
@@ -213,9 +214,8 @@ def parse_index(case: Case, path: Path) -> None:
 
 
 def parse_weights(case: Case, path: Path) -> None:
-    sources = (path, path.read_bytes())
-    each_of(*(partial(load_weights, source) for source in sources))
-    each_of(*(partial(load_tree, source, "groundup optimizer state") for source in sources))
+    reads = (partial(read_weights, path), partial(weights_from_bytes, path.read_bytes(), "bytes"))
+    each_of(*(lambda read=read: unpack_tree(*read(), "the file") for read in reads))
 
 
 def parse_state(case: Case, path: Path) -> None:

@@ -19,32 +19,23 @@ from typing import Any
 
 from torch import Tensor
 
-from groundup.checkpoint.folder_swap import (
-    atomic_folder,
-    discard_folder,
-    find_folder,
-    find_names,
-    remove_leftovers,
-)
 from groundup.checkpoint.record import (
     MODEL_NAME,
-    OPTIMIZER_FORMAT,
     OPTIMIZER_NAME,
-    VERSION,
     Checkpoint,
     FileEntry,
     Record,
-    check_sizes,
+    check_files,
     open_checkpoint,
     read_record,
     write_record,
 )
-from groundup.checkpoint.state_tree import pack, tree_stream
-from groundup.checkpoint.weights import WeightStream, save_stream
+from groundup.checkpoint.state_tree import pack, pack_tree
+from groundup.checkpoint.weights import save_weights
 from groundup.errors import CheckpointError, ConfigError
-from groundup.files import sync_to_disk
+from groundup.files import atomic_folder, discard_folder, find_folders
 
-_STEP_NAME = re.compile(r"step_\d{6,}", re.ASCII)
+_STEP_NAME = re.compile(r"step_(0\d{5}|[1-9]\d{5,})", re.ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -81,34 +72,13 @@ class CheckpointFolder:
         An OSError (a full disk, say) names the checkpoint; everything that was there before is
         still there then.
         """
-        streams = {
-            MODEL_NAME: WeightStream(model_state),
-            OPTIMIZER_NAME: tree_stream(dict(optimizer_state), OPTIMIZER_FORMAT),
-        }
-        return self.save_files(step, streams, state, metric)
-
-    def save_files(
-        self,
-        step: int,
-        streams: Mapping[str, WeightStream],
-        state: Mapping[str, Any],
-        metric: float | None,
-        version: int = VERSION,
-    ) -> Path:
-        """Write the files of a checkpoint, by their names; all else is as for `save`.
-
-        version: of the layout that the files have.
-        """
-        record = self._new_record(step, state, metric, version)
-        num_bytes = sum(stream.num_bytes for stream in streams.values())
-        with self._new_folder(step, num_bytes) as temporary:
-            files = {
-                name: FileEntry(
-                    num_bytes=stream.num_bytes, hash=save_stream(temporary / name, stream)
-                )
-                for name, stream in streams.items()
-            }
-            self._complete(temporary, record.model_copy(update={"files": files}))
+        record = new_record(step, state, metric)
+        optimizer, outline = pack_tree(dict(optimizer_state))
+        with self._new_folder(step, [*model_state.values(), *optimizer.values()]) as temporary:
+            save_weights(temporary / MODEL_NAME, model_state)
+            save_weights(temporary / OPTIMIZER_NAME, optimizer, outline)
+            names = MODEL_NAME, OPTIMIZER_NAME
+            complete(temporary, record, {name: FileEntry.of(temporary / name) for name in names})
         self._drop_old(step)
         return self.path_of(step)
 
@@ -117,21 +87,19 @@ class CheckpointFolder:
 
     def steps(self) -> list[int]:
         """All steps with a checkpoint, ascending; whether they are whole is seen on loading."""
-        names = filter(_STEP_NAME.fullmatch, find_names(self.path))
-        steps = {name: int(name.removeprefix("step_")) for name in names}
-        return sorted(step for name, step in steps.items() if name == _name_of(step))
+        return sorted(self._folders())
 
     def path_of(self, step: int) -> Path:
         """The folder of a step's checkpoint, whether it is there or not."""
-        return self.path / _name_of(step)
+        return self.path / f"step_{step:06d}"
 
     def load(self, step: int) -> Checkpoint:
         """The checkpoint of one step, verified."""
-        path = find_folder(self.path / _name_of(step))
-        if path is None:
-            known = ", ".join(map(str, self.steps())) or "none"
+        folders = self._folders()
+        if step not in folders:
+            known = ", ".join(map(str, sorted(folders))) or "none"
             raise CheckpointError(f"{self.path} has no checkpoint of step {step}: there is {known}")
-        return open_checkpoint(path, step)
+        return open_checkpoint(folders[step], step)
 
     def newest(self) -> Checkpoint:
         """The latest checkpoint that is whole; the log names those passed over, and why."""
@@ -143,45 +111,42 @@ class CheckpointFolder:
             _log.warning("%s; it is left out of the search for the best checkpoint", complaint)
         return self._first_whole(lambda: _by_metric(self._records()[0]))
 
-    def _new_record(
-        self, step: int, state: Mapping[str, Any], metric: float | None, version: int
-    ) -> Record:
-        """Without its files."""
-        if step < 0:
-            raise CheckpointError(f"the step is {step}, but steps are counted from 0")
-        metric = float(metric) if metric is not None and math.isfinite(metric) else None
-        skeleton = _pack_state(state)
-        return Record(version=version, step=step, metric=metric, files={}, state=skeleton)
+    def _folders(self) -> dict[int, Path]:
+        found = find_folders(self.path).items()
+        return {int(name[5:]): path for name, path in found if _STEP_NAME.fullmatch(name)}
 
     @contextlib.contextmanager
-    def _new_folder(self, step: int, num_bytes: int) -> Iterator[Path]:
+    def _new_folder(self, step: int, tensors: Iterable[Tensor]) -> Iterator[Path]:
         """A folder to fill, which is in its place when the block ends well."""
         destination = self.path_of(step)
         try:
-            if not self.path.is_dir():
-                self.path.mkdir(parents=True, exist_ok=True)
-                sync_to_disk(self.path.parent)
-            remove_leftovers(self.path)
-            _check_space(self.path, num_bytes)
+            self.path.mkdir(parents=True, exist_ok=True)
+            num_bytes = sum(one.numel() * one.element_size() for one in tensors)
+            usage = shutil.disk_usage(self.path)
+            if usage.total > 0 and usage.free < num_bytes:
+                raise OSError(
+                    errno.ENOSPC,
+                    f"{os.strerror(errno.ENOSPC)}: the checkpoint needs {num_bytes:,} bytes and "
+                    f"{usage.free:,} are free",
+                )
             with atomic_folder(destination) as temporary:
                 yield temporary
         except OSError as error:
             reason = error.strerror or str(error)
             raise OSError(error.errno or errno.EIO, reason, str(destination)) from error
 
-    def _complete(self, temporary: Path, record: Record) -> None:
-        """Write the record, and look once more before an older checkpoint may be replaced."""
-        write_record(temporary, record)
-        try:
-            if read_record(temporary, record.step) != record:
-                raise CheckpointError(f"{temporary} is not what was written to it")
-            check_sizes(temporary, record)
-        except CheckpointError as error:
-            raise OSError(errno.EIO, str(error)) from error
-
     def _drop_old(self, just_saved: int) -> None:
+        if self.keep_last is None:
+            return
+        # What cannot be read now is neither counted nor removed: it may be the best one. The one
+        # just saved is known to be whole; of later ones only the sizes are.
         try:
-            self._prune(just_saved)
+            records, _ = self._records()
+            kept = {*list(records)[-self.keep_last :], just_saved}
+            if self.keep_best:
+                kept.update(_by_metric(records)[:1])
+            for step in sorted(records.keys() - kept):
+                discard_folder(self.path_of(step))
         except OSError as error:
             # This costs space and no more; the next save tries again.
             _log.warning("old checkpoints in %s cannot be removed: %s", self.path, error.strerror)
@@ -194,85 +159,67 @@ class CheckpointFolder:
                 try:
                     checkpoint = self.load(step)
                 except CheckpointError as error:
-                    # One that a living writer removed meanwhile is not damage.
-                    if find_folder(self.path / _name_of(step)) is None:
-                        is_changing = True
-                    else:
-                        complaints.append(str(error))
+                    # One that a running writer removed meanwhile is not damage.
+                    is_gone = step not in self._folders()
+                    is_changing |= is_gone
+                    complaints += [] if is_gone else [str(error)]
                     continue
                 for complaint in complaints:
                     _log.warning("%s; using %s instead", complaint, checkpoint.path)
                 return checkpoint
-            if not is_changing:
-                raise CheckpointError(self._explain_lack(complaints))
-
-    def _explain_lack(self, complaints: list[str]) -> str:
-        if complaints:
-            return (
-                f"none of the {len(complaints)} checkpoints in {self.path} can be used: "
-                f"{'; '.join(complaints)}; restore one from a copy or start the run anew"
+            if is_changing:
+                continue
+            if complaints:
+                raise CheckpointError(
+                    f"none of the {len(complaints)} checkpoints in {self.path} can be used: "
+                    f"{'; '.join(complaints)}; restore one from a copy or start the run anew"
+                )
+            lack = "checkpoint with a metric" if self.steps() else "checkpoint"
+            raise CheckpointError(
+                f"{self.path} has no {lack}: check the path, or start the run without resuming"
             )
-        if steps := self.steps():
-            return (
-                f"none of the {len(steps)} checkpoints in {self.path} has a metric: use the newest"
-            )
-        return f"{self.path} has no checkpoint: check the path, or start the run without resuming"
 
     def _records(self) -> tuple[dict[int, Record], list[str]]:
         """By step, of those that are whole as far as their sizes tell; complaints of the others."""
         records: dict[int, Record] = {}
         complaints: list[str] = []
-        for step in self.steps():
-            path = find_folder(self.path / _name_of(step)) or self.path
+        for step, path in sorted(self._folders().items()):
             try:
                 record = read_record(path, step)
-                check_sizes(path, record)
+                check_files(path, record, contents=False)
                 records[step] = record
             except CheckpointError as error:
                 complaints.append(str(error))
         return records, complaints
 
-    def _prune(self, just_saved: int) -> None:
-        if self.keep_last is None:
-            return
-        # What cannot be read now is neither counted nor removed: it may be the best one.
-        records, _ = self._records()
-        # The one just saved is known to be whole; of later ones, left from before a damage was
-        # found, only the sizes are.
-        kept = {*list(records)[-self.keep_last :], just_saved}
-        if self.keep_best:
-            kept.update(_by_metric(records)[:1])
-        for step in sorted(records.keys() - kept):
-            discard_folder(self.path / _name_of(step))
+
+def new_record(step: int, state: Mapping[str, Any], metric: float | None, **more: Any) -> Record:
+    """A record without its files."""
+    if step < 0:
+        raise CheckpointError(f"the step is {step}, but steps are counted from 0")
+    metric = float(metric) if metric is not None and math.isfinite(metric) else None
+    skeleton, tensors = pack(dict(state))
+    if tensors:
+        raise CheckpointError(
+            f"the state holds tensors ({', '.join(tensors)}), which state.json cannot: put them "
+            f"into the model's or the optimizer's state"
+        )
+    return Record(step=step, metric=metric, files={}, state=skeleton, **more)
 
 
-def _name_of(step: int) -> str:
-    return f"step_{step:06d}"
+def complete(temporary: Path, record: Record, files: Mapping[str, FileEntry]) -> None:
+    """Write the record, and look once more before an older checkpoint may be replaced."""
+    record = record.model_copy(update={"files": dict(files)})
+    write_record(temporary, record)
+    try:
+        if read_record(temporary, record.step) != record:
+            raise CheckpointError(f"{temporary} is not what was written to it")
+        check_files(temporary, record, contents=False)
+    except CheckpointError as error:
+        raise OSError(errno.EIO, str(error)) from error
 
 
 def _by_metric(records: Mapping[int, Record]) -> list[int]:
     """The steps that have a metric, from the lowest; of equal ones the later first."""
     metrics = {step: one.metric for step, one in records.items() if one.metric is not None}
     return sorted(metrics, key=lambda step: (metrics[step], -step))
-
-
-def _pack_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    skeleton, tensors = pack(dict(state))
-    if tensors:
-        raise CheckpointError(
-            f"the state holds tensors ({', '.join(tensors)}), which state.json cannot: put "
-            f"them into the model's or the optimizer's state"
-        )
-    packed: dict[str, Any] = skeleton
-    return packed
-
-
-def _check_space(path: Path, num_bytes: int) -> None:
-    """Stop before the disk is full, where it is known that it would be."""
-    usage = shutil.disk_usage(path)
-    if usage.total > 0 and usage.free < num_bytes:
-        raise OSError(
-            errno.ENOSPC,
-            f"{os.strerror(errno.ENOSPC)}: the checkpoint needs {num_bytes:,} bytes and "
-            f"{usage.free:,} are free",
-        )

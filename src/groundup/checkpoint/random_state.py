@@ -29,14 +29,14 @@ def capture_random_state(device: torch.device | None = None) -> dict[str, Any]:
     state: dict[str, Any] = {
         "python": {"version": version, "words": _encode(np.array(words, "<u4")), "gauss": gauss},
         "numpy": _encode_arrays(np.random.get_state(legacy=False)),
-        "torch": _encode_tensor(torch.get_rng_state()),
+        "torch": _encode(torch.get_rng_state().numpy()),
         "cuda": [],
     }
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if "cuda" in kinds and in_use:
-        state["cuda"] = [_encode_tensor(one) for one in torch.cuda.get_rng_state_all()]
+        state["cuda"] = [_encode(one.cpu().numpy()) for one in torch.cuda.get_rng_state_all()]
     if "mps" in kinds and torch.backends.mps.is_available():
-        state["mps"] = _encode_tensor(torch.mps.get_rng_state())
+        state["mps"] = _encode(torch.mps.get_rng_state().cpu().numpy())
     return state
 
 
@@ -44,60 +44,42 @@ def restore_random_state(state: dict[str, Any]) -> None:
     """Continue from a captured state; devices that are not here are named in the log."""
     try:
         python = state["python"]
-        words = tuple(np.frombuffer(_decode(python["words"]), "<u4").tolist())
+        words = tuple(_decode(python["words"], "<u4").tolist())
         numpy_state = _decode_arrays(state["numpy"])
-        torch_state = _decode_tensor(state["torch"])
-        cuda_states = [_decode_tensor(one) for one in _checked_list(state["cuda"])]
+        torch_state, *cuda_states = map(_decode_tensor, [state["torch"], *state["cuda"]])
         mps_state = _decode_tensor(state["mps"]) if "mps" in state else None
         random.setstate((python["version"], words, python["gauss"]))
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
-        _restore_devices(cuda_states, mps_state)
+        num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for index, one in enumerate(cuda_states[:num_devices]):
+            torch.cuda.set_rng_state(one, index)
+        if mps_state is not None and torch.backends.mps.is_available():
+            torch.mps.set_rng_state(mps_state)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"the stored random state cannot be used ({type(error).__name__}: {error}): it is "
             f"damaged, or of another version of Python, NumPy or torch"
         ) from error
-
-
-def _restore_devices(cuda_states: list[Tensor], mps_state: Tensor | None) -> None:
-    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if len(cuda_states) > num_devices:
         _log.warning(
-            "the stored random state has %d CUDA devices, this machine has %d: the others' are "
-            "left out, so random numbers there differ from the run that was saved",
+            "the stored random state has %d CUDA devices, this machine has %d: random numbers on "
+            "the others differ from the run that was saved",
             len(cuda_states),
             num_devices,
         )
-    for device, one in enumerate(cuda_states[:num_devices]):
-        torch.cuda.set_rng_state(one, device)
-    if mps_state is not None:
-        if torch.backends.mps.is_available():
-            torch.mps.set_rng_state(mps_state)
-        else:
-            _log.warning("the stored random state has an MPS device, this machine has none")
-
-
-def _checked_list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"a list of device states was expected, not a {type(value).__name__}")
-    return value
 
 
 def _encode(array: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(array.tobytes()).decode("ascii")
 
 
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-def _encode_tensor(state: Tensor) -> str:
-    return _encode(state.cpu().numpy())
+def _decode(text: str, dtype: str) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype).copy()
 
 
 def _decode_tensor(text: str) -> Tensor:
-    return torch.from_numpy(np.frombuffer(_decode(text), np.uint8).copy())
+    return torch.from_numpy(_decode(text, "u1"))
 
 
 def _encode_arrays(value: Any) -> Any:
@@ -114,5 +96,5 @@ def _decode_arrays(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if value.keys() == {"dtype", "data"}:
-        return np.frombuffer(_decode(value["data"]), value["dtype"]).copy()
+        return _decode(value["data"], value["dtype"])
     return {key: _decode_arrays(item) for key, item in value.items()}

@@ -44,24 +44,19 @@ def restore_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                 optimizer.state[parameter][key] = stored.to(loaded.device, copy=True)
 
 
-def check_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+def check_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Raise a CheckpointError that lists the names and shapes that differ."""
-    if not isinstance(state, Mapping):
-        raise CheckpointError("the checkpoint's model state is not a dict: it is damaged")
     own = plain_model(model).state_dict()
     check_shapes(
-        {name: _shape(value) for name, value in own.items()},
-        {name: _shape(value) for name, value in state.items()},
+        {name: tuple(value.shape) for name, value in own.items()},
+        {name: tuple(value.shape) for name, value in state.items()},
     )
 
 
 def check_shapes(
-    expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
+    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """`check_model` by the shapes alone, which are known before a model is built or a file is read.
-
-    expected: of the model.   stored: of the checkpoint.
-    """
+    """`check_model` by the shapes alone, before a model is built or a file is read."""
     if differences := shape_differences(expected, stored):
         raise CheckpointError(
             f"the checkpoint belongs to another model: {differences}; build the model with the "
@@ -70,10 +65,9 @@ def check_shapes(
 
 
 def shape_differences(
-    expected: Mapping[str, tuple[int, ...] | str], stored: Mapping[str, tuple[int, ...] | str]
+    expected: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]
 ) -> str:
-    """What a checkpoint of shapes `stored` lacks, has too much or in another shape; empty where all
-    is as `expected`."""
+    """What `stored` lacks, has too much or in another shape; empty if all is as `expected`."""
     complaints = []
     if missing := [name for name in expected if name not in stored]:
         complaints.append(f"the checkpoint lacks {_enumerate(missing)}")
@@ -91,14 +85,15 @@ def shape_differences(
 
 def check_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Raise a CheckpointError when the groups of parameters or their options differ."""
-    groups = state.get("param_groups") if isinstance(state, Mapping) else None
-    if not isinstance(groups, list) or not isinstance(state.get("state"), dict):
-        raise CheckpointError("the checkpoint's optimizer state is not that of a torch optimizer")
-    if not all(isinstance(one, dict) and isinstance(one.get("params"), list) for one in groups):
-        raise CheckpointError("the checkpoint's optimizer state has groups without parameters")
-    if not all(isinstance(one, dict) for one in state["state"].values()):
-        raise CheckpointError("the checkpoint's optimizer state has parameters without state")
-    stored = [len(group["params"]) for group in groups]
+    try:
+        groups, states = state["param_groups"], state["state"].values()
+        stored = [len(group["params"]) for group in groups]
+        if not all(isinstance(one, dict) for one in (*groups, *states)):
+            raise TypeError("not a dict")
+    except (LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"the checkpoint's optimizer state is not that of a torch optimizer ({error!r})"
+        ) from None
     own = [len(group["params"]) for group in optimizer.param_groups]
     if stored != own:
         raise CheckpointError(
@@ -121,10 +116,6 @@ def plain_model(model: nn.Module) -> nn.Module:
     """The module inside what `torch.compile` returns, whose names have no prefix."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
-
-
-def _shape(value: Any) -> tuple[int, ...] | str:
-    return tuple(value.shape) if isinstance(value, Tensor) else "another value"
 
 
 def _enumerate(names: list[str]) -> str:

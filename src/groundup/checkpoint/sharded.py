@@ -1,47 +1,46 @@
 """Checkpoints of sharded weights, through torch.distributed.checkpoint.
 
 Every rank writes its rows, while training continues, into one folder that gets its name when the
-last rank is done. torch plans who writes and who reads which part, for any number of ranks; what
-lies on disk are safetensors files (`shard_files`), where torch itself would pickle.
+last rank is done: safetensors files, one for the rank's weights and one for its optimizer state.
+torch plans who writes and who reads which part, for any number of ranks.
 """
 
-from __future__ import annotations
-
 import contextlib
+import dataclasses
 import errno
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from groundup.checkpoint.folder import CheckpointFolder
-from groundup.checkpoint.record import OPTIMIZER_FORMAT, SHARDED_VERSION, Checkpoint, FileEntry
-from groundup.checkpoint.shard_files import Chunk, Part, read_part, shard_name, shard_stream
+from groundup.checkpoint.folder import CheckpointFolder, complete, new_record
+from groundup.checkpoint.record import (
+    OLD_SHARDED_VERSION,
+    OPTIMIZER_NAME,
+    SHARDED_VERSION,
+    Checkpoint,
+    FileEntry,
+)
 from groundup.checkpoint.state_tree import pack, pack_tree
-from groundup.checkpoint.weights import save_stream
+from groundup.checkpoint.weights import read_metadata
 from groundup.errors import GroundupError
 
 _Value = TypeVar("_Value")
-
-_KINDS: tuple[Literal["model"], Literal["optimizer"]] = ("model", "optimizer")
 
 Place = Callable[[int, Tensor], Tensor]
 """Gives the tensor to load a value of the optimizer's state into, for the number of the parameter
@@ -65,7 +64,6 @@ class ShardedFolder(CheckpointFolder):
         """group: of all ranks, for the host's memory, used by nobody else."""
         super().__init__(path, keep_last, keep_best)
         self._group = group
-        self._is_first = distributed.get_rank(group) == 0
         self._saving: tuple[Future[Any], contextlib.ExitStack, Path] | None = None
 
     def prepare(self, work: Callable[[], None]) -> None:
@@ -85,21 +83,25 @@ class ShardedFolder(CheckpointFolder):
         All ranks call this, with the same arguments but for their parts of the tensors.
         """
         self.finish()
-        record = self._new_record(step, state, metric, SHARDED_VERSION)
-        tied = _tied(model_state)
-        model = {name: one for name, one in model_state.items() if name not in tied}
-        optimizer, outline = pack_tree(dict(optimizer_state), OPTIMIZER_FORMAT)
-        tensors = _with_kinds(model, optimizer)
-        num_bytes = sum(one.numel() * one.element_size() for one in tensors.values())
+        shared = _shared(model_state)
+        model = {name: one for name, one in model_state.items() if name not in shared}
+        optimizer, outline = pack_tree(dict(optimizer_state))
+        record = new_record(
+            step, state, metric, version=SHARDED_VERSION, shared=shared, optimizer=outline
+        )
+        tensors = {**model, **optimizer}
         leaving = contextlib.ExitStack()
 
         def commit(temporary: Path, files: dict[str, FileEntry]) -> None:
-            self._complete(temporary, record.model_copy(update={"files": files}))
+            complete(temporary, record, files)
             leaving.close()
             self._drop_old(step)
 
-        temporary = self._agree(lambda: leaving.enter_context(self._new_folder(step, num_bytes)))
-        writer = _Writer(temporary, distributed.get_rank(self._group), tied, outline, commit)
+        temporary = self._agree(
+            lambda: leaving.enter_context(self._new_folder(step, tensors.values()))
+        )
+        file_of = dict.fromkeys(model, 1) | dict.fromkeys(optimizer, 2)
+        writer = _Writer(temporary, file_of, commit)
         pending = async_save(tensors, storage_writer=writer, process_group=self._group)
         assert isinstance(pending, Future)
         self._saving = pending, leaving, self.path_of(step)
@@ -121,7 +123,7 @@ class ShardedFolder(CheckpointFolder):
     def _agree(self, make: Callable[[], _Value]) -> _Value:
         """What the first rank makes, or its error, on every rank."""
         answer: list[Any] = [None]
-        if self._is_first:
+        if distributed.get_rank(self._group) == 0:
             try:
                 answer = [make()]
             except (OSError, GroundupError) as error:
@@ -147,140 +149,84 @@ def load_into(
         this rank's rows.
     group: of all ranks, for the host's memory; the default one if None.
     """
-    tied = checkpoint.stored("model").tied
-    model = {name: one for name, one in model_state.items() if name not in tied}
-    state = checkpoint.optimizer_outline()
-    state["state"] = {
-        index: {key: place(index, one) for key, one in values.items()}
-        for index, values in state["state"].items()
+    if checkpoint.record.version == OLD_SHARDED_VERSION:
+        return _load_whole(checkpoint, model_state, place)
+    reader = HuggingFaceStorageReader(str(checkpoint.path))
+    stored = reader.read_metadata().state_dict_metadata
+    empty = {
+        name: torch.empty(one.size, dtype=one.properties.dtype, device="meta")
+        for name, one in stored.items()
     }
-    _, optimizer = pack(state)
-    reader = _Reader(checkpoint)
-    load(_with_kinds(model, optimizer), storage_reader=reader, process_group=group)
-    state["state"] = {
-        index: {key: _local(one) for key, one in values.items()}
-        for index, values in state["state"].items()
-    }
-    return state
+    model = {name: one for name, one in model_state.items() if name in stored}
+    notes = checkpoint.record.optimizer or read_metadata(checkpoint.path / OPTIMIZER_NAME)
+    state = _map_state(checkpoint.optimizer_tree(empty, notes), place)
+    load({**model, **pack(state)[1]}, storage_reader=reader, process_group=group)
+    return _map_state(state, lambda _, one: _local(one))
 
 
-class _AsPlanned:
-    """What torch asks of who writes and who reads, and neither has anything to do for."""
+def _load_whole(
+    checkpoint: Checkpoint, model_state: Mapping[str, Tensor], place: Place
+) -> dict[str, Any]:
+    """For the layout of earlier versions: every rank reads everything and keeps its rows."""
 
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
+    def fill(target: Tensor, whole: Tensor) -> Tensor:
+        if isinstance(target, DTensor):
+            whole = whole.to(target.device)
+            mesh, placements = target.device_mesh, target.placements
+            whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+        _local(target).detach().copy_(_local(whole))
+        return _local(target)
 
-    def prepare_local_plan(self, plan: Any) -> Any:
-        return plan
-
-    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return True
-
-    def set_up_storage_writer(self, *_: Any, **__: Any) -> None:
-        pass
-
-    set_up_storage_reader = set_up_storage_writer
+    for name, whole in checkpoint.adapted_state().items():
+        fill(model_state[name], whole)
+    state = checkpoint.optimizer_state()
+    return _map_state(state, lambda index, one: fill(place(index, one.to("meta")), one))
 
 
-class _Writer(_AsPlanned, BlockingAsyncStager, StorageWriter):
-    """One rank's files of a checkpoint, and on the first rank the end of it.
-
-    As a stager it copies all tensors to the host before training goes on.
-    """
+class _Writer(HuggingFaceStorageWriter):
+    """One rank's files of a checkpoint, hashed, and on the first rank the end of it."""
 
     def __init__(
         self,
         folder: Path,
-        rank: int,
-        tied: Mapping[str, str],
-        outline: Mapping[str, str],
+        file_of: dict[str, int],
         commit: Callable[[Path, dict[str, FileEntry]], None],
     ) -> None:
-        super().__init__()
+        super().__init__(str(folder), file_of, save_distributed=True)
         self._folder = folder
-        self._rank = rank
-        self._headers = {"model": (tied, {}), "optimizer": ({}, outline)}
         self._commit = commit
-        self._written: dict[str, FileEntry] = {}
 
     def write_data(
         self, plan: SavePlan, planner: SavePlanner
     ) -> torch.futures.Future[list[WriteResult]]:
-        parts: dict[str, dict[str, Part]] = {kind: {} for kind in _KINDS}
-        for item in plan.items:
-            kind, _, name = item.index.fqn.partition("/")
-            assert item.tensor_data is not None, f"{name} is not a tensor"
-            part = planner.resolve_data(item)
-            assert isinstance(part, Tensor)
-            parts[kind][name] = part.detach(), item.tensor_data.chunk.offsets, item.tensor_data.size
-        for kind, (tied, metadata) in self._headers.items():
-            # The first rank's headers describe all, whatever it holds.
-            if parts[kind] or self._rank == 0:
-                stream = shard_stream(parts[kind], tied, metadata)
-                name = shard_name(kind, self._rank)
-                content = save_stream(self._folder / name, stream)
-                self._written[name] = FileEntry(num_bytes=stream.num_bytes, hash=content)
-        return _done([WriteResult(item.index, 0, self._written) for item in plan.items])
+        results = super().write_data(plan, planner).wait()
+        names = {result.storage_data.relative_path for result in results}
+        files = {name: FileEntry.of(self._folder / name) for name in names}
+        done: torch.futures.Future[list[WriteResult]] = torch.futures.Future()
+        done.set_result([dataclasses.replace(one, storage_data=files) for one in results])
+        return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        written = dict(self._written)
+        files: dict[str, FileEntry] = {}
         for of_rank in results:
             for result in of_rank[:1]:
-                written |= result.storage_data
-        self._commit(self._folder, written)
+                files |= result.storage_data
+        self._commit(self._folder, files)
 
 
-class _Reader(_AsPlanned, StorageReader):
-    """The files of a checkpoint, of which each rank reads the parts that it needs."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._tensors = {
-            f"{kind}/{name}": one
-            for kind in _KINDS
-            for name, one in checkpoint.stored(kind).tensors.items()
+def _map_state(state: dict[str, Any], change: Place) -> dict[str, Any]:
+    """The optimizer's state with each tensor changed."""
+    changed = {
+        index: {
+            key: change(index, one) if isinstance(one, Tensor) else one
+            for key, one in values.items()
         }
-
-    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        return Metadata(
-            {
-                name: TensorStorageMetadata(
-                    TensorProperties(one.dtype),
-                    torch.Size(one.shape),
-                    [
-                        ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes))
-                        for chunk in one.chunks
-                    ],
-                )
-                for name, one in self._tensors.items()
-            }
-        )
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> torch.futures.Future[None]:
-        for item in plan.items:
-            chunk = self._chunk(item.storage_index)
-            name = item.storage_index.fqn.partition("/")[2]
-            part = read_part(chunk, name, tuple(item.storage_offsets), tuple(item.lengths))
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(part)
-            planner.commit_tensor(item, target)
-        return _done(None)
-
-    def _chunk(self, index: MetadataIndex) -> Chunk:
-        chunks = self._tensors[index.fqn].chunks
-        offsets = tuple(index.offset or (0,) * len(chunks[0].offsets))
-        return next(one for one in chunks if one.offsets == offsets and 0 not in one.sizes)
+        for index, values in state["state"].items()
+    }
+    return {**state, "state": changed}
 
 
-def _with_kinds(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    states = zip(_KINDS, (model, optimizer), strict=True)
-    return {f"{kind}/{name}": one for kind, state in states for name, one in state.items()}
-
-
-def _tied(state: Mapping[str, Tensor]) -> dict[str, str]:
+def _shared(state: Mapping[str, Tensor]) -> dict[str, str]:
     """For each other name of a tensor its first one."""
     first: dict[int, str] = {}
     local = {name: _local(one) for name, one in state.items()}
@@ -301,9 +247,3 @@ def _first_failure(error: CheckpointException, destination: Path) -> OSError:
     if isinstance(cause, OSError):
         number, reason = cause.errno or number, cause.strerror or reason
     return OSError(number, f"rank {rank}: {reason}", str(destination))
-
-
-def _done(value: _Value) -> torch.futures.Future[_Value]:
-    future: torch.futures.Future[_Value] = torch.futures.Future()
-    future.set_result(value)
-    return future

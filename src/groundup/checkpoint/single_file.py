@@ -4,7 +4,7 @@ Runs keep folders of checkpoints (see `folder`); this is for scripts and noteboo
 """
 
 import os
-from typing import IO, Any
+from typing import IO
 
 from torch import nn
 from torch.optim import Optimizer
@@ -16,11 +16,14 @@ from groundup.checkpoint.restore import (
     restore_model,
     restore_optimizer,
 )
-from groundup.checkpoint.state_tree import load_tree, tree_stream
-from groundup.checkpoint.weights import save_stream
+from groundup.checkpoint.state_tree import pack_tree, unpack_tree
+from groundup.checkpoint.weights import (
+    read_weights,
+    save_weights,
+    weights_from_bytes,
+    weights_to_bytes,
+)
 from groundup.errors import CheckpointError
-
-FORMAT = "groundup single-file checkpoint"
 
 Target = str | os.PathLike[str] | IO[bytes]
 
@@ -29,22 +32,25 @@ def save_checkpoint(model: nn.Module, optimizer: Optimizer, iteration: int, out:
     """Write the model, the state of any torch optimizer and the iteration to `out`.
 
     A path has the old file or the whole new one, even after a kill; a file object is written to
-    from where it stands.
+    from its position.
     """
-    value = {
-        "iteration": int(iteration),
-        "model": plain_model(model).state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "optimizer_name": type(optimizer).__name__,
-        "parameter_shapes": _parameter_shapes(optimizer),
-    }
-    stream = tree_stream(value, FORMAT)
+    tensors, metadata = pack_tree(
+        {
+            "iteration": int(iteration),
+            "model": plain_model(model).state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "optimizer_name": type(optimizer).__name__,
+            "parameter_shapes": _parameter_shapes(optimizer),
+        }
+    )
     if isinstance(out, str | os.PathLike):
-        save_stream(out, stream)
+        save_weights(out, tensors, metadata)
         return
+    data = memoryview(weights_to_bytes(tensors, metadata))
     try:
-        for piece in stream:
-            _write_all(out, piece)
+        while data:  # Unbuffered files may take a part of what they are given.
+            num_written = out.write(data)
+            data = data[len(data) if num_written is None else num_written :]
     except (TypeError, AttributeError) as error:
         raise CheckpointError(
             f"a checkpoint cannot be written to {out!r}: open the file in binary mode ('wb')"
@@ -59,66 +65,35 @@ def load_checkpoint(src: Target, model: nn.Module, optimizer: Optimizer) -> int:
 
     src: a path, or a file open for reading.
     """
-    value = _load_value(src)
+    name = str(src if isinstance(src, str | os.PathLike) else getattr(src, "name", src))
+    if isinstance(src, str | os.PathLike):
+        tensors, metadata = read_weights(src)
+    else:
+        data = src.read() if hasattr(src, "read") else None
+        if not isinstance(data, bytes | bytearray) or not data:
+            raise CheckpointError(
+                f"nothing can be read from {name}: open the file in binary mode ('rb'), and call "
+                f"seek(0) if it was just written"
+            )
+        tensors, metadata = weights_from_bytes(bytes(data), name)
+    value = unpack_tree(tensors, metadata, name)
     try:
         check_model(model, value["model"])
         check_optimizer(optimizer, value["optimizer"])
-        _check_parameters(optimizer, value)
         iteration = int(value["iteration"])
-    except (LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{_name_of(src)} is damaged: {error!r} among its values") from error
+        stored = value["optimizer_name"], value["parameter_shapes"]
+        own = type(optimizer).__name__, _parameter_shapes(optimizer)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{name} is damaged: {error!r} among its values") from error
+    if stored != own:
+        raise CheckpointError(
+            f"the checkpoint's optimizer is {stored!s:.200}, this one is {own!s:.200}: build the "
+            f"same kind over the same parameters in the same order"
+        )
     restore_model(model, value["model"])
     restore_optimizer(optimizer, value["optimizer"])
     return iteration
 
 
-def _load_value(src: Target) -> Any:
-    if isinstance(src, str | os.PathLike):
-        return load_tree(src, FORMAT)
-    try:
-        data = src.read()
-    except AttributeError as error:
-        raise CheckpointError(f"{src!r} is neither a path nor a file to read from") from error
-    if not isinstance(data, bytes | bytearray):
-        raise CheckpointError(f"{_name_of(src)} gives text: open the file in binary mode ('rb')")
-    if not data:
-        raise CheckpointError(
-            f"nothing is left to read in {_name_of(src)}: is it empty, or did it just get written "
-            f"and needs seek(0)?"
-        )
-    return load_tree(bytes(data), FORMAT, _name_of(src))
-
-
-def _check_parameters(optimizer: Optimizer, value: Any) -> None:
-    own_name, own_shapes = type(optimizer).__name__, _parameter_shapes(optimizer)
-    name, shapes = value["optimizer_name"], value["parameter_shapes"]
-    own_options = [set(group) for group in optimizer.param_groups]
-    if name != own_name and [set(one) for one in value["optimizer"]["param_groups"]] != own_options:
-        raise CheckpointError(
-            f"the checkpoint's optimizer is {name}, this one is {own_name}: build the kind that it "
-            f"was saved with"
-        )
-    if shapes != own_shapes:
-        raise CheckpointError(
-            f"the checkpoint's optimizer has parameters of the shapes {shapes!s:.200}, this one "
-            f"of {own_shapes!s:.200}: build it over the same parameters in the same order"
-        )
-
-
 def _parameter_shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(one.shape) for one in group["params"]] for group in optimizer.param_groups]
-
-
-def _write_all(out: IO[bytes], piece: bytes | memoryview) -> None:
-    """Unbuffered files may take a part of what they are given."""
-    view = memoryview(piece)
-    while view:
-        num_written = out.write(view)
-        view = view[len(view) if num_written is None else num_written :]
-
-
-def _name_of(src: Target) -> str:
-    if isinstance(src, str | os.PathLike):
-        return os.fspath(src)
-    name = getattr(src, "name", None)
-    return name if isinstance(name, str) else f"the {type(src).__name__}"

@@ -1,16 +1,14 @@
-"""Weights on disk: tensors by name, in safetensors files that are whole or absent.
+"""Weights on disk: tensors by name, in safetensors files. Loading them never runs code.
 
-Nothing that is loaded here can run code. The library reads these files for us; it does not write
-them, because its writer renames a file of its own over the path, which loses our lock and the
-file's mode, and copies all tensors of a device to the host at once. Ours makes one at a time.
+Several files may hold parts of the tensors, as ranks write them; they are read as one.
 """
 
+import contextlib
 import errno
-import hashlib
-import io
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,279 +18,181 @@ import torch
 from torch import Tensor
 
 from groundup.errors import CheckpointError
-from groundup.files import atomic_path
+from groundup.files import atomic_path, hash_file, parse_json
 
 PathLike = str | os.PathLike[str]
 
-SHARED_KEY = "groundup.shared"
-"""Metadata that says, as JSON, which name a tensor without bytes of its own stands for."""
-
-_DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.complex64: "C64",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-DTYPES = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
-"""By the names that safetensors files have for them."""
-_METADATA_NAME = "__metadata__"
-_ALIGNMENT_BYTES = 8
-# Small enough to be in the processor's cache still when the next consumer reads it.
-_PIECE_BYTES = 1 << 20
-
-# The first eight bytes of a safetensors file are a length, which may begin as pickles do.
-_KINDS_BY_FIRST_BYTES = {
-    re.compile(rb"PK\x03\x04"): "a zip archive, as torch.save makes them; loading one can run code",
-    re.compile(rb"\x80[\x02\x03][^\0]|\x80[\x04\x05]\x95"): "a pickle; loading one can run code",
-    re.compile(rb"GGUF"): "a GGUF file",
-}
+# JSON in a header: for a name without a tensor of its own, the name whose tensor it shares. The
+# second key is that of older sharded checkpoints.
+_SHARED_KEYS = ("groundup.shared", "groundup.tied")
+# JSON in a header: where the parts of tensors begin, as torch writes it, and as we did before.
+_OFFSET_KEYS = {"DCP_SHARDING_INFO": "saved_offsets", "groundup.chunks": "offsets"}
 
 
 def save_weights(
     path: PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> str:
-    """Write tensors of any device, stride and sharing; return the file's content id.
-
-    path: of the safetensors file, written at once and whole.   tensors: by name.
-    metadata: texts that stand in the file's header beside the shapes.
-    """
-    return save_stream(path, WeightStream(tensors, metadata))
-
-
-def load_weights(source: PathLike | bytes, name: str = "the data") -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU.
-
-    Names that shared one tensor when it was written share one again.
-
-    source: the path, or the bytes of such a file, which errors call `name`.
-    """
-    return read_weights(source, name)[0]
-
-
-def read_weights(
-    source: PathLike | bytes, name: str = "the data"
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata."""
-    if isinstance(source, bytes):
-        first_bytes = source[:8]
-    else:
-        name = os.fspath(source)
-        first_bytes = _read_first_bytes(source)
-    try:
-        tensors, metadata = _parse(source)
-    except (
-        safetensors.SafetensorError,
-        OSError,
-        EOFError,
-        LookupError,
-        ValueError,
-        RuntimeError,
-    ) as error:
-        raise CheckpointError(_explain(name, first_bytes, error)) from error
-    shared = _shared(metadata, tensors, name)
-    metadata.pop(SHARED_KEY, None)
-    return tensors | {alias: tensors[kept] for alias, kept in shared.items()}, metadata
-
-
-def read_shapes(path: PathLike) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of a file, from its header alone."""
-    first_bytes = _read_first_bytes(path)
-    try:
-        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-            names = file.keys()
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-            metadata = dict(file.metadata() or {})
-    except (safetensors.SafetensorError, OSError, LookupError, ValueError, RuntimeError) as error:
-        raise CheckpointError(_explain(os.fspath(path), first_bytes, error)) from error
-    return shapes | {alias: shapes[kept] for alias, kept in _shared(metadata, shapes, path).items()}
-
-
-def save_stream(path: PathLike, stream: "WeightStream") -> str:
-    """Write a stream to `path`, or leave `path` as it was; return the file's content id."""
-    digest = hashlib.sha256()
-    with atomic_path(path) as temporary:
-        with open(temporary, "wb") as file:
-            for piece in stream:
-                digest.update(piece)
-                file.write(piece)
-        if temporary.is_file() and temporary.stat().st_size != stream.num_bytes:
-            raise OSError(
-                errno.EIO,
-                f"the file has not the {stream.num_bytes} bytes that were written",
-                str(path),
-            )
-    return f"sha256:{digest.hexdigest()}"
-
-
-class WeightStream:
-    """Iterates over the bytes of a file that holds `tensors`; its size is known before.
-
-        8 bytes    length of the header, little-endian
-        header     JSON: name -> dtype, shape, [begin, end) within the data; spaces up to 8 bytes
-        data       the tensors, widest dtype first so that each begins at a multiple of its width
+    """Write a file at once and whole; return its content id.
 
     Names that stand for the very same memory, as tied weights do, share one copy.
+
+    metadata: texts for the file's header.
     """
-
-    def __init__(
-        self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-    ) -> None:
-        for name, tensor in tensors.items():
-            _check(name, tensor)
-        kept, shared = _separate_shared(tensors)
-        notes = dict(metadata or {})
-        if shared:
-            notes[SHARED_KEY] = json.dumps(shared)
-        self._ordered = sorted(kept.items(), key=lambda item: (-item[1].element_size(), item[0]))
-        self._head = _encode_head(self._ordered, notes)
-        self.num_bytes = len(self._head) + sum(tensor.nbytes for _, tensor in self._ordered)
-
-    def __iter__(self) -> Iterator[bytes | memoryview]:
-        yield self._head
-        for _, tensor in self._ordered:
-            data = _bytes_of(tensor)
-            for begin in range(0, len(data), _PIECE_BYTES):
-                yield data[begin : begin + _PIECE_BYTES]
+    kept, notes = _separate_shared(tensors)
+    with atomic_path(path) as temporary:
+        if not temporary.is_file():
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        mode = stat.S_IMODE(temporary.stat().st_mode)
+        with _naming_failures(path):
+            safetensors.torch.save_file(kept, temporary, {**(metadata or {}), **notes} or None)
+        # The library renames a private file of its own over the path.
+        os.chmod(temporary, mode)
+        content = hash_file(temporary)
+        try:
+            read_shapes(temporary)
+        except CheckpointError as error:
+            raise OSError(errno.EIO, f"was not written as a whole ({error})", str(path)) from error
+    return content
 
 
-def _parse(source: PathLike | bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if isinstance(source, bytes):
-        tensors = safetensors.torch.load(source)
-        header_end = 8 + int.from_bytes(source[:8], "little")
-        return tensors, dict(json.loads(source[8:header_end]).get("__metadata__") or {})
-    with safetensors.safe_open(source, framework="pt", device="cpu") as checked:
-        names, metadata = checked.keys(), dict(checked.metadata() or {})
-    # The library has checked the header. What it returns is a mapping of the file, and looking at
-    # one that shrinks meanwhile is a bus error, so the tensors are read.
-    with open(source, "rb", buffering=0) as file:
-        begin = 8 + int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(begin - 8))
-        return {name: _read_tensor(file, begin, header[name]) for name in names}, metadata
+def weights_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The content of the file that `save_weights` would write."""
+    kept, notes = _separate_shared(tensors)
+    with _naming_failures("the data"):
+        return safetensors.torch.save(kept, {**metadata, **notes} or None)
 
 
-def _read_tensor(file: io.FileIO, begin: int, entry: dict[str, Any]) -> Tensor:
-    tensor = torch.empty(entry["shape"], dtype=DTYPES[entry["dtype"]])
-    data = tensor.reshape(-1).view(torch.uint8).numpy().data
-    file.seek(begin + entry["data_offsets"][0])
-    while data:
-        count = file.readinto(data)
-        if not count:
-            raise EOFError("it became shorter while it was being read")
-        data = data[count:]
-    return tensor
+def load_weights(*paths: PathLike) -> dict[str, Tensor]:
+    """The tensors of a file, or of files that hold parts of them, on the CPU.
+
+    Names that shared one tensor when it was written share one again.
+    """
+    return read_weights(*paths)[0]
 
 
-def _shared(
-    metadata: Mapping[str, str], kept: Mapping[str, object], path: PathLike
-) -> dict[str, str]:
-    """Which names share the tensor of another, that the file holds."""
-    try:
-        shared = json.loads(metadata.get(SHARED_KEY, "{}"))
-        if isinstance(shared, dict) and all(name in kept for name in shared.values()):
-            return shared
-    except (ValueError, TypeError, RecursionError):
-        pass
-    raise CheckpointError(f"{os.fspath(path)} is damaged: {SHARED_KEY} in its header is wrong")
+def read_weights(*paths: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata."""
+    shapes = read_shapes(*paths)
+    whole: dict[str, Tensor] = {}
+    metadata: dict[str, str] = {}
+    for path in paths:
+        with _opened(path) as file:
+            metadata |= file.metadata() or {}
+            offsets = _offsets(file)
+            for name in file.keys():  # noqa: SIM118
+                # The library maps the file, which may go or change before the tensor is used.
+                part = file.get_tensor(name).clone()
+                if tuple(part.shape) == shapes[name]:
+                    whole[name] = part
+                    continue
+                if name not in whole:
+                    whole[name] = torch.empty(shapes[name], dtype=part.dtype)
+                places = zip(offsets[name], part.shape, strict=True)
+                whole[name][tuple(slice(begin, begin + n) for begin, n in places)] = part
+            for alias, name in _shared(file.metadata()).items():
+                whole[alias] = whole[name]
+    return whole, metadata
 
 
-def _read_first_bytes(path: PathLike) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(8)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist: check the path") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+def weights_from_bytes(data: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of the bytes of one file, which errors call `name`."""
+    with _explained(name):
+        tensors = safetensors.torch.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = header.get("__metadata__") or {}
+        shared = {alias: tensors[kept] for alias, kept in _shared(metadata).items()}
+        return tensors | shared, metadata
 
 
-def _explain(name: str, first_bytes: bytes, error: Exception) -> str:
-    if not first_bytes:
-        return f"{name} is empty: it is not a safetensors file"
-    for pattern, kind in _KINDS_BY_FIRST_BYTES.items():
-        if pattern.match(first_bytes):
-            return f"{name} is {kind}: only safetensors files are loaded here"
-    return (
-        f"{name} is not a safetensors file, or it is damaged or cut short ({error}): take another "
-        f"copy"
-    )
+def read_shapes(*paths: PathLike) -> dict[str, tuple[int, ...]]:
+    """The shapes of whole tensors, from the files' headers alone."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        with _opened(path) as file:
+            for name, offsets in _offsets(file).items():
+                sizes = file.get_slice(name).get_shape()
+                ends = [begin + n for begin, n in zip(offsets, sizes, strict=True)]
+                known = shapes.get(name, (0,) * len(ends))
+                shapes[name] = tuple(map(max, known, ends))
+            for alias, name in _shared(file.metadata()).items():
+                shapes[alias] = shapes[name]
+    return shapes
 
 
-def _check(name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise CheckpointError(
-            f"{name!r} is a {type(tensor).__name__}, but weights are tensors: leave it out"
-        )
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
-        kind = "has no values yet" if tensor.is_meta else "is sparse or quantized"
-        raise CheckpointError(f"the tensor {name!r} {kind}: make it a dense one before saving")
-    if tensor.dtype not in _DTYPE_NAMES:
-        known = ", ".join(_short(dtype) for dtype in _DTYPE_NAMES)
-        raise CheckpointError(
-            f"the tensor {name!r} is {_short(tensor.dtype)}, which safetensors files cannot hold: "
-            f"convert it to one of {known}"
-        )
-    if name == _METADATA_NAME or not _is_unicode(name):
-        raise CheckpointError(f"a tensor cannot be named {name!r} in a safetensors file: rename it")
+def read_metadata(path: PathLike) -> dict[str, str]:
+    """The texts in a file's header."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
 
 
 def _separate_shared(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors to write, and for each other name the one that it is the same tensor as."""
+    """The tensors to write, none of which shares memory with another, and a note on the others."""
     kept: dict[str, Tensor] = {}
     shared: dict[str, str] = {}
-    first_names: dict[object, str] = {}
+    views: dict[object, str] = {}
+    storages = set()
     for name, tensor in tensors.items():
-        memory = (tensor.device, tensor.data_ptr(), tensor.is_conj(), tensor.is_neg())
-        view = (tensor.dtype, tensor.shape, tensor.stride())
-        first_name = first_names.setdefault((memory, view) if tensor.numel() else name, name)
-        if first_name == name:
-            kept[name] = tensor
-        else:
-            shared[name] = first_name
-    return kept, shared
+        if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
+            kind = tensor.device if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise CheckpointError(f"{name!r} is no dense tensor with values ({kind}): leave it out")
+        view = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        first = views.setdefault(view if tensor.numel() else name, name)
+        if first != name:
+            shared[name] = first
+            continue
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        storage = plain.untyped_storage()
+        is_part = storage.nbytes() != plain.nbytes or storage.data_ptr() in storages
+        kept[name] = plain.clone() if is_part else plain
+        storages.add(storage.data_ptr())
+    return kept, {_SHARED_KEYS[0]: json.dumps(shared)} if shared else {}
 
 
-def _encode_head(ordered: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
-    header: dict[str, object] = {_METADATA_NAME: metadata} if metadata else {}
-    begin = 0
-    for name, tensor in ordered:
-        end = begin + tensor.nbytes
-        header[name] = {
-            "dtype": _DTYPE_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-        begin = end
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
-    return len(text).to_bytes(8, "little") + text
+def _shared(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    notes = [parse_json((metadata or {}).get(key, "{}")) for key in _SHARED_KEYS]
+    return {**notes[0], **notes[1]}
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
-    if tensor.numel() == 0:
-        return memoryview(b"")
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().data
+def _offsets(file: Any) -> dict[str, list[int]]:
+    """Where in the whole tensors the tensors of a file begin."""
+    metadata = file.metadata() or {}
+    known: dict[str, list[int]] = {}
+    for key, inner in _OFFSET_KEYS.items():
+        known |= {name: one[inner] for name, one in parse_json(metadata.get(key, "{}")).items()}
+    sizes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    return {name: known.get(name, [0] * len(shape)) for name, shape in sizes.items()}
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+@contextlib.contextmanager
+def _opened(path: PathLike) -> Iterator[Any]:
+    with _explained(path), safetensors.safe_open(path, framework="pt", device="cpu") as file:
+        yield file
 
 
-def _is_unicode(text: str) -> bool:
+@contextlib.contextmanager
+def _explained(path: PathLike) -> Iterator[None]:
+    """Errors of reading as a CheckpointError that names the file."""
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+        yield
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist: check the path") from None
+    except (
+        *(safetensors.SafetensorError, OSError, LookupError),
+        *(ValueError, TypeError, RuntimeError, AttributeError),
+    ) as error:
+        raise CheckpointError(
+            f"{path} is not a safetensors file, or it is damaged or cut short ({error}); files of "
+            f"torch.save and pickle can run code and are never loaded"
+        ) from error
+
+
+@contextlib.contextmanager
+def _naming_failures(path: PathLike) -> Iterator[None]:
+    """The library's errors of writing: a full disk is an OSError, all else a CheckpointError."""
+    try:
+        yield
+    except (safetensors.SafetensorError, ValueError, LookupError, TypeError) as error:
+        if code := re.search(r"os error (\d+)", str(error)):
+            number = int(code[1])
+            raise OSError(number, os.strerror(number), os.fspath(path)) from error
+        raise CheckpointError(f"{os.fspath(path)} cannot be written: {error}") from error

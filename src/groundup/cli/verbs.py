@@ -30,7 +30,6 @@ VERBS = {
         Verb("serve", "serve a model: an API, a playground, learning curves"),
         Verb("export", "export a trained model to transformers or llama.cpp"),
         Verb("import huggingface", "make a run folder from a Hugging Face checkpoint"),
-        Verb("checkpoint convert", "rewrite a checkpoint as one file, or in shards"),
         Verb("verify-resume", "prove that a killed and resumed run equals an uninterrupted one"),
         Verb("sweep", "try many settings around one base run, resumable, with seeds"),
         Verb("ablate", "find what each part of a recipe is worth, at its own best learning rate"),
@@ -54,5 +53,4 @@ GROUPS = {
     "tokenizer": "text to ids and back",
     "data": "corpora and shards",
     "import": "models of other projects",
-    "checkpoint": "the checkpoints of a run",
 }

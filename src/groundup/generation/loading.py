@@ -12,9 +12,9 @@ import torch
 
 from groundup import __version__
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, restore_model
-from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import describe_validation_error, load_settings, load_yaml
 from groundup.errors import CheckpointError, ConfigError
+from groundup.files import atomic_folder
 from groundup.generation.chat import find_turn_end
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
@@ -116,8 +116,6 @@ def save_run(
     )
     stored = {"bos_token_id": special_ids.begin, "eos_token_id": list(special_ids.ends)}
     stored["pad_token_id"] = special_ids.padding
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(destination.parent)
     with atomic_folder(destination) as temporary:
         folder = RunFolder(temporary)
         CheckpointFolder(folder.checkpoints).save(

@@ -23,10 +23,9 @@ from groundup.checkpoint import (
     load_weights,
     restore_random_state,
 )
-from groundup.checkpoint.folder_swap import atomic_folder, remove_leftovers
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError, TokenizerError
-from groundup.files import hash_file
+from groundup.files import atomic_folder, hash_file
 from groundup.generation.loading import IMPORTED_KEY, read_special_ids
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture, read_config_json
@@ -97,8 +96,6 @@ def import_huggingface(
         },
     )
     environment = _describe_environment(folder, value, architecture, files, tokenizer)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(destination.parent)
     with atomic_folder(destination) as temporary:
         _save_checkpoint(temporary, run_config, weights)
         RunFolder(temporary).begin(run_config, tokenizer, environment)

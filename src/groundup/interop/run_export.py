@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from groundup.checkpoint.folder_swap import atomic_folder, find_folder, remove_leftovers
 from groundup.checkpoint.record import read_record
 from groundup.config import load_yaml
 from groundup.errors import ConfigError
+from groundup.files import atomic_folder, find_folders
 from groundup.generation.loading import SpecialIds, load_run
 from groundup.model import ModelConfig
 from groundup.runs.folder import RunFolder
@@ -62,13 +62,13 @@ def open_source(
     """Read a run as `LanguageModel.load` does, with what is known of where it came from."""
     folder = RunFolder(run_folder)
     model, tokenizer, step, special_ids = load_run(run_folder, checkpoint, device="cpu")
-    saved = folder.checkpoints / f"step_{step:06d}"
+    saved = find_folders(folder.checkpoints)[f"step_{step:06d}"]
     return Source(
         folder=folder,
         step=step,
         config=model.config,
         weights=model.state_dict(),
-        weights_id=read_record(find_folder(saved) or saved, step).weights_id,
+        weights_id=read_record(saved, step).weights_id,
         tokenizer=tokenizer,
         special_ids=special_ids,
         settings=load_yaml(folder.config_file),
@@ -94,8 +94,6 @@ def export_folder(folder: str | os.PathLike[str], *, force: bool) -> Iterator[Pa
     destination = Path(os.path.realpath(folder))
     if destination.exists():
         _check_replaceable(destination, Path(folder), force=force)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(destination.parent)
     with atomic_folder(destination) as temporary:
         yield temporary
 
