@@ -75,7 +75,6 @@ bench: $(BENCH_INSTALLED)
 	$(RUN) benchmarks/train_step.py
 	$(RUN) benchmarks/generation.py
 	$(RUN) benchmarks/serving.py
-	$(RUN) benchmarks/scaling.py
 	$(RUN) tools/write_benchmark_table.py
 
 docs: setup

@@ -17,10 +17,8 @@ import numpy as np
 from corpora import SEPARATOR, Corpora
 from groundup._native import find_documents
 from groundup.tokenizer import Tokenizer
-from machine import PeakMemory, PrivateMemory, timed
-from measure import Benchmark, main
-from report import short
-from rows import OURS, Json, Measure, Task, Verdict
+from machine import PeakMemory, timed
+from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main, short
 
 _ENCODING_ONLY = f"{OURS}, encoding only"
 
@@ -34,9 +32,8 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
         is_repeated = name != "web"
         size = f"{short(path.stat().st_size / 1e6)} MB of English web text"
         measures = (
-            Measure("time", "", headline=not is_repeated, targets={_ENCODING_ONLY: 0.85}),
-            Measure("peak", "peak memory", "MB", headline=False),
-            Measure("private", "peak memory above the mapped input", "MB"),
+            Measure("time", "", headline=not is_repeated),
+            Measure("peak", "peak memory", "MB"),
         )
         yield Task(
             name,
@@ -63,15 +60,13 @@ def work(job: Json) -> Json:
             else _preparing(job, tokenizer, Path(folder) / "shards")
         )
         memory = PeakMemory()
-        with PrivateMemory() as private:
-            timing = timed(run)
+        timing = timed(run)
         peak_bytes = memory.growth_bytes()
     if job["output"]:
         Path(job["output"]).write_text(json.dumps({"num_ids": timing.result}))
     return {
         "seconds": {"time": timing.seconds},
-        "cpu_seconds": {"time": timing.cpu_seconds},
-        "memory_bytes": {"peak": peak_bytes, "private": private.growth_bytes},
+        "memory_bytes": {"peak": peak_bytes},
         "num_bytes": Path(job["text"]).stat().st_size,
         "peak_bytes": peak_bytes,
     }

@@ -77,67 +77,6 @@ class Gigatoken:
         return self._awkward.to_numpy(self._awkward.flatten(batch))
 
 
-class Fastokens:
-    """Reads tokenizer.json: GPT-2's ranks it scans with a general expression, far slower.
-
-    Of the newer vocabularies, whose ids have gaps, it reads the ranks only.
-    """
-
-    def __init__(self, vocabulary: Job, threads: int) -> None:
-        from fastokens import Tokenizer
-
-        if vocabulary["pattern"] == "gpt2":
-            self._tokenizer = Tokenizer.from_file(vocabulary["json"])
-        else:
-            self._tokenizer = Tokenizer.from_tiktoken(
-                vocabulary["ranks"],
-                special_tokens=vocabulary["special_tokens"],
-                encoding=f"{vocabulary['pattern']}_base",
-            )
-
-    def to_array(self, text: str) -> Any:
-        return np.frombuffer(self._tokenizer.encode_batch_flat([text])[0], np.uint32)
-
-    def to_list(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).ids)
-
-    def batch(self, documents: list[str]) -> Any:
-        return self._tokenizer.encode_batch_flat(documents)
-
-    def flatten(self, batch: Any) -> Any:
-        return np.frombuffer(batch[0], np.uint32)
-
-    def decode(self, ids: Any) -> bytes:
-        raise NotImplementedError("fastokens decodes to text only")
-
-
-class Splintr:
-    def __init__(self, vocabulary: Job, threads: int) -> None:
-        import splintr
-
-        # It refuses the published cl100k pattern but brings that vocabulary with it.
-        self._tokenizer = (
-            splintr.Tokenizer.from_pretrained("cl100k_base")
-            if vocabulary["pattern"] == "cl100k"
-            else splintr.from_json(vocabulary["json"])
-        )
-
-    def to_array(self, text: str) -> Any:
-        return np.frombuffer(self._tokenizer.encode_flat(text), np.uint32)
-
-    def to_list(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text))
-
-    def batch(self, documents: list[str]) -> Any:
-        return self._tokenizer.encode_batch_flat(documents)
-
-    def flatten(self, batch: Any) -> Any:
-        return np.frombuffer(batch[0], np.uint32)
-
-    def decode(self, ids: Any) -> bytes:
-        return bytes(self._tokenizer.decode_with_special(ids.tolist()).encode())
-
-
 class Tiktoken:
     def __init__(self, vocabulary: Job, threads: int) -> None:
         import tiktoken
@@ -202,8 +141,6 @@ class HuggingFace:
 _CLASSES: dict[str, Any] = {
     "groundup": Groundup,
     "gigatoken": Gigatoken,
-    "fastokens": Fastokens,
-    "splintr-rs": Splintr,
     "tiktoken": Tiktoken,
     "tokenizers": HuggingFace,
 }

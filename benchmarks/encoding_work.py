@@ -12,8 +12,8 @@ import numpy as np
 from corpora import split_documents
 from encoders import TextEncoder, open_encoder
 from hostile import HOSTILE, one_line
-from machine import PeakMemory, Timing, timed
-from rows import Json
+from machine import PeakMemory, timed
+from measure import Json
 
 # How long a process goes on with passes of one kind.
 _SECONDS_OF_PASSES = 2.0
@@ -72,7 +72,6 @@ def _work_hostile(encoder: TextEncoder, job: Json) -> Json:
     fourfold = timed(encoder.to_array, longer)
     return {
         "seconds": {"once": first.seconds, "growth": fourfold.seconds / first.seconds},
-        "cpu_seconds": {"once": first.cpu_seconds},
         "num_bytes": len(text.encode()),
         "peak_bytes": peak_bytes,
     }
@@ -106,17 +105,12 @@ def _passes(
     first = first._replace(result=None)
     count = max(1, min(job["passes"], int(_SECONDS_OF_PASSES / first.seconds)))
 
-    def median(passes: list[Timing]) -> tuple[float, float]:
-        return (
-            statistics.median(one.seconds for one in passes),
-            statistics.median(one.cpu_seconds or 0.0 for one in passes),
-        )
+    def median(argument_of: Callable[[], Any]) -> float:
+        return statistics.median(timed(call, argument_of()).seconds for _ in range(count))
 
-    warm = median([timed(call, argument)._replace(result=None) for _ in range(count)])
-    new = median([timed(call, fresh())._replace(result=None) for _ in range(count)])
+    warm, new = median(lambda: argument), median(fresh)
     return {
-        "seconds": {"cold": first.seconds, "warm": warm[0], "new": new[0]},
-        "cpu_seconds": {"cold": first.cpu_seconds, "warm": warm[1], "new": new[1]},
+        "seconds": {"cold": first.seconds, "warm": warm, "new": new},
         "num_bytes": num_bytes,
         "peak_bytes": peak_bytes,
     }

@@ -31,8 +31,8 @@ from groundup.model import ModelConfig, TransformerLM
 from groundup.planner import count_parameters
 from groundup.runtime import keep_freed_memory, num_cores, set_seed
 from machine import PeakMemory, Timing, peak_bytes_per_second, timed
-from measure import Benchmark, main
-from rows import OURS, Json, Measure, Task, Verdict
+from measure import OURS, Benchmark, Json, Measure, Task, Verdict, main
+from shapes import S1, S2, shape
 
 _RIVALS = (peers.DYNAMIC, peers.STATIC, peers.NO_CACHE, peers.COMPILED)
 _TOP_P = 0.9
@@ -43,44 +43,26 @@ _LOGIT_DEVIATION = 3.0
 
 
 class _Run(NamedTuple):
-    """A shape; for each number of texts the new ids of each and the tokens/s aimed at; how many new
-    ids a loop without a cache has the time for."""
+    """A shape; new ids by batch size, and how many of them a loop without a cache has time for."""
 
     name: str
     model: Json
     num_new_ids: dict[int, int]
-    tokens_per_second: dict[int, float]
     num_without_cache: dict[int, int]
 
 
-def _shape(vocab: int, context: int, d_model: int, layers: int, heads: int, d_ff: int) -> Json:
-    config = ModelConfig(
-        vocab_size=vocab,
-        context_length=context,
-        d_model=d_model,
-        num_layers=layers,
-        num_heads=heads,
-        d_ff=d_ff,
-    )
-    return config.model_dump()
-
-
-_S1 = _shape(10_000, 256, 512, 4, 16, 1_344)
-_S2 = _shape(50_304, 1_024, 768, 12, 12, 2_048)
 _WHOLE = {1: 200, 64: 200}
 _RUNS = {
     "cpu": (
-        _Run("S1", _S1, {1: 200, 64: 48}, {}, {1: 24, 64: 3}),
-        _Run("S2", _S2, {1: 48, 64: 8}, {}, {1: 6, 64: 1}),
+        _Run("S1", S1, {1: 200, 64: 48}, {1: 24, 64: 3}),
+        _Run("S2", S2, {1: 48, 64: 8}, {1: 6, 64: 1}),
     ),
     "cuda": (
-        _Run("S1", _S1, _WHOLE, {1: 10_000, 64: 350e3}, _WHOLE),
-        _Run("S2", _S2, _WHOLE, {1: 4_000, 64: 120e3}, _WHOLE),
+        _Run("S1", S1, _WHOLE, _WHOLE),
+        _Run("S2", S2, _WHOLE, _WHOLE),
     ),
 }
-# The ratios to Hugging Face's static cache that are aimed at.
-_RATIOS = {"S1": 10.0, "S2": 6.0}
-_TINY = _shape(64, 64, 64, 2, 2, 128)
+_TINY = shape(64, 64, 64, 2, 2, 128)
 _QUICK = {1: 6, 64: 3}
 # Each figure is the median of at most so many runs, and no more begin after so many seconds.
 _MOST_RUNS = {"cpu": 1, "cuda": 5}
@@ -100,8 +82,6 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
                 f"batch_{batch_size}",
                 f"batch {batch_size}",
                 "tokens/s",
-                targets={peers.STATIC: _RATIOS[run.name]} if device == "cuda" else {},
-                least=run.tokens_per_second.get(batch_size),
             )
             for batch_size in num_new_ids
         )
@@ -126,7 +106,6 @@ def tasks(device: str, corpora: Corpora) -> Iterator[Task]:
             _RIVALS,
             measures,
             cores=num_cores() if device == "cuda" else 2,
-            is_steady=device == "cuda",
             lighter=lighter,
         )
 
@@ -145,22 +124,18 @@ def work(job: Json) -> Json:
     memory = PeakMemory()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     write = _writer(tool, config, device, dtype, is_compiled=is_compiled)
-    seconds, cpu_seconds = {}, {}
+    seconds = {}
     for name, num_new_ids in job["num_new_ids"].items():
         batch_size = int(name)
         prompts = _prompts(config, batch_size).to(device)
         usual = _repeated(functools.partial(write, prompts, num_new_ids), device)
         assert usual.result.shape == (batch_size, num_new_ids), usual.result.shape
-        num_tokens = batch_size * num_new_ids
-        seconds[f"batch_{name}"] = usual.seconds / num_tokens
-        if usual.cpu_seconds is not None:
-            cpu_seconds[f"batch_{name}"] = usual.cpu_seconds / num_tokens
+        seconds[f"batch_{name}"] = usual.seconds / (batch_size * num_new_ids)
     is_cuda = device == "cuda"
     peak_bytes = torch.cuda.max_memory_allocated() if is_cuda else memory.growth_bytes()
     # Seconds are those of one token.
     return {
         "seconds": seconds,
-        "cpu_seconds": {} if is_cuda else cpu_seconds,
         "num_tokens": 1,
         "peak_bytes": peak_bytes,
         "extra": {
@@ -210,11 +185,7 @@ def _repeated(call: Callable[[], Tensor], device: str) -> Timing:
     ):
         # The ids come to the host at the end, so that a device has finished by then.
         timings.append(timed(lambda: call().cpu()))
-    return Timing(
-        timings[-1].result,
-        statistics.median(timing.seconds for timing in timings),
-        statistics.median(timing.cpu_seconds or 0.0 for timing in timings),
-    )
+    return Timing(timings[-1].result, statistics.median(timing.seconds for timing in timings))
 
 
 def _prompts(config: ModelConfig, batch_size: int) -> Tensor:
@@ -294,7 +265,6 @@ def on_device(device: str) -> Benchmark:
         compare,
         conditions=conditions,
         rounds=1 if device == "cuda" else 3,
-        close_rounds=0,
     )
 
 

@@ -8,18 +8,15 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import select
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Tools whose package has another name than they, and packages whose module has.
+# Tools whose package has another name.
 _PACKAGES = {"gpt": "torch", "huggingface": "transformers"}
-_MODULES = {"splintr-rs": "splintr"}
 # What the memory of a device reads at best, in bytes a second: data sheets, by the planner's names.
 _BANDWIDTHS = {
     "A100": 1.555e12,
@@ -37,19 +34,16 @@ class Timing(NamedTuple):
 
     result: Any
     seconds: float
-    cpu_seconds: float | None
 
 
 def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
-    """Call once, by the wall clock and by the processor time of all threads."""
+    """Call once, by the wall clock, without garbage collection."""
     gc.collect()
     gc.disable()
     try:
-        cpu = time.process_time()
         started = time.perf_counter()
         result = call(*arguments)
-        seconds = time.perf_counter() - started
-        return Timing(result, seconds, time.process_time() - cpu)
+        return Timing(result, time.perf_counter() - started)
     finally:
         gc.enable()
 
@@ -57,12 +51,7 @@ def timed(call: Callable[..., Any], *arguments: Any) -> Timing:
 def timed_again(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
     """Call with one draw of arguments after another: the last result, and medians."""
     timings = [timed(call, *draw()) for _ in range(num_calls)]
-    cpu_seconds = [timing.cpu_seconds for timing in timings if timing.cpu_seconds is not None]
-    return Timing(
-        timings[-1].result,
-        statistics.median(timing.seconds for timing in timings),
-        statistics.median(cpu_seconds),
-    )
+    return Timing(timings[-1].result, statistics.median(timing.seconds for timing in timings))
 
 
 def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: int) -> Timing:
@@ -78,7 +67,7 @@ def timed_on_cuda(call: Callable[..., Any], draw: Callable[[], Any], num_calls: 
         end.record()
         spans.append((begin, end))
     torch.cuda.synchronize()
-    return Timing(result, statistics.median(a.elapsed_time(b) / 1e3 for a, b in spans), None)
+    return Timing(result, statistics.median(a.elapsed_time(b) / 1e3 for a, b in spans))
 
 
 class PeakMemory:
@@ -94,50 +83,6 @@ class PeakMemory:
     def growth_bytes(self) -> int | None:
         peak = _status_bytes("VmHWM")
         return None if peak is None or self._before is None else max(0, peak - self._before)
-
-
-class PrivateMemory:
-    """The same for memory that no file backs: mapped input does not count.
-
-    A process beside this one looks every few milliseconds, as a thread could not while some tool
-    holds Python's lock.
-    """
-
-    def __init__(self) -> None:
-        self.growth_bytes: int | None = None
-
-    def __enter__(self) -> PrivateMemory:
-        self._watcher = None
-        if os.path.exists("/proc/self/statm"):
-            command = [sys.executable, "-S", __file__, str(os.getpid())]
-            self._watcher = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            assert self._watcher.stdout is not None
-            self._watcher.stdout.readline()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._watcher is not None:
-            self.growth_bytes = int(self._watcher.communicate("stop")[0])
-
-
-def _watch(process_id: int) -> None:
-    """Write a line when the first look is taken, and the greatest growth when told to stop."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    file = os.open(f"/proc/{process_id}/statm", os.O_RDONLY)
-    before = None
-    most = 0
-    while True:
-        fields = os.pread(file, 200, 0).split()
-        private = (int(fields[1]) - int(fields[2])) * page
-        if before is None:
-            before = private
-            print("watching", flush=True)
-        most = max(most, private - before)
-        if select.select([sys.stdin], [], [], 0.005)[0]:
-            print(most)
-            return
 
 
 def use_cores(count: int) -> None:
@@ -161,8 +106,7 @@ def find_device(asked: str) -> str:
 
 
 def is_installed(tool: str) -> bool:
-    package = _package_of(tool)
-    return importlib.util.find_spec(_MODULES.get(package, package)) is not None
+    return importlib.util.find_spec(_package_of(tool)) is not None
 
 
 def describe_versions(tools: Iterable[str]) -> dict[str, str]:
@@ -172,7 +116,7 @@ def describe_versions(tools: Iterable[str]) -> dict[str, str]:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            module = importlib.import_module(_MODULES.get(name, name))
+            module = importlib.import_module(name)
             versions[name] = str(getattr(module, "__version__", "unknown"))
     return versions
 
@@ -240,7 +184,3 @@ def _status_bytes(field: str) -> int | None:
     except OSError:
         pass
     return None
-
-
-if __name__ == "__main__":
-    _watch(int(sys.argv[1]))

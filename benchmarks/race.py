@@ -40,7 +40,7 @@ from groundup.training.evaluation import Evaluate
 from groundup.training.execution import resolve_device
 from groundup.training.loop import train
 from groundup.training.run_data import RunData, build_evaluator, open_data
-from rows import OURS, Json
+from measure import OURS, Json
 from train_peers import GptLM, fused_adamw, gpt_form, take_step
 
 _PEER = "nanoGPT"

@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 
 from corpora import CACHE
 from machine import describe_hardware, describe_versions, find_device, result_name
-from measure import RESULTS
-from report import short
+from measure import RESULTS, short
+from shapes import S1, S2, SMALL
+from shapes import shape as make_shape
 
 Json = dict[str, Any]
 
@@ -47,28 +48,17 @@ class Shape(NamedTuple):
     max_tokens: int
 
 
-def _shape(vocab: int, context: int, d_model: int, layers: int, heads: int, d_ff: int) -> Json:
-    return {
-        "vocab_size": vocab,
-        "context_length": context,
-        "d_model": d_model,
-        "num_layers": layers,
-        "num_heads": heads,
-        "d_ff": d_ff,
-    }
-
-
 _SHAPES = {
     "cpu": (
-        Shape("cpu-small", _shape(2_048, 128, 192, 4, 6, 512), 64),
-        Shape("S1", _shape(10_000, 256, 512, 4, 16, 1_344), 128),
+        Shape("cpu-small", SMALL, 64),
+        Shape("S1", S1, 128),
     ),
     "cuda": (
-        Shape("S1", _shape(10_000, 256, 512, 4, 16, 1_344), 192),
-        Shape("S2", _shape(50_304, 1_024, 768, 12, 12, 2_048), 256),
+        Shape("S1", S1, 192),
+        Shape("S2", S2, 256),
     ),
 }
-_QUICK = Shape("tiny", _shape(300, 64, 32, 1, 2, 64), 24)
+_QUICK = Shape("tiny", make_shape(300, 64, 32, 1, 2, 64), 24)
 
 
 class Answer(NamedTuple):

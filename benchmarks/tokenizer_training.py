@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from corpora import Corpora
-from machine import PeakMemory, PrivateMemory, timed
-from measure import Benchmark, main
-from report import short
-from rows import Json, Measure, Task, Verdict
+from machine import PeakMemory, timed
+from measure import Benchmark, Json, Measure, Task, Verdict, main, short
 from trainers import RIVALS, open_trainer
 
 # Ties decide many of the last tokens of a small corpus; a real mistake changes far more than this.
@@ -32,7 +30,6 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
         f"train 32,000 tokens on {_megabytes(web)} of English web text",
         web,
         32_000,
-        {"gigatoken": 3.0},
     )
     yield _task(
         corpora,
@@ -40,7 +37,6 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
         f"train 10,000 tokens on {stories}",
         repeated,
         10_000,
-        {"gigatoken": 3.0},
     )
     if corpora.has("multilingual"):
         yield _task(
@@ -49,7 +45,6 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
             f"train 32,000 tokens on {_megabytes(corpora.text('multilingual'))} in 139 languages",
             corpora.text("multilingual"),
             32_000,
-            {"rustbpe": 2.5, "gigatoken": 2.5},
         )
     for megabytes, rivals in ((243, ("gigatoken", "rustbpe")), (486, ())):
         if corpora.quick and megabytes != 243:
@@ -60,7 +55,6 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
             f"train 32,000 tokens on {megabytes} MB of English web text (repeated)",
             corpora.repeated("web", megabytes),
             32_000,
-            {},
             rivals,
             is_about_memory=True,
         )
@@ -69,8 +63,7 @@ def tasks(corpora: Corpora) -> Iterator[Task]:
 def work(job: Json) -> Json:
     train = open_trainer(job["tool"], job["cores"])
     memory = PeakMemory()
-    with PrivateMemory() as private:
-        timing = timed(train, job["text"], job["vocab_size"])
+    timing = timed(train, job["text"], job["vocab_size"])
     peak_bytes = memory.growth_bytes()
     if job["output"]:
         tokens, merges = timing.result()
@@ -81,8 +74,7 @@ def work(job: Json) -> Json:
         Path(job["output"]).write_text(json.dumps(found))
     return {
         "seconds": {"time": timing.seconds},
-        "cpu_seconds": {"time": timing.cpu_seconds},
-        "memory_bytes": {"peak": peak_bytes, "private": private.growth_bytes},
+        "memory_bytes": {"peak": peak_bytes},
         "num_bytes": Path(job["text"]).stat().st_size,
         "peak_bytes": peak_bytes,
     }
@@ -108,21 +100,13 @@ def _task(
     title: str,
     text: Path,
     vocab_size: int,
-    targets: dict[str, float],
     rivals: tuple[str, ...] = RIVALS,
     *,
     is_about_memory: bool = False,
 ) -> Task:
     measures = (
-        Measure("time", "", "s", headline=not is_about_memory, targets=targets),
-        Measure("peak", "peak memory", "MB", headline=not is_about_memory),
-        Measure(
-            "private",
-            "peak memory above the mapped input",
-            "MB",
-            headline=is_about_memory,
-            limit=120 if is_about_memory else None,
-        ),
+        Measure("time", "", "s", headline=not is_about_memory),
+        Measure("peak", "peak memory", "MB"),
     )
     job = {"text": str(text), "vocab_size": 1_000 if corpora.quick else vocab_size}
     return Task(name, title, job, rivals, measures, cores=2)

@@ -159,31 +159,3 @@ def test_results_are_in_order_and_rehearsals_refused(
 
 def test_rows_beside_the_headlines_stay_in_the_file(tool: types.ModuleType) -> None:
     assert "encode, cold" not in tool.render_page([result(headline=False)])
-
-
-def test_what_is_simulated_is_in_a_table_of_its_own(tool: types.ModuleType) -> None:
-    measured = {
-        "is_simulated": False,
-        "num_processes": 2,
-        "reduction": "exact",
-        "tokens_per_second": 1_500.0,
-        "efficiency": 0.75,
-        "planned_efficiency": 0.8,
-    }
-    simulated = {
-        "name": "simulated.S2.64",
-        "is_simulated": True,
-        "num_processes": 64,
-        "device": "H200",
-        "interconnects": ["nvlink4", "infiniband-ndr"],
-        "tokens_per_second_of_one": 500_000.0,
-        "efficiency": {"ddp": 0.99, "ddp, exact": 0.5, "fsdp": None, "hsdp": 0.9},
-    }
-    given = {**result(), "benchmark": "scaling", "conditions": "one thread a process"}
-    page = tool.render_page([{**given, "rows": [measured, simulated]}])
-    assert "| 2, exact | **1,500 tokens/s** | 75.0% | 80.0% |" in page
-    assert "| simulated, not measured | GPUs |" in page
-    assert (
-        "500,000 tokens/s on one H200, nvlink4 and infiniband-ndr | 64 | 99.0% | 50.0% | " in page
-    )
-    assert "| too large | 90.0% |" in page

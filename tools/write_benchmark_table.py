@@ -31,7 +31,6 @@ ORDER = [
     "generation_cuda",
     "serving_cpu",
     "serving_cuda",
-    "scaling",
 ]
 # The README's rows: file, row, what it says. The rival is the fastest one with the right output.
 HIGHLIGHTS = [
@@ -98,8 +97,6 @@ def put_section(readme: str, section: str) -> str:
 def _render(result: Json) -> str:
     if "num_clients" in result["rows"][0]:
         return _render_serving(result)
-    if "is_simulated" in result["rows"][0]:
-        return _render_scaling(result)
     lines = [
         "| measured | groundup | others (ratio) |",
         "| --- | --- | --- |",
@@ -128,33 +125,6 @@ def _render_serving(result: Json) -> str:
         lines.append(f"| {' | '.join([*cells, str(row['num_lost'])])} |")
     given = f"{result['date']}, {_machine(result['hardware'])}; {result['conditions']}."
     return "\n".join([_title(result), "", *lines, "", given, ""])
-
-
-def _render_scaling(result: Json) -> str:
-    """Processes against one, and beside that worlds that nobody has measured."""
-    lines = ["| processes | groundup | efficiency | planned |", "| --- | --- | --- | --- |"]
-    simulated = [
-        "| simulated, not measured | GPUs | ddp | ddp, exact | fsdp | hsdp |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in result["rows"]:
-        if row["is_simulated"]:
-            speed = _quantity(row["tokens_per_second_of_one"], "tokens/s")
-            case = f"{row['name'].split('.')[1]}, {speed} on one {row['device']}"
-            links = f"{case}, {' and '.join(row['interconnects'])}"
-            cells = ["too large" if one is None else f"{one:.1%}" for one in _efficiencies(row)]
-            simulated.append(f"| {' | '.join([links, str(row['num_processes']), *cells])} |")
-            continue
-        speed = _quantity(row["tokens_per_second"], "tokens/s")
-        cells = [f"{row[name]:.1%}" for name in ("efficiency", "planned_efficiency")]
-        way = f"{row['num_processes']}, {row['reduction']}"
-        lines.append(f"| {' | '.join([way, f'**{speed}**', *cells])} |")
-    given = f"{result['date']}, {_machine(result['hardware'])}; {result['conditions']}."
-    return "\n".join([_title(result), "", *lines, "", given, "", *simulated, ""])
-
-
-def _efficiencies(row: Json) -> list[float | None]:
-    return list(row["efficiency"].values())
 
 
 def _title(result: Json) -> str:
