@@ -26,7 +26,7 @@ from torch import Tensor
 import generation_peers as peers
 import train_peers
 from corpora import Corpora
-from groundup.generation import Engine, GenerationRequest, Greedy, Sampler
+from groundup.generation import Engine, GenerationRequest, Sampler
 from groundup.model import ModelConfig, TransformerLM
 from groundup.planner import count_parameters
 from groundup.runtime import keep_freed_memory, num_cores, set_seed
@@ -229,7 +229,7 @@ def _writer(
 
 
 def _our_writer(model: TransformerLM, is_greedy: bool) -> peers.Write:
-    sampler = Sampler((Greedy(),)) if is_greedy else Sampler.of(top_p=_TOP_P)
+    sampler = Sampler(temperature=0) if is_greedy else Sampler(top_p=_TOP_P)
     engines: dict[int, Engine] = {}
 
     def write(prompts: Tensor, num_new_ids: int) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groundup.generation import Engine, GenerationRequest, Sampler
-from groundup.generation.sampling import Uniforms
+from groundup.generation.sampling import Uniforms, sample
 from groundup.model import TransformerLM
 
 
@@ -67,7 +67,7 @@ def _plain_ids(model: TransformerLM, request: GenerationRequest) -> list[int]:
         seen = torch.zeros_like(logits, dtype=torch.bool)
         seen[0, history] = True
         number = torch.tensor([numbers[len(new)]])
-        id = int(request.sampler.sample(logits, number, seen))
+        id = int(sample(request.sampler, logits, number, seen))
         new.append(id)
         if id in request.stop_ids:
             break

@@ -1,54 +1,69 @@
-"""The decoder that draws on CUDA: its logits are the model's, its draws are the samplers', and no
-row feels the others."""
+"""The decoder that samples on CUDA: its logits are the model's, its samples are the sampler's, and
+no row depends on the others."""
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from groundup.errors import ConfigError
-from groundup.generation import Engine, GenerationRequest
-from groundup.generation.sampling import NO_ID, Greedy, MinP, Sampler, Temperature, TopK, TopP
+from groundup.generation import Engine, GenerationRequest, Sampler
+from groundup.generation.decoder import AllowedIds, Row
+from groundup.generation.decoder_choice import choose_decoder
+from groundup.generation.request import NO_ID
+from groundup.generation.sampling import Uniforms, sample, uniforms
+from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import TransformerLM
 
 pytest.importorskip("triton")
 
-from groundup.generation.cuda_decoder import CudaDecoder, RowState, SamplerSettings, as_numbers
-from groundup.generation.decoder import ModelDecoder
-from groundup.generation.packed_decoder import PackedDecoder, choose_decoder
-from groundup.generation.sampling import uniforms
+from groundup.generation.cuda_decoder import CudaDecoder, row_state
 from groundup.nn.kernels.cuda_decode import matmul
-from groundup.nn.kernels.cuda_decode.edge_search import COUNT
-from groundup.nn.kernels.cuda_decode.sampling import Board, sample
+from groundup.nn.kernels.cuda_decode import sampling as kernels
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "grouped heads": {"num_kv_heads": 2},
     "odd sizes": {"d_model": 72, "num_heads": 3, "d_ff": 100, "vocab_size": 301},
-    "no positions, tied, capped": {
-        "positions": "none",
-        "tie_embeddings": True,
-    },
-    "recipe": {
-        "feed_forward": "relu2",
-        "qk_norm": True,
-        "tie_embeddings": True,
-    },
+    "no positions, tied": {"positions": "none", "tie_embeddings": True},
+    "recipe": {"feed_forward": "relu2", "qk_norm": True, "tie_embeddings": True},
     "gates, projection": {
         "head_gates": True,
         "extra_values": "projection",
         "qk_norm": True,
         "tie_embeddings": True,
+        "num_kv_heads": 2,
     },
     "gelu": {"feed_forward": "gelu"},
     "wide": {"d_model": 1_280, "num_heads": 10, "d_ff": 4_096, "feed_forward": "silu"},
     # A little more than what is read ahead at once, as much as there is room for.
     "just over": {"d_ff": 6_208, "feed_forward": "relu2"},
 }
+# The ids of the model, and those that are allowed.
+VOCABULARIES: dict[str, tuple[int, AllowedIds]] = {
+    "all of an odd number": (301, AllowedIds(301)),
+    "whole rows": (500, AllowedIds(448)),
+    "gaps and rows to fill up": (500, AllowedIds(437, (7, 8, 433))),
+    "a gap at the end": (500, AllowedIds(499, (498,))),
+    "rows longer than a block": (9_000, AllowedIds(8_193, (0, 4_096))),
+    "one id": (17, AllowedIds(1)),
+    "one id after gaps": (33, AllowedIds(17, tuple(range(16)))),
+}
+SAMPLERS = [
+    Sampler(temperature=0),
+    Sampler(temperature=2.0),
+    Sampler(top_k=5),
+    Sampler(top_k=436),
+    Sampler(temperature=1.5, top_p=0.9),
+    Sampler(min_p=0.1),
+    Sampler(temperature=0.7, top_k=50, top_p=0.5, min_p=0.01),
+    Sampler(top_p=0.9, repetition_penalty=1.5),
+]
 
 
 def _model(**changes: Any) -> TransformerLM:
@@ -74,7 +89,19 @@ def _model(**changes: Any) -> TransformerLM:
     return model
 
 
-@needs_cuda
+def _texts(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
+    texts: dict[int, list[int]] = {engine.add(request): [] for request in requests}
+    while engine.num_running:
+        for handle, token in engine.step():
+            texts[handle].append(token.id)
+    return list(texts.values())
+
+
+def _row(sampler: Sampler, ids: list[int], num_new: int = 0, seed: int = 0) -> Row:
+    request = GenerationRequest(tuple(ids), 50, sampler, seed)
+    return Row(0, request, ids, 0, Uniforms(seed), num_new)
+
+
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, object]) -> None:
     model = _model(**changes)
@@ -85,7 +112,7 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
         exact = model.float()(ids.cuda())
     decoder = CudaDecoder(model.to(torch.bfloat16), 5)
     lengths = [120, 3, 70, 1, 40]
-    decoder.prefill_many([(row, ids[row, :n].tolist()) for row, n in enumerate(lengths)])
+    decoder.prefill([(row, ids[row, :n].tolist()) for row, n in enumerate(lengths)])
     allowed = 2 * float((own - exact).abs().max()) + 1e-3
     for further in range(4):
         positions = torch.tensor(lengths) + further
@@ -94,7 +121,6 @@ def test_logits_are_as_near_to_float32_as_the_models_own(changes: dict[str, obje
         assert float((logits - wanted).abs().max()) <= allowed
 
 
-@needs_cuda
 @pytest.mark.parametrize("shape", ["plain", "recipe", "wide", "just over"])
 def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
     model = _model(**SHAPES[shape])
@@ -103,32 +129,48 @@ def test_a_row_is_the_same_alone_and_among_others(shape: str) -> None:
         tuple(torch.randint(0, 500, (1 + 7 * n % 90,), generator=generator).tolist())
         for n in range(40)
     ]
+    # Every fifth has a repetition penalty, and the samples of the others do not change with it.
     requests = [
-        GenerationRequest(prompt, 30, Sampler.of(1.0, top_p=0.95), seed=seed)
+        GenerationRequest(
+            prompt,
+            30,
+            Sampler(top_p=0.95, repetition_penalty=1.0 if seed % 5 else 1.4),
+            seed=seed,
+        )
         for seed, prompt in enumerate(prompts)
     ]
     engine = Engine(CudaDecoder(model, 64))
     together = _texts(engine, requests)
-    for number in (0, 7, 23, 39):
+    for number in (0, 7, 23, 35):
         assert _texts(engine, [requests[number]]) == [together[number]]
     # To the last digit, and where one reads more keys at once than the other.
     many, alone = CudaDecoder(model, 64), CudaDecoder(model, 1)
     ids = torch.randint(0, 500, (150,), generator=generator)
     for decoder in (many, alone):
-        decoder.prefill_many([(row, ids.tolist()) for row in range(decoder.max_rows)])
+        decoder.prefill([(row, ids.tolist()) for row in range(decoder.max_rows)])
     logits = many.decode(ids[:64], torch.full((64,), 150))
     assert torch.equal(alone.decode(ids[:1], torch.tensor([150])), logits[:1])
     assert _texts(Engine(CudaDecoder(model, 3)), requests[:3]) == together[:3]
 
 
-@needs_cuda
+@pytest.mark.parametrize("num_rows", [8, 16, 32, 64, 255, 256, 1_024])
+def test_logits_do_not_depend_on_the_number_of_rows(num_rows: int) -> None:
+    model = _model(context_length=24)
+    many, alone = CudaDecoder(model, num_rows), CudaDecoder(model, 1)
+    ids = torch.arange(num_rows) % 500
+    texts = [[int(id), 3, 5] for id in ids]
+    many.prefill(list(enumerate(texts)))
+    logits = many.decode(ids, torch.full((num_rows,), 3)).clone()
+    for row in (0, num_rows // 2, num_rows - 1):
+        alone.prefill([(0, texts[row])])
+        one = alone.decode(ids[row : row + 1], torch.tensor([3]))
+        assert torch.equal(one[0], logits[row])
+
+
 def test_rows_that_join_and_leave_do_not_disturb() -> None:
-    model = _model()
-    engine = Engine(CudaDecoder(model, 8))
-    requests = [
-        GenerationRequest((n + 1, n + 2), 5 + 9 * n, Sampler.of(0.9, top_k=50), seed=n)
-        for n in range(6)
-    ]
+    engine = Engine(CudaDecoder(_model(), 8))
+    samplers = [Sampler(temperature=0.9, top_k=50), Sampler(repetition_penalty=1.3)]
+    requests = [GenerationRequest((n + 1, n + 2), 5 + 9 * n, samplers[n % 2], n) for n in range(6)]
     alone = [_texts(engine, [request])[0] for request in requests]
     handles: dict[int, int] = {}
     texts: dict[int, list[int]] = {number: [] for number in range(6)}
@@ -144,112 +186,196 @@ def test_rows_that_join_and_leave_do_not_disturb() -> None:
     assert [texts[number] for number in range(6)] == alone
 
 
-@needs_cuda
 def test_greedy_text_is_the_plain_decoders() -> None:
     model = _model().float()
-    request = GenerationRequest(tuple(range(20)), 100, Sampler((Greedy(),)), past_context="slide")
-    wanted = _texts(Engine(ModelDecoder(model, 1)), [request])[0]
+    request = GenerationRequest(tuple(range(20)), 100, Sampler(temperature=0), past_context="slide")
+    wanted = _texts(Engine(TorchDecoder(model, 1, is_packed=False)), [request])[0]
     got = _texts(Engine(CudaDecoder(model.to(torch.bfloat16), 1)), [request])[0]
     # Half precision may choose another of two near equals, and all that follows with it.
     assert sum(a == b for a, b in zip(got, wanted, strict=True)) >= 5
     assert got[:3] == wanted[:3]
 
 
-@needs_cuda
-def test_draws_are_the_samplers() -> None:
+class Counted(CudaDecoder):
+    """Counts the steps that begin and how often rows are told."""
+
+    num_begun = num_told = 0
+
+    def begin(self, rows: Any) -> None:
+        self.num_told += 1
+        super().begin(rows)
+
+    def _replay(self, n: int, rules: Any, num_steps: int = 1) -> None:
+        self.num_begun += num_steps
+        super()._replay(n, rules, num_steps)
+
+
+def test_steps_begin_ahead_of_the_ids_that_are_read_and_none_too_many() -> None:
+    decoder = Counted(_model(context_length=12), 5)
+    engine = Engine(decoder)
+
+    def ask(max_tokens: int, **settings: Any) -> None:
+        engine.add(GenerationRequest((1, 2), max_tokens, SAMPLERS[4], **settings))
+
+    def begun() -> int:
+        number, decoder.num_begun = decoder.num_begun, 0
+        return number
+
+    for max_tokens, expected in ((7, 7), (100, 11)):
+        ask(max_tokens)
+        while engine.num_running:
+            engine.step()
+        assert (begun(), decoder.num_told) == (expected, 1)
+        decoder.num_told = 0
+    # Eight of few rows at once, then no eight are left.
+    ask(10, stop_ids=frozenset([499]))
+    engine.step()
+    assert begun() == 8 + 1
+    # Not where the logits of the step are wanted, which the next one would overwrite.
+    engine.clear()
+    ask(10, num_alternatives=2)
+    engine.step()
+    assert begun() == 1
+    # Nor of many rows of which one may end at any time.
+    for stop_ids, expected in ((frozenset([499]), 2), (frozenset[int](), 9)):
+        engine.clear()
+        for _ in range(5):
+            ask(10, stop_ids=stop_ids)
+        engine.step()
+        assert begun() == expected
+
+
+def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
+    whole, floats = (torch.from_numpy(numbers).cuda() for numbers in row_state(rows))
+    logits = logits.cuda()
+    seen = torch.zeros_like(logits, dtype=torch.int8)
+    for index, row in enumerate(rows):
+        seen[index, row.ids] = 1
+    chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
+    board = kernels.Board.make(len(logits), logits.shape[1], logits.device)
+    # The highest of what the penalty leaves; the output layer finds them for a decoder.
+    penalty = torch.tensor([row.request.sampler.repetition_penalty for row in rows]).cuda()[:, None]
+    lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
+    tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
+    rules = kernels.Rules(penalty=True)
+    tops = tops.amax(1, keepdim=True)
+    kernels.sample(logits, tops, board, whole, floats, seen, chosen, 100, NO_ID, rules)
+    assert whole[:, kernels.COUNT].tolist() == [row.num_new + 1 for row in rows]
+    return chosen.cpu()
+
+
+def test_samples_are_the_samplers() -> None:
     chance = random.Random(3)
     generator = torch.Generator().manual_seed(3)
     different = 0
-    for trial in range(120):
+    for trial in range(150):
         vocab_size = chance.choice([5, 64, 1000, 4096, 9_999])
         logits = torch.randn(6, vocab_size, generator=generator) * chance.choice([0.2, 1.0, 5.0])
         if trial % 3 == 0:
             logits = logits.round()
-        sampler = Sampler.of(
-            chance.choice([0, 0.5, 1.0, 1.7]),
-            chance.choice([None, 1, 3, 50]),
-            chance.choice([None, 1.0, 0.9, 0.5, 0.05, 1e-50]),
-            chance.choice([None, 0.0, 0.1, 0.7]),
+        sampler = Sampler(
+            temperature=chance.choice([0, 0.5, 1.0, 1.7]),
+            top_k=chance.choice([None, 1, 3, 50]),
+            top_p=chance.choice([1.0, 0.9, 0.5, 0.05, 1e-50]),
+            min_p=chance.choice([0.0, 0.1, 0.7]),
+            repetition_penalty=chance.choice([1.0, 1.0, 1.3, 100.0]),
         )
-        seeds = [chance.randrange(1 << 60) for _ in range(6)]
-        counts = [chance.randrange(50) for _ in range(6)]
-        numbers = [uniforms(seed, count, 1)[0] for seed, count in zip(seeds, counts, strict=True)]
-        wanted = sampler.sample(logits, torch.tensor(numbers, dtype=torch.float64))
-        got = _draw(logits, sampler, seeds, counts)
-        different += int((got != wanted).sum())
+        rows = [
+            _row(sampler, [0, 3, chance.randrange(5)], chance.randrange(50), chance.randrange(99))
+            for _ in range(6)
+        ]
+        numbers = [uniforms(row.request.seed, row.num_new, 1)[0] for row in rows]
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        for index, row in enumerate(rows):
+            seen[index, row.ids] = True
+        wanted = sample(sampler, logits, torch.tensor(numbers, dtype=torch.float64), seen)
+        different += int((_draw(logits, rows) != wanted).sum())
     # Sums in float32 here and float64 there may part where a number falls on an edge.
     assert different <= 2
 
 
-@needs_cuda
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_scores_that_are_not_finite_give_no_id(bad: float) -> None:
+def test_logits_that_are_not_finite_give_no_id(bad: float) -> None:
     logits = torch.zeros(2, 70)
     logits[1, 69] = bad
-    drawn = _draw(logits, Sampler.of(1.0, top_p=0.5), [1, 2], [0, 0]).tolist()
+    drawn = _draw(logits, [_row(Sampler(top_p=0.5), [3], seed=seed) for seed in (1, 2)]).tolist()
     assert drawn[0] != NO_ID and drawn[1] == NO_ID
 
 
-def test_unusual_chains_are_left_to_the_host() -> None:
-    assert SamplerSettings.of(Sampler((TopP(0.9), Temperature(0.5)))) is None
-    assert SamplerSettings.of(Sampler((TopK(3), TopK(2)))) is None
-    assert SamplerSettings.of(Sampler.of(0.7, repetition_penalty=1.2)) is None
-    assert SamplerSettings.of(Sampler.of(0.7, repetition_penalty=1.0)) == SamplerSettings(0.7)
-    assert SamplerSettings.of(Sampler((TopP(0.5), Greedy()))) is not None
-    assert SamplerSettings.of(Sampler((MinP(0.5),))) == SamplerSettings(log_min_p=math.log(0.5))
+@pytest.mark.parametrize(("vocab_size", "allowed"), VOCABULARIES.values(), ids=VOCABULARIES)
+def test_ids_that_are_not_allowed_are_neither_scored_nor_sampled(
+    vocab_size: int, allowed: AllowedIds, shout: Callable[..., None]
+) -> None:
+    model = _model(vocab_size=vocab_size)
+    forbidden = [*allowed.gaps, *range(allowed.end, vocab_size)]
+    shout(model, forbidden)
+    cut, whole = CudaDecoder(model, 5, allowed=allowed), CudaDecoder(model, 5)
+    last = vocab_size - 1
+    for decoder in (cut, whole):
+        decoder.prefill([(row, [1, last, row % vocab_size]) for row in range(5)])
+    # Twice each, since the first step of a number of rows is recorded and the second is not.
+    for n in (1, 2, 3, 5, 5, 3, 2, 1):
+        ids, positions = torch.arange(n) + last - n, torch.full((n,), 3)
+        expected = whole.decode(ids, positions)[:, : allowed.end].clone()
+        expected[:, list(allowed.gaps)] = -math.inf
+        assert torch.equal(cut.decode(ids, positions), expected)
+    different = 0
+    for sampler in SAMPLERS:
+        rows = [_row(sampler, [1, last, 2, row % vocab_size], row, row) for row in range(5)]
+        cut.begin(rows)
+        drawn, logits = cut.step(1)
+        assert not {*drawn} & {NO_ID, *forbidden}
+        seen = torch.zeros(5, allowed.end, dtype=torch.bool)
+        for index, row in enumerate(rows):
+            seen[index, [id for id in row.ids if id < allowed.end]] = True
+        numbers = torch.tensor([uniforms(row, row, 1)[0] for row in range(5)]).double()
+        wanted = sample(sampler, logits.cpu(), numbers, seen).tolist()
+        different += sum(a != b for a, b in zip(drawn, wanted, strict=True))
+    assert different <= 1
 
 
-@needs_cuda
+def test_likelihoods_are_normalized_over_what_is_allowed() -> None:
+    allowed = AllowedIds(437, (7, 8, 433))
+    engine = Engine(CudaDecoder(_model(), 2, allowed=allowed))
+    for seed in (1, 2):
+        sampler = Sampler(temperature=2.0)
+        engine.add(GenerationRequest((3, 499), 6, sampler, seed, num_alternatives=1000))
+    while engine.num_running:
+        for _, token in engine.step():
+            assert len(token.alternatives) == allowed.num
+            total = math.fsum(math.exp(value) for _, value in token.alternatives)
+            assert total == pytest.approx(1, rel=1e-4)
+            assert token.log_probability == dict(token.alternatives)[token.id]
+
+
+# The first use of the mode warns that it does not notice all there is.
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_step_waits_for_nothing_and_takes_no_memory() -> None:
+    decoder = CudaDecoder(_model(), 4, allowed=AllowedIds(437, (7, 8, 433)))
+    decoder.begin([_row(SAMPLERS[index], [3]) for index in (-2, -1, -1, -2)])
+    decoder.step(1)
+    taken = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        # The same operations without their recording, where a wait would be told.
+        with torch.inference_mode():
+            decoder._step(4, decoder._rules, decoder._chosen[0])
+        read, _ = decoder._launch(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    read()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == taken
+
+
 def test_the_fastest_decoder_that_knows_the_model_is_chosen() -> None:
     assert isinstance(choose_decoder(_model(), 2), CudaDecoder)
-    assert isinstance(choose_decoder(_model().float(), 2), PackedDecoder)
     assert isinstance(choose_decoder(_model(**SHAPES["recipe"]), 2), CudaDecoder)
-    assert isinstance(choose_decoder(_model(norm="post"), 2), PackedDecoder)
-    assert isinstance(choose_decoder(_model(num_layers=0), 2), PackedDecoder)
-
-
-@needs_cuda
-def test_rows_are_no_longer_than_the_context() -> None:
-    with pytest.raises(ConfigError, match="max_seq_len 161 is more than the model's context"):
+    for model in (_model().float(), _model(norm="post"), _model(num_layers=0)):
+        assert isinstance(choose_decoder(model, 2), TorchDecoder)
+    with pytest.raises(ConfigError, match="max_seq_len 161"):
         CudaDecoder(_model(), 2, max_seq_len=161)
 
 
-@needs_cuda
-def test_likelihoods_come_with_draws_on_the_device() -> None:
-    engine = Engine(CudaDecoder(_model(), 4))
-    engine.add(GenerationRequest((1, 2, 3), 8, Sampler.of(1.0, top_p=0.9), num_alternatives=3))
-    while engine.num_running:
-        for _, token in engine.step():
-            assert token.log_probability is not None and token.log_probability <= 0
-            assert len(token.alternatives) == 3
-            assert token.log_probability <= token.alternatives[0][1] + 1e-6
-
-
-def _texts(engine: Engine, requests: list[GenerationRequest]) -> list[list[int]]:
-    texts: dict[int, list[int]] = {engine.add(request): [] for request in requests}
-    while engine.num_running:
-        for handle, token in engine.step():
-            texts[handle].append(token.id)
-    return list(texts.values())
-
-
-def _draw(
-    logits: torch.Tensor, sampler: Sampler, seeds: list[int], counts: list[int]
-) -> torch.Tensor:
-    settings = SamplerSettings.of(sampler)
-    assert settings is not None
-    states = [RowState(0, 0, n, seed, settings) for n, seed in zip(counts, seeds, strict=True)]
-    whole, floats = (torch.from_numpy(numbers).cuda() for numbers in as_numbers(states))
-    logits = logits.cuda()
-    chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    board = Board.make(len(logits), logits.shape[1], logits.device)
-    tops = logits.nan_to_num(math.inf, math.inf, -math.inf).amax(1, keepdim=True)
-    sample(logits, tops, board, whole, floats, chosen, 100, NO_ID)
-    assert whole[:, COUNT].tolist() == [count + 1 for count in counts]
-    return chosen.cpu()
-
-
-@needs_cuda
 @pytest.mark.parametrize(("depth", "rows"), [(1_024, 64), (2_048, 32)])
 def test_prompts_of_wide_models_keep_to_small_tiles_where_memory_is_small(
     monkeypatch: pytest.MonkeyPatch, depth: int, rows: int

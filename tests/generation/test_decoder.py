@@ -9,15 +9,18 @@ import torch
 
 from groundup.errors import ConfigError
 from groundup.generation import Engine, GenerationRequest, LanguageModel, Sampler
-from groundup.generation.decoder import ModelDecoder, WritableIds, check_max_seq_len
-from groundup.generation.packed_decoder import PackedDecoder, choose_decoder, cuda_kernels_know
+from groundup.generation.decoder import AllowedIds, check_max_seq_len
+from groundup.generation.decoder_choice import choose_decoder, cuda_kernels_know
+from groundup.generation.torch_decoder import TorchDecoder
 from groundup.model import ModelConfig, TransformerLM
 from groundup.nn import Linear, RMSNorm, TransformerBlock, kernels
 from groundup.tokenizer import Tokenizer
 
 NewModel = Callable[..., TransformerLM]
+PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
+Finish = Callable[[Engine], dict[int, list[int]]]
 
-UNUSUAL = {"norm", "num_layers"}
+BYTES = {id: bytes([id]) for id in range(256)}
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"norm": "post"},
@@ -31,23 +34,24 @@ SETTINGS: list[dict[str, Any]] = [
     {"feed_forward": "silu"},
     {"feed_forward": "gelu", "positions": "none", "num_kv_heads": 2},
     {"feed_forward": "relu2"},
-    {"zero_outputs": True},
     {"head_gates": True},
+    {"extra_values": "projection", "num_kv_heads": 2},
     {"extra_values": "projection", "norm": "post", "head_gates": True, "qk_norm": True},
     {"num_layers": 0},
     {"norm_eps": 0.1},
 ]
+both_forms = pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
 
 
-@pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
+@both_forms
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_decoded_logits_are_the_models(
-    decoder: type[ModelDecoder], settings: dict[str, Any], new_model: NewModel
+    is_packed: bool, settings: dict[str, Any], new_model: NewModel
 ) -> None:
     model = new_model(**settings)
     texts = [[3, 1, 4, 1, 5, 9, 2, 6], [7], [5, 3], [2, 7, 1, 8]]
-    rows = decoder(model, max_rows=5)
-    rows.prefill_many(list(enumerate(texts)))
+    rows = TorchDecoder(model, max_rows=5, is_packed=is_packed)
+    rows.prefill(list(enumerate(texts)))
     for step in range(4):
         for row, text in enumerate(texts):
             text.append((17 * step + 5 * row) % 50)
@@ -71,20 +75,35 @@ def test_decoded_logits_are_the_models(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_decoding_keeps_the_dtype_of_the_weights(dtype: torch.dtype, new_model: NewModel) -> None:
     model = new_model(qk_norm=True).to(dtype)
-    plain, packed = ModelDecoder(model, 2), PackedDecoder(model, 2)
-    assert plain.cache.keys.dtype == packed.cache.keys.dtype == dtype
     results = []
-    for decoder in (plain, packed):
-        decoder.prefill_many([(0, [1, 2, 3])])
+    for is_packed in (False, True):
+        decoder = TorchDecoder(model, 2, is_packed=is_packed)
+        assert decoder.cache.keys.dtype == dtype
+        decoder.prefill([(0, [1, 2, 3])])
         results.append(decoder.decode(torch.tensor([4, 2]), torch.tensor([3, 0])))
     atol = 0.2 if dtype == torch.bfloat16 else 1e-6
     assert torch.allclose(results[0], results[1], atol=atol, rtol=0.05)
 
 
-def test_the_plain_decoder_runs_without_kernels(new_model: NewModel) -> None:
-    assert type(choose_decoder(new_model(), 2)) is PackedDecoder
+def is_packed(model: TransformerLM) -> bool:
+    decoder = choose_decoder(model, 2)
+    assert isinstance(decoder, TorchDecoder)
+    return decoder.packed is not None
+
+
+def test_a_model_as_it_was_built_gets_the_fast_twin(new_model: NewModel) -> None:
+    assert is_packed(new_model())
     with kernels.reference():
-        assert type(choose_decoder(new_model(), 2)) is ModelDecoder
+        assert not is_packed(new_model())
+
+
+def test_masked_documents_and_training_settings_keep_the_fast_twin(new_model: NewModel) -> None:
+    model = new_model(dropout=0.1)
+    model.document_id = 3
+    model.use_float8(False)
+    assert is_packed(model)
+    model.use_float8(True)
+    assert is_packed(model.train())
 
 
 class Halved(Linear):
@@ -119,75 +138,85 @@ def patch_forward(model: TransformerLM) -> None:
     model.blocks[0].forward = lambda x, *rest: x
 
 
+def change_weights(model: TransformerLM) -> None:
+    with torch.no_grad():
+        model.blocks[0].attention.query.weight.mul_(3)  # type: ignore
+        model.blocks[1].feed_forward.up.weight.mul_(3)  # type: ignore
+
+
+def change_data(model: TransformerLM) -> None:
+    for parameter in model.blocks[0].parameters():
+        parameter.data = parameter.data * 3
+
+
 CHANGES = [swap_block, swap_linear, swap_norm, change_norm, hook, patch_forward]
+CHANGES += [change_weights, change_data]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_layer_of_the_users_own_is_run_as_it_is(
+def test_changed_layers_and_weights_are_run_as_they_are(
     change: Callable[[TransformerLM], None],
     new_model: NewModel,
-    plain_ids: Callable[[TransformerLM, GenerationRequest], list[int]],
-    finish: Callable[[Engine], dict[int, list[int]]],
+    plain_ids: PlainIds,
+    finish: Finish,
 ) -> None:
     model = new_model()
-    asked = GenerationRequest((3, 1, 4), 8, Sampler.of(2.0))
+    asked = GenerationRequest((3, 1, 4), 8, Sampler(temperature=2.0))
+    engine = Engine(model, 2)
     before = plain_ids(model, asked)
+    assert finish_one(engine, asked, finish) == before
     language_model = LanguageModel(new_model(vocab_size=257), Tokenizer(BYTES, []))
     texts = [language_model.generate("Once", max_tokens=8, temperature=2)]
     for changed in (model, language_model.model):
         torch.manual_seed(5)
         change(changed)
-    engine = Engine(model, 2)
-    engine.add(asked)
-    assert finish(engine)[0] == plain_ids(model, asked) != before
-    # The engine that the first text left behind does not serve the second.
+    # The same engine follows the model, as a new one does.
+    expected = plain_ids(model, asked)
+    assert finish_one(engine, asked, finish) == expected != before
+    assert finish_one(Engine(model, 2), asked, finish) == expected
     texts.append(language_model.generate("Once", max_tokens=8, temperature=2))
     assert texts[0] != texts[1]
+
+
+def finish_one(engine: Engine, asked: GenerationRequest, finish: Finish) -> list[int]:
+    handle = engine.add(asked)
+    return finish(engine)[handle]
 
 
 def test_cuda_kernels_leave_unusual_models_to_others() -> None:
     assert cuda_kernels_know(ModelConfig())
     for settings in SETTINGS:
-        is_usual = not UNUSUAL & settings.keys()
+        is_usual = not {"norm", "num_layers"} & settings.keys()
         assert cuda_kernels_know(ModelConfig(**settings)) == is_usual, settings
 
 
 def test_rows_are_as_long_as_the_context_or_shorter() -> None:
     config = ModelConfig(context_length=12)
     assert [check_max_seq_len(config, length) for length in (None, 4, 12)] == [12, 4, 12]
-    with pytest.raises(ConfigError, match="max_seq_len 13 is more than the model's context of 12"):
+    with pytest.raises(ConfigError, match="max_seq_len 13"):
         check_max_seq_len(config, 13)
 
 
-BYTES = {id: bytes([id]) for id in range(256)}
-
-
-@pytest.mark.parametrize("kind", [ModelDecoder, PackedDecoder])
-def test_a_decoder_scores_the_writable_ids_alone(
-    kind: type[ModelDecoder], new_model: NewModel
-) -> None:
+@both_forms
+def test_a_decoder_scores_the_allowed_ids_alone(is_packed: bool, new_model: NewModel) -> None:
     model = new_model(vocab_size=50)
-    decoder = kind(model, 2, writable=WritableIds(40, (7, 38)))
-    decoder.prefill_many([(0, [1, 49])])
+    decoder = TorchDecoder(model, 2, allowed=AllowedIds(40, (7, 38)), is_packed=is_packed)
+    decoder.prefill([(0, [1, 49])])
     logits = decoder.decode(torch.tensor([48, 7]), torch.tensor([2, 0]))
     for text, row in zip(([1, 49, 48], [7]), logits, strict=True):
         expected = model(torch.tensor([text]))[0, -1, :40].detach()
         expected[[7, 38]] = -math.inf
         assert torch.allclose(row, expected, atol=1e-4)
-    assert decoder.num_writable == 38 and decoder.vocab_size == 50
-    # Where all ids can be written, the logits are left as they are.
-    made = torch.zeros(1, 50)
-    model.logits = lambda hidden: made  # type: ignore[method-assign]
-    assert kind(model, 1).decode(torch.tensor([3]), torch.tensor([0])) is made
+    assert decoder.num_allowed == 38 and decoder.vocab_size == 50
 
 
-def test_what_only_fills_rows_up_is_ruled_out_with_the_gaps() -> None:
+def test_columns_that_only_fill_rows_up_are_not_allowed() -> None:
     cpu = torch.device("cpu")
-    for writable, num_columns, expected in (
-        (WritableIds(6, (1, 4)), None, [1, 4]),
-        (WritableIds(6, (1, 4)), 8, [1, 4, 6, 7]),
-        (WritableIds(6), 8, [6, 7]),
+    for allowed, num_columns, expected in (
+        (AllowedIds(6, (1, 4)), None, [1, 4]),
+        (AllowedIds(6, (1, 4)), 8, [1, 4, 6, 7]),
+        (AllowedIds(6), 8, [6, 7]),
     ):
-        gaps = writable.gaps_on(cpu, num_columns)
+        gaps = allowed.gaps_on(cpu, num_columns)
         assert gaps is not None and gaps.dtype == torch.int64 and gaps.tolist() == expected
-    assert WritableIds(6).gaps_on(cpu) is None and WritableIds(8).gaps_on(cpu, 8) is None
+    assert AllowedIds(6).gaps_on(cpu) is None and AllowedIds(8).gaps_on(cpu, 8) is None

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from groundup.errors import ConfigError
-from groundup.generation import Engine, GenerationRequest, Greedy, NewToken, Sampler
-from groundup.generation.decoder import ModelDecoder
-from groundup.generation.packed_decoder import PackedDecoder
-from groundup.generation.sampling import NO_ID
+from groundup.generation import Engine, GenerationRequest, NewToken, Sampler
+from groundup.generation.request import NO_ID
+from groundup.generation.torch_decoder import TorchDecoder, _neighbours
 from groundup.model import TransformerLM
 
 NewModel = Callable[..., TransformerLM]
@@ -21,14 +20,13 @@ PlainIds = Callable[[TransformerLM, GenerationRequest], list[int]]
 Finish = Callable[[Engine], dict[int, list[int]]]
 Check = Callable[[Engine, Sequence[GenerationRequest]], None]
 
-GREEDY = Sampler((Greedy(),))
 SAMPLERS = [
-    Sampler.of(0.9, top_p=0.9),
+    Sampler(temperature=0.9, top_p=0.9),
     Sampler(),
-    GREEDY,
-    Sampler.of(1.3, top_k=7, min_p=0.02),
-    Sampler.of(0.8, top_p=0.95, repetition_penalty=1.7),
-    Sampler.of(0.0, repetition_penalty=1.3),
+    Sampler(temperature=0),
+    Sampler(temperature=1.3, top_k=7, min_p=0.02),
+    Sampler(temperature=0.8, top_p=0.95, repetition_penalty=1.7),
+    Sampler(temperature=0.0, repetition_penalty=1.3),
 ]
 
 
@@ -49,17 +47,17 @@ def check(plain_ids: PlainIds, finish: Finish) -> Check:
     return check
 
 
-@pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
+@pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 def test_the_ids_are_those_of_the_plain_loop(
-    decoder: type[ModelDecoder], sampler: Sampler, new_model: NewModel, check: Check
+    is_packed: bool, sampler: Sampler, new_model: NewModel, check: Check
 ) -> None:
     asked = [
         request([3, 1, 4], sampler=sampler, seed=1),
         request([7], 9, sampler=sampler, seed=2),
         request(range(10, 21), sampler=sampler, seed=3, past_context="slide"),
     ]
-    check(Engine(decoder(new_model(), 3)), asked)
+    check(Engine(TorchDecoder(new_model(), 3, is_packed=is_packed)), asked)
 
 
 def test_a_text_does_not_depend_on_who_joins_and_leaves(
@@ -69,7 +67,7 @@ def test_a_text_does_not_depend_on_who_joins_and_leaves(
     check_traffic(Engine(model, max_rows=5), model, SAMPLERS, seed=4, density=0.6)
 
 
-class Watched(PackedDecoder):
+class Watched(TorchDecoder):
     """Notes what is read together and what is copied."""
 
     def __init__(self, model: TransformerLM, max_rows: int) -> None:
@@ -77,9 +75,11 @@ class Watched(PackedDecoder):
         self.read: list[tuple[int, ...]] = []
         self.copied: list[tuple[int, int]] = []
 
-    def _prefill(self, first_row: int, texts: Sequence[Sequence[int]]) -> None:
-        self.read.append(tuple(range(first_row, first_row + len(texts))))
-        super()._prefill(first_row, texts)
+    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+        self.read += [
+            tuple(range(first, first + len(group))) for first, group in _neighbours(texts)
+        ]
+        super().prefill(texts)
 
     def copy(self, source: int, target: int) -> None:
         self.copied.append((source, target))
@@ -108,7 +108,7 @@ def test_equal_prompts_are_read_once(
 def test_neighbours_of_one_length_are_read_together(
     new_model: NewModel, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("groundup.generation.decoder._MOST_IDS_AT_ONCE", 6)
+    monkeypatch.setattr("groundup.generation.torch_decoder._MAX_PREFILL_IDS", 6)
     decoder = Watched(new_model(), 8)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [2], [3], [4, 4], [5, 5]]
     check(Engine(decoder), [request(prompt, seed=seed) for seed, prompt in enumerate(prompts)])
@@ -161,7 +161,9 @@ def test_log_probabilities_are_the_models_own(new_model: NewModel) -> None:
     engine = Engine(model, max_rows=3)
     without = engine.add(request([5, 6], 4, seed=1))
     alone = engine.add(request([5, 6], 4, seed=1, num_alternatives=0))
-    three = engine.add(request([9], 4, seed=2, num_alternatives=3, sampler=Sampler.of(0.1)))
+    three = engine.add(
+        request([9], 4, seed=2, num_alternatives=3, sampler=Sampler(temperature=0.1))
+    )
     prompts = {alone: [5, 6], three: [9]}
     while engine.num_running:
         for handle, token in engine.step():
@@ -212,10 +214,10 @@ def test_an_engine_has_so_many_rows_of_such_a_length(new_model: NewModel) -> Non
         Engine(new_model(), max_rows=1, max_seq_len=13)
 
 
-@pytest.mark.parametrize("decoder", [ModelDecoder, PackedDecoder])
+@pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("bad_row", [0, 1, 2])
 def test_a_row_with_damaged_logits_ends_alone(
-    decoder: type[ModelDecoder],
+    is_packed: bool,
     bad_row: int,
     new_model: NewModel,
     plain_ids: PlainIds,
@@ -228,7 +230,7 @@ def test_a_row_with_damaged_logits_ends_alone(
         model.token_embedding.weight[7] = torch.nan
     sound = [request([1, 2], seed=1), request([3, 4, 5], seed=2, num_alternatives=2)]
     asked = [*sound[:bad_row], request([5, 7, 6, 8], num_alternatives=3), *sound[bad_row:]]
-    engine = Engine(decoder(model, 3))
+    engine = Engine(TorchDecoder(model, 3, is_packed=is_packed))
     handles = [engine.add(one) for one in asked]
     first = dict(engine.step())
     assert first[handles[bad_row]] == NewToken(NO_ID, None, (), "error")

@@ -104,7 +104,7 @@ def test_many_prompts_are_written_as_if_each_were_alone(
     assert together == alone and len(set(together)) == len(prompts)
     assert language_model.generate_many([]) == []
     # More prompts than rows take turns.
-    monkeypatch.setattr("groundup.generation.language_model._MOST_ROWS", 2)
+    monkeypatch.setattr("groundup.generation.language_model._MAX_ROWS", 2)
     assert LanguageModel.load(run).generate_many(prompts, seed=5, **settings) == together
 
 

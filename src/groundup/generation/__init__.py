@@ -10,15 +10,18 @@ from groundup.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from groundup.generation.engine import Engine
     from groundup.generation.language_model import LanguageModel
-    from groundup.generation.request import GenerationRequest, GenerationSettings, NewToken
-    from groundup.generation.sampling import Greedy, Sampler
+    from groundup.generation.request import (
+        GenerationRequest,
+        GenerationSettings,
+        NewToken,
+        Sampler,
+    )
     from groundup.generation.text_stream import TextStream
 
 __all__ = [
     "Engine",
     "GenerationRequest",
     "GenerationSettings",
-    "Greedy",
     "LanguageModel",
     "NewToken",
     "Sampler",
@@ -30,8 +33,7 @@ __getattr__, __dir__ = lazy_exports(
     {
         "engine": "Engine",
         "language_model": "LanguageModel",
-        "request": "GenerationRequest GenerationSettings NewToken",
-        "sampling": "Greedy Sampler",
+        "request": "GenerationRequest GenerationSettings NewToken Sampler",
         "text_stream": "TextStream",
     },
 )

@@ -1,17 +1,17 @@
 """The fast decoder on CUDA: steps of all rows, model and sampling, are one recorded graph.
 
 A graph has a fixed number of rows, so there is one for each power of two, each set of rules, and
-one step or several; rows beyond those in use compute what nobody reads. Between launches nothing
-travels but the chosen ids, and those a launch late if the engine wants it so.
+one step or several; rows beyond those in use compute what nobody reads. A device that samples needs
+nothing from the host between steps, so the next steps begin before the ids of the last are read.
 """
 
 from __future__ import annotations
 
-import functools
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import stream_keys
-from groundup.generation.decoder import WritableIds, check_max_seq_len
-from groundup.generation.sampling import (
-    NO_ID,
-    STREAM,
-    Greedy,
-    MinP,
-    RepetitionPenalty,
-    Sampler,
-    Temperature,
-    TopK,
-    TopP,
-)
+from groundup.generation.decoder import AllowedIds, Row, check_max_seq_len
+from groundup.generation.request import NO_ID
+from groundup.generation.sampling import STREAM
 from groundup.nn import KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
@@ -42,6 +33,7 @@ from groundup.nn.kernels.cuda_decode.edge_search import (
     LOG_MIN_P,
     NUM_FLOATS,
     NUM_WHOLE,
+    PENALTY,
     POSITION,
     TEMPERATURE,
     TOP_K,
@@ -54,81 +46,23 @@ if TYPE_CHECKING:
     from groundup.model import TransformerLM
 
 # Tokens of prompts that go through the model together: enough to fill a GPU, few enough to hold.
-_MOST_TOGETHER = 4096
+_MAX_PREFILL_IDS = 4096
 # Up to so many are a recorded graph too, one for each power of two: launches cost the host more
 # than such a prompt costs the device.
-_MOST_RECORDED = 1024
-# So many steps begin at once, if the weights are no more than so many bytes.
-_MOST_STEPS, _FEW_BYTES = 8, 1 << 30
+_MAX_RECORDED_IDS = 1024
+# So many steps begin at once, if the weights are no more than so many bytes. A device stands still
+# between two launches, as long as a third of a small model's step. Of a large one that is nothing,
+# and who waits for the first id would wait for all.
+_MAX_STEPS, _SMALL_BYTES = 8, 1 << 30
+# Rows of which one so seldom ends by a stop id that several steps begin at once all the same; what
+# has begun by then is dropped.
+_FEW_ROWS = 4
 # Rows of logits are multiples of so many long, where they can be: they are read several at a time.
 _ALIGNMENT = 16
 
 
-class SamplerSettings(NamedTuple):
-    """A sampler as the numbers that the kernel takes: top_k 0 is none, top_p 1 is none."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    log_min_p: float = -math.inf
-
-    @classmethod
-    @functools.lru_cache(maxsize=256)
-    def of(cls, sampler: Sampler) -> SamplerSettings | None:
-        """None for rules, or an order of them, that the kernel does not know."""
-        settings, last = cls(), -1
-        for rule in sampler.rules:
-            if isinstance(rule, RepetitionPenalty) and rule.penalty == 1:
-                continue
-            if isinstance(rule, Greedy) or rule == Temperature(0):
-                return settings._replace(temperature=0.0)
-            order = (Temperature, TopK, TopP, MinP)
-            index = next((i for i, kind in enumerate(order) if isinstance(rule, kind)), -1)
-            if index <= last:
-                return None
-            last = index
-            match rule:
-                case Temperature(temperature):
-                    settings = settings._replace(temperature=temperature)
-                case TopK(k):
-                    settings = settings._replace(top_k=k)
-                case TopP(p):
-                    settings = settings._replace(top_p=p)
-                case MinP(p) if p > 0:
-                    settings = settings._replace(log_min_p=math.log(p))
-        return settings
-
-
-class RowState(NamedTuple):
-    """What the next step of a row begins with: the last id and its position."""
-
-    id: int
-    position: int
-    num_new: int
-    seed: int
-    settings: SamplerSettings
-
-
-def as_numbers(
-    rows: Sequence[RowState],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """As the kernel has them in its columns."""
-    whole = np.empty((len(rows), NUM_WHOLE), np.int64)
-    whole[:, [ID, POSITION, COUNT, TOP_K]] = [
-        (row.id, row.position, row.num_new, row.settings.top_k) for row in rows
-    ]
-    whole[:, KEY] = stream_keys([row.seed for row in rows], STREAM).view(np.int64)
-    floats = np.empty((len(rows), NUM_FLOATS), np.float32)
-    floats[:, [TEMPERATURE, TOP_P, LOG_MIN_P]] = [
-        (row.settings.temperature, row.settings.top_p, row.settings.log_min_p) for row in rows
-    ]
-    # What is 0 in float32 would need no id at all.
-    floats[:, TOP_P] = np.maximum(floats[:, TOP_P], np.finfo(np.float32).tiny)
-    return whole, floats
-
-
 class CudaDecoder:
-    """A `Decoder` for pre-norm models in half precision, which also samples.
+    """A `Decoder` for pre-norm models in half precision.
 
     Its copies of the projections, made when it is built, do not follow the model's.
     """
@@ -138,16 +72,16 @@ class CudaDecoder:
         model: TransformerLM,
         max_rows: int,
         max_seq_len: int | None = None,
-        writable: WritableIds | None = None,
+        allowed: AllowedIds | None = None,
     ) -> None:
-        """Without `writable` all ids of the model are."""
+        """Without `max_seq_len` rows are as long as the context, without `allowed` all ids are."""
         config = model.config
         weight = model.output_weight
         self.max_rows = max_rows
         self.max_seq_len = check_max_seq_len(config, max_seq_len)
         self.vocab_size = config.vocab_size
-        writable = writable or WritableIds(config.vocab_size)
-        self.num_writable = writable.num
+        allowed = allowed or AllowedIds(config.vocab_size)
+        self.num_allowed = allowed.num
         self.device = weight.device
         self.cache = KVCache(
             config.num_layers,
@@ -176,20 +110,18 @@ class CudaDecoder:
         table = model.token_embedding.weight.detach()
         self._table = table if config.input_scale == 1 else table * config.input_scale
         self._extra_table = _extra_table(model, self._table)
-        self._end = writable.end
-        num_columns = min(config.vocab_size, -(-writable.end // _ALIGNMENT) * _ALIGNMENT)
+        self._end = allowed.end
+        num_columns = min(config.vocab_size, -(-allowed.end // _ALIGNMENT) * _ALIGNMENT)
         self._output = weight.detach()[:num_columns]
         num_bytes = sum(part.nbytes for layer in self._layers for part in layer.weights)
         num_bytes += self._output.nbytes
         self._soon: list[list[Tensor | None]] = [[None] * 4] * config.num_layers
         if num_bytes > torch.cuda.get_device_properties(self.device).L2_cache_size:
             self._soon = weights_soon(self._layers, self._output)
-        # A device stands still between two launches, as long as a third of a small model's step.
-        # Of a large one that is nothing, and who waits for the first id would wait for all.
-        self.steps_at_once = _MOST_STEPS if num_bytes < _FEW_BYTES else 1
+        self.steps_at_once = _MAX_STEPS if num_bytes < _SMALL_BYTES else 1
         # Sampling sees all columns: a mask that ends between multiples would make it read one
         # number at a time.
-        gaps = writable.gaps_on(weight.device, num_columns)
+        gaps = allowed.gaps_on(weight.device, num_columns)
         self._absent = None
         if gaps is not None:
             self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
@@ -197,6 +129,7 @@ class CudaDecoder:
         with torch.inference_mode():
             self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
             self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
+            self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._scores = Scores.make(max_rows, num_columns, weight.device)
@@ -205,36 +138,102 @@ class CudaDecoder:
         # Two, so that one can be read while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, Rules | None, int], torch.cuda.CUDAGraph] = {}
-        self._rules = Rules()
         self._prompts: dict[int, tuple[Tensor, Buffers, torch.cuda.CUDAGraph]] = {}
+        self._rules = Rules()
+        self._num_rows = 0
+        # Steps that have begun and how many, ids that were read and not given out yet.
+        self._ahead: tuple[Callable[[], list[list[int]]], int] | None = None
+        self._ids: deque[list[int]] = deque()
+        self._can_look_ahead = self._can_launch_many = False
 
     @torch.inference_mode()
-    def prefill(self, row: int, ids: Sequence[int]) -> Float[Tensor, " writable"]:
-        scores = Scores.make(1, len(self._output), self.device)
-        self._to_logits(self.prefill_many([(row, ids)]), scores)
-        return scores.logits[0, : self._end]
-
-    @torch.inference_mode()
-    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> matmul.Stream:
-        """Let rows hold these ids, all computed together; what left the last block, of the last
-        token."""
+    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
         lengths = np.array([len(text) for _, text in texts])
         ids = np.fromiter(chain.from_iterable(text for _, text in texts), np.int64, lengths.sum())
         positions = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths)
         rows = np.repeat([row for row, _ in texts], lengths)
         tokens = torch.from_numpy(np.stack([ids, positions, rows])).to(self.device)
         # In order, so that the beginning of a text that is cut has been stored before its end.
-        for part in torch.split(tokens, _MOST_TOGETHER, dim=1):
-            n = part.shape[1]
-            if n <= _MOST_RECORDED:
-                stream = self._replay_prompt(part)
+        for part in torch.split(tokens, _MAX_PREFILL_IDS, dim=1):
+            if part.shape[1] <= _MAX_RECORDED_IDS:
+                self._replay_prompt(part)
             else:
-                work = Buffers.make(n, self._layers, self._output)
-                stream = self._through_blocks(work, *part)
-        return stream.rows(n - 1, n)
+                work = Buffers.make(part.shape[1], self._layers, self._output)
+                self._through_blocks(work, *part)
 
-    def _replay_prompt(self, tokens: Tensor) -> matmul.Stream:
-        """`tokens` are ids, positions and rows; what left the last block, by token."""
+    def copy(self, source: int, target: int) -> None:
+        self.cache.copy(source, target)
+
+    @torch.inference_mode()
+    def begin(self, rows: Sequence[Row]) -> None:
+        # Steps that began before a row came or went are dropped: they only wrote keys and values
+        # that the new ones write as well.
+        self._ahead = None
+        self._ids.clear()
+        self._num_rows = len(rows)
+        whole, floats = map(torch.from_numpy, row_state(rows))
+        self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
+        self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
+        samplers = [row.request.sampler for row in rows]
+        self._rules = Rules(
+            any(sampler.top_k is not None for sampler in samplers),
+            any(sampler.top_p < 1 for sampler in samplers),
+            any(sampler.needs_history for sampler in samplers),
+        )
+        for index, row in enumerate(rows):
+            if row.request.sampler.needs_history:
+                # A prompt may hold ids that are not allowed.
+                ids = [id for id in row.ids if id < self._seen.shape[1]]
+                self._seen[index] = 0
+                self._seen[index, torch.tensor(ids, dtype=torch.int64, device=self.device)] = 1
+        # The logits of a step that is being looked at must stay until then.
+        self._can_look_ahead = all(row.request.num_alternatives < 0 for row in rows)
+        is_steady = len(rows) <= _FEW_ROWS or not any(row.request.stop_ids for row in rows)
+        self._can_launch_many = self._can_look_ahead and is_steady
+
+    def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
+        if not self._ids:
+            read, num_steps = self._ahead or self._launch(num_quiet_steps)
+            num_left = num_quiet_steps - num_steps
+            is_ahead = self._can_look_ahead and num_left > 0
+            self._ahead = self._launch(num_left) if is_ahead else None
+            self._ids.extend(read())
+        return self._ids.popleft(), self._scores.logits[: self._num_rows, : self._end]
+
+    @torch.inference_mode()
+    def decode(
+        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n allowed"]:
+        """Append one id to each of the rows 0 to n - 1, at its position; the logits after it."""
+        n = len(ids)
+        self._whole[:n, ID] = ids.to(self.device)
+        self._whole[:n, POSITION] = positions.to(self.device)
+        self._replay(n, None)
+        return self._scores.logits[:n, : self._end]
+
+    @torch.inference_mode()
+    def _launch(self, max_steps: int) -> tuple[Callable[[], list[list[int]]], int]:
+        """Begin some steps; what waits for the ids of each, and how many steps these are."""
+        n, num_steps = self._num_rows, self.steps_at_once
+        # The last ones begin singly: the ids of each are given out while the next is computed.
+        if not self._can_launch_many or max_steps <= num_steps:
+            num_steps = 1
+        self._replay(n, self._rules, num_steps)
+        self._read_back.reverse()
+        ids = self._read_back[0][:num_steps]
+        ids.copy_(self._chosen[:num_steps], non_blocking=True)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+
+        def read() -> list[list[int]]:
+            done.synchronize()
+            read_ids: list[list[int]] = ids[:, :n].tolist()
+            return read_ids
+
+        return read, num_steps
+
+    def _replay_prompt(self, tokens: Tensor) -> None:
+        """`tokens` are ids, positions and rows."""
         n = tokens.shape[1]
         size = max(16, 1 << (n - 1).bit_length())
         recorded = self._prompts.get(size)
@@ -251,53 +250,6 @@ class CudaDecoder:
             graph = self._record(lambda: self._through_blocks(work, *inputs))
             self._prompts[size] = inputs, work, graph
         graph.replay()
-        return work.stream
-
-    @torch.inference_mode()
-    def decode(
-        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n writable"]:
-        n = len(ids)
-        self._whole[:n, ID] = ids.to(self.device)
-        self._whole[:n, POSITION] = positions.to(self.device)
-        self._replay(n, None)
-        return self._scores.logits[:n, : self._end]
-
-    def copy(self, source: int, target: int) -> None:
-        self.cache.copy(source, target)
-
-    @torch.inference_mode()
-    def set_rows(self, rows: Sequence[RowState]) -> None:
-        """Begin the next step from these; without it, it begins where the last one ended."""
-        whole, floats = map(torch.from_numpy, as_numbers(rows))
-        self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
-        self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
-        settings = [row.settings for row in rows]
-        self._rules = Rules(
-            any(one.top_k for one in settings), any(one.top_p < 1 for one in settings)
-        )
-
-    @torch.inference_mode()
-    def launch(self, n: int, num_steps: int = 1) -> Callable[[], list[list[int]]]:
-        """Begin some steps of the rows 0 to n - 1; calling the answer waits for the ids of each."""
-        self._replay(n, self._rules, num_steps)
-        self._read_back.reverse()
-        ids = self._read_back[0][:num_steps]
-        ids.copy_(self._chosen[:num_steps], non_blocking=True)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record()
-
-        def read() -> list[list[int]]:
-            done.synchronize()
-            read_ids: list[list[int]] = ids[:, :n].tolist()
-            return read_ids
-
-        return read
-
-    @property
-    def logits(self) -> Float[Tensor, "rows writable"]:
-        """Those of the last step that was begun."""
-        return self._scores.logits[:, : self._end]
 
     def _replay(self, n: int, rules: Rules | None, num_steps: int = 1) -> None:
         """Some steps of n rows, with sampling if there are rules for it."""
@@ -305,13 +257,17 @@ class CudaDecoder:
         graph = self._graphs.get((size, rules, num_steps))
         if graph is None:
             # What the first run does to the rows' state must not count.
-            saved = self._whole.clone()
+            saved = self._whole.clone(), self._seen.clone()
 
             def run() -> None:
                 for chosen in self._chosen[:num_steps]:
                     self._step(size, rules, chosen)
 
-            graph = self._record(run, lambda: self._whole.copy_(saved))
+            def undo() -> None:
+                self._whole.copy_(saved[0])
+                self._seen.copy_(saved[1])
+
+            graph = self._record(run, undo)
             self._graphs[size, rules, num_steps] = graph
         graph.replay()
 
@@ -328,16 +284,19 @@ class CudaDecoder:
         return graph
 
     def _step(self, n: int, rules: Rules | None, chosen: Tensor) -> None:
-        work = self._work.rows(n)
         ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
+        stream = self._through_blocks(self._work.rows(n), ids, positions)
         scores = self._scores.rows(n)
-        self._to_logits(self._through_blocks(work, ids, positions), scores)
+        penalty = (self._seen, self._floats) if rules is not None and rules.penalty else None
+        norm = (self._eps, self._factor)
+        to_logits(stream, norm, self._output, scores, None, self._absent, penalty)
         if rules is not None:
             sample(
                 *scores,
                 self._board,
                 self._whole,
                 self._floats,
+                self._seen,
                 chosen,
                 self.max_seq_len - 1,
                 NO_ID,
@@ -353,9 +312,29 @@ class CudaDecoder:
             layer.advance(work, positions, sequences, extra, soon)
         return work.stream
 
-    def _to_logits(self, stream: matmul.Stream, scores: Scores) -> None:
-        norm = (self._eps, self._factor)
-        to_logits(stream, norm, self._output, scores, None, self._absent)
+
+def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """What the next step of each row begins with, in the columns that sampling has."""
+    samplers = [row.request.sampler for row in rows]
+    whole = np.empty((len(rows), NUM_WHOLE), np.int64)
+    whole[:, [ID, POSITION, COUNT, TOP_K]] = [
+        (row.ids[-1], row.num_visible - 1, row.num_new, row.request.sampler.top_k or 0)
+        for row in rows
+    ]
+    whole[:, KEY] = stream_keys([row.request.seed for row in rows], STREAM).view(np.int64)
+    floats = np.empty((len(rows), NUM_FLOATS), np.float32)
+    floats[:, [TEMPERATURE, TOP_P, LOG_MIN_P, PENALTY]] = [
+        (
+            sampler.temperature,
+            sampler.top_p,
+            math.log(sampler.min_p) if sampler.min_p > 0 else -math.inf,
+            sampler.repetition_penalty,
+        )
+        for sampler in samplers
+    ]
+    # What is 0 in float32 would need no id at all.
+    floats[:, TOP_P] = np.maximum(floats[:, TOP_P], np.finfo(np.float32).tiny)
+    return whole, floats
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
-"""What runs the model for the engine: rows of texts in a cache, and the logits that follow them.
+"""What runs the model for the engine: rows of texts in a cache, and the ids that follow them.
 
-Who sits in which row, and what is sampled from the logits, is the engine's business.
+Two classes do so: `TorchDecoder` anywhere, `CudaDecoder` with kernels of its own.
 """
 
 from __future__ import annotations
@@ -10,22 +10,78 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from groundup.errors import ConfigError
-from groundup.nn import KVCache
+from groundup.generation.request import GenerationRequest
+from groundup.generation.sampling import Uniforms
 
 if TYPE_CHECKING:
-    from groundup.model import ModelConfig, TransformerLM
+    from groundup.model import ModelConfig
     from groundup.tokenizer import Tokenizer
 
-# Ids of prompts that are prefilled together: enough to keep a device busy, and little memory.
-_MOST_IDS_AT_ONCE = 4_096
+
+@dataclass
+class Row:
+    """A request that is running."""
+
+    handle: int
+    request: GenerationRequest
+    ids: list[int]
+    """The whole text; the last of them is not in the cache yet."""
+    start: int
+    """The model sees the ids from this one on."""
+    uniforms: Uniforms
+    num_new: int = 0
+    is_waiting: bool = True
+    """The cache does not have the text yet."""
+    has_slid: bool = False
+    """The beginning of the prompt is forgotten."""
+
+    @property
+    def num_visible(self) -> int:
+        return len(self.ids) - self.start
+
+
+class Decoder(Protocol):
+    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids.
+
+    It reads all ids of its vocabulary and samples the allowed ones.
+    """
+
+    max_rows: int
+    max_seq_len: int
+    vocab_size: int
+    num_allowed: int
+
+    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Let several rows hold texts, each given as (row, ids), as far as can be together."""
+        ...
+
+    def copy(self, source: int, target: int) -> None:
+        """Let row `target` hold the text of row `source` too."""
+        ...
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Continue with these rows, the i-th of them in row i of the cache.
+
+        Between two steps the engine appends the sampled ids to them.
+        """
+        ...
+
+    def step(self, num_quiet_steps: int) -> tuple[list[int], Float[Tensor, "n allowed"]]:
+        """The next id of each row, NO_ID where logits are not finite, and its logits.
+
+        No row can end within `num_quiet_steps` but by a stop id. The logits are in float32; ids
+        after the last allowed one have no column, a gap among them has -inf. The next call may
+        overwrite them.
+        """
+        ...
 
 
 @dataclass(frozen=True)
-class WritableIds:
+class AllowedIds:
     """Which ids may be sampled: those that the tokenizer has text for, all below `end` but `gaps`.
 
     A model may have more: where its vocabulary was padded to a round size, where the text was too
@@ -37,7 +93,7 @@ class WritableIds:
     gaps: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> WritableIds:
+    def of(cls, tokenizer: Tokenizer) -> AllowedIds:
         """The ids that the tokenizer can decode."""
         end, vocab = tokenizer.vocab_size, tokenizer.vocab
         gaps = range(end) if len(vocab) < end else ()
@@ -48,118 +104,11 @@ class WritableIds:
         return self.end - len(self.gaps)
 
     def gaps_on(self, device: torch.device, num_columns: int | None = None) -> Tensor | None:
-        """What cannot be written of the first `num_columns` ids (`end` if not given), as an index
-        made once for all steps; None where all can be."""
+        """What is not allowed of the first `num_columns` ids (`end` if not given), as an index made
+        once for all steps; None if all are."""
         beyond = () if num_columns is None else range(self.end, num_columns)
         gaps = (*self.gaps, *beyond)
         return torch.tensor(gaps, device=device) if gaps else None
-
-
-class Decoder(Protocol):
-    """A model and its cache of `max_rows` texts, each of up to `max_seq_len` ids.
-
-    It reads all ids of its vocabulary. Its logits are those of the writable ids, from 0 on: what
-    lies beyond them has no column, and a gap among them has -inf.
-    """
-
-    max_rows: int
-    max_seq_len: int
-    vocab_size: int
-    num_writable: int
-    device: torch.device
-
-    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> object:
-        """Let several rows hold texts, each given as (row, ids), as far as can be together."""
-        ...
-
-    def decode(
-        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n writable"]:
-        """Append one id to each of the rows 0 to n - 1, at its position; the logits after it.
-
-        Both tensors are on the CPU. The logits are in float32, on the model's device, and the next
-        call may overwrite them.
-        """
-        ...
-
-    def copy(self, source: int, target: int) -> None:
-        """Let `target` hold the text of `source` too."""
-        ...
-
-
-class ModelDecoder:
-    """The plain one: calls the model with a cache, on any device, in the dtype of its weights."""
-
-    def __init__(
-        self,
-        model: TransformerLM,
-        max_rows: int,
-        max_seq_len: int | None = None,
-        writable: WritableIds | None = None,
-    ) -> None:
-        """Without `max_seq_len` rows are as long as the model's context; without `writable` all of
-        its ids are."""
-        config = model.config
-        self.model = model
-        self.max_rows = max_rows
-        self.max_seq_len = check_max_seq_len(config, max_seq_len)
-        self.vocab_size = config.vocab_size
-        writable = writable or WritableIds(config.vocab_size)
-        self.num_writable = writable.num
-        weight = model.output_weight
-        self.device = weight.device
-        self._end = writable.end
-        self._gaps = writable.gaps_on(weight.device)
-        self.cache = KVCache(
-            config.num_layers,
-            max_rows,
-            config.key_value_heads,
-            self.max_seq_len,
-            config.d_head,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
-
-    @torch.inference_mode()
-    def prefill_many(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
-        for first_row, group in _neighbours(texts):
-            self._prefill(first_row, group)
-
-    def _prefill(self, first_row: int, texts: Sequence[Sequence[int]]) -> None:
-        """The texts, all of one length, into the rows from `first_row` on."""
-        length = len(texts[0])
-        cache = self.cache.rows(first_row, first_row + len(texts)).up_to(length)
-        batch = torch.tensor([list(ids) for ids in texts], device=self.device)
-        positions = torch.arange(length, device=self.device).expand(len(texts), -1)
-        with full_precision(self.device):
-            self.model.hidden(batch, positions, cache)
-
-    @torch.inference_mode()
-    def decode(
-        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
-    ) -> Float[Tensor, "n writable"]:
-        cache = self.cache.rows(0, len(ids)).up_to(int(positions.max()) + 1)
-        batch = ids.to(self.device)[:, None]
-        with full_precision(self.device):
-            hidden = self.model.hidden(batch, positions.to(self.device)[:, None], cache)
-            return self._logits(hidden[:, -1])
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self.model.logits(hidden)
-        if self._end < self.vocab_size:
-            logits = logits[..., : self._end]
-        logits = logits.float()
-        return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
-
-    @torch.inference_mode()
-    def copy(self, source: int, target: int) -> None:
-        self.cache.copy(source, target)
-
-    @torch.inference_mode()
-    def forget(self, row: int) -> None:
-        """Let nothing remain of a row's text."""
-        for part in (self.cache.keys, self.cache.values):
-            part[:, row].zero_()
 
 
 def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
@@ -171,24 +120,3 @@ def check_max_seq_len(config: ModelConfig, max_seq_len: int | None) -> int:
             f"max_seq_len {max_seq_len} is more than the model's context of {config.context_length}"
         )
     return max_seq_len
-
-
-def full_precision(device: torch.device) -> torch.autocast:
-    """The cache has the dtype of the weights, so a caller's autocast must not reach in."""
-    return torch.autocast(device.type, enabled=False)
-
-
-def _neighbours(
-    texts: Sequence[tuple[int, Sequence[int]]],
-) -> list[tuple[int, list[Sequence[int]]]]:
-    """Texts of one length in rows side by side, each group with the first of its rows."""
-    groups: list[tuple[int, list[Sequence[int]]]] = []
-    for row, ids in texts:
-        if groups:
-            first_row, group = groups[-1]
-            is_next = row == first_row + len(group) and len(ids) == len(group[0])
-            if is_next and (len(group) + 1) * len(ids) <= _MOST_IDS_AT_ONCE:
-                group.append(ids)
-                continue
-        groups.append((row, [ids]))
-    return groups

@@ -8,19 +8,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from groundup.errors import CheckpointError, ConfigError
 from groundup.generation.chat import chat_prompt
-from groundup.generation.decoder import WritableIds
+from groundup.generation.decoder import AllowedIds
 from groundup.generation.engine import Engine
-from groundup.generation.loading import SpecialIds, find_special_ids, load_run, save_run
-from groundup.generation.packed_decoder import describe_modules
+from groundup.generation.loading import CheckpointName, load_run, save_run
 from groundup.generation.request import FinishReason, GenerationRequest, GenerationSettings
 from groundup.generation.sampling import not_finite
 from groundup.generation.scoring import Score, log_probabilities
+from groundup.generation.special_ids import SpecialIds, find_special_ids
 from groundup.generation.text_stream import TextStream, check_stop_strings
 from groundup.model import TransformerLM
 from groundup.runtime import count_of
@@ -29,7 +29,7 @@ from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.chat_template import Message
 
 # More rows at once make each step slower and save little.
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 
 
 class TextPiece(NamedTuple):
@@ -72,13 +72,13 @@ class LanguageModel:
             # In the shards every document but the first follows the end of another.
             self.begin_id = ends[0]
         # At most one; a deque's ends are taken by one thread alone.
-        self._idle_engines: deque[tuple[object, Engine]] = deque(maxlen=1)
+        self._idle_engines: deque[Engine] = deque(maxlen=1)
 
     @classmethod
     def load(
         cls,
         run: str | os.PathLike[str],
-        checkpoint: Literal["newest", "best"] | int = "newest",
+        checkpoint: CheckpointName = "newest",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> LanguageModel:
@@ -108,9 +108,7 @@ class LanguageModel:
     def stream(self, prompt: str = "", **settings: Any) -> Iterator[str]:
         """The same in pieces as they come, each of whole characters.
 
-        Mistakes are told here, not at the first piece.
-
-        prompt, settings: as for `generate`.
+        Wrong settings raise here, not at the first piece.
         """
         chosen = GenerationSettings(**settings)
         pieces = self.stream_requests([self.request(prompt, chosen)], chosen.stop)
@@ -120,23 +118,15 @@ class LanguageModel:
         """The assistant's answer to a conversation; the tokenizer needs a chat template.
 
         messages: the turns so far: `{"role": "user", "content": "Who are you?"}`.
-        settings: as for `generate`.
         """
         return "".join(self.stream_chat(messages, **settings))
 
     def stream_chat(self, messages: Sequence[Message], **settings: Any) -> Iterator[str]:
-        """The same in pieces as they come.
-
-        messages, settings: as for `chat`.
-        """
+        """The same in pieces as they come."""
         return self.stream(chat_prompt(self.tokenizer, messages), **settings)
 
     def generate_many(self, prompts: Sequence[str], **settings: Any) -> list[str]:
-        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i.
-
-        prompts: the texts to continue.
-        settings: as for `generate`.
-        """
+        """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         first = GenerationSettings(**settings)
         requests = [
             self.request(prompt, replace(first, seed=first.seed + index))
@@ -176,9 +166,6 @@ class LanguageModel:
         """What to ask an engine so that it continues `prompt` to the end of the document.
 
         Stop strings are not part of it: an engine knows ids and no text.
-
-        prompt: the text to continue.
-        settings: how.
         """
         return GenerationRequest(
             prompt_ids=tuple(self.encode_prompt(prompt)),
@@ -190,11 +177,8 @@ class LanguageModel:
         )
 
     def make_engine(self, max_rows: int = 64) -> Engine:
-        """An engine of the model that never samples an id for which the tokenizer has no text.
-
-        max_rows: requests that it can run at once.
-        """
-        return Engine(self.model, max_rows, writable=WritableIds.of(self.tokenizer))
+        """An engine of the model that never samples an id for which the tokenizer has no text."""
+        return Engine(self.model, max_rows, allowed=AllowedIds.of(self.tokenizer))
 
     def stream_requests(
         self, requests: Iterable[GenerationRequest], stop: Sequence[str] = ()
@@ -202,14 +186,13 @@ class LanguageModel:
         """Pieces of the texts of many requests as they come; each request's last has a reason.
 
         Requests are taken as rows become free, so there may be any number. Mistakes in those of a
-        sequence are told here, and in those that are made meanwhile once they are taken.
+        sequence raise here, and in those that are made meanwhile once they are taken.
 
-        requests: what to continue, see `request`.
         stop: texts that end each of them.
         """
         stop = check_stop_strings(stop)
         waiting = iter(requests)
-        first = list(itertools.islice(waiting, _MOST_ROWS))
+        first = list(itertools.islice(waiting, _MAX_ROWS))
         for request in requests if isinstance(requests, Sequence) else first:
             self.check(request)
         return self._stream(len(first), itertools.chain(first, waiting), stop)
@@ -250,28 +233,16 @@ class LanguageModel:
 
     @contextmanager
     def _borrowed_engine(self, num_rows: int) -> Iterator[Engine]:
-        """An engine of this call's own; one that the last call left behind where it serves."""
-        num_rows = max(1, min(num_rows, _MOST_ROWS))
-        weights = _fingerprint(self.model)
+        """An engine of this call's own: the one that the last call left behind, or a new one."""
+        num_rows = max(1, min(num_rows, _MAX_ROWS))
         try:
-            known, engine = self._idle_engines.pop()
+            engine = self._idle_engines.pop()
         except IndexError:
-            known, engine = None, None
-        if engine is None or known != weights or engine.max_rows < num_rows:
+            engine = None
+        if engine is None or engine.max_rows < num_rows:
             engine = self.make_engine(num_rows)
         try:
             yield engine
         finally:
             engine.clear()
-            self._idle_engines.append((weights, engine))
-
-
-def _fingerprint(model: TransformerLM) -> object:
-    """Changes with the modules and the weights: a decoder may have made copies of them.
-
-    Nobody counts what is written through `.data`: a few values of each weight tell of that.
-    """
-    parameters = [parameter.detach() for parameter in model.parameters()]
-    weights = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in parameters]
-    values = torch.cat([one.flatten()[:4] for one in parameters]).tolist()
-    return describe_modules(model), weights, values
+            self._idle_engines.append(engine)

@@ -1,11 +1,10 @@
-"""A run folder as a model, its tokenizer and the ids that begin and end its texts."""
+"""A run folder as a model and its tokenizer, and back."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pydantic
 import torch
@@ -15,49 +14,32 @@ from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes, rest
 from groundup.config import describe_validation_error, load_settings, load_yaml
 from groundup.errors import CheckpointError, ConfigError
 from groundup.files import atomic_folder
-from groundup.generation.chat import find_turn_end
+from groundup.generation.special_ids import (
+    SPECIAL_IDS_KEY,
+    SpecialIds,
+    find_special_ids,
+    known_id,
+)
 from groundup.model import ModelConfig, TransformerLM
 from groundup.model.shapes import weight_shapes
 from groundup.planner import check_holdable
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runtime import memory_bytes
-from groundup.text_files import END_OF_TEXT
 from groundup.tokenizer import Tokenizer
 
-IMPORTED_KEY = "imported"
-"""In environment.json of an imported run: where it came from."""
-SPECIAL_IDS_KEY = "special_ids"
-"""In there, or in environment.json of a saved run: its special ids, under Hugging Face's names."""
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """Ids with a meaning of their own; a model may know several ends."""
-
-    begin: int | None = None
-    ends: tuple[int, ...] = ()
-    padding: int | None = None
-
-    @property
-    def end(self) -> int | None:
-        return self.ends[0] if self.ends else None
+CheckpointName = Literal["newest", "best"] | int
 
 
 def load_run(
     run: str | os.PathLike[str],
-    checkpoint: Literal["newest", "best"] | int = "newest",
+    checkpoint: CheckpointName = "newest",
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[TransformerLM, Tokenizer, int, SpecialIds]:
-    """The model, its tokenizer, its step and special ids: what `LanguageModel` is made of.
+    """What `LanguageModel` is made of: the model, its tokenizer, its step and special ids.
 
     Settings, shapes and memory are checked before the weights are read.
-
-    run: the run folder.
-    checkpoint: newest, best, or the number of a step.
-    device: where the model goes; the CPU if None.
-    dtype: of the weights; float32 if None.
     """
     folder = RunFolder(run)
     config = _read_model_config(folder)
@@ -81,10 +63,10 @@ def load_run(
     if dtype is not None:
         model = model.to(dtype)
     environment = folder.read_environment()
-    if _masks_documents(folder):
-        model.document_id = _known(environment.get("end_id"), tokenizer)
-    special_ids = find_special_ids(tokenizer, environment)
-    return model.eval(), tokenizer, found.step, special_ids
+    data = load_yaml(folder.config_file).get("data")
+    if isinstance(data, dict) and data.get("mask_documents") is True:
+        model.document_id = known_id(environment.get("end_id"), tokenizer)
+    return model.eval(), tokenizer, found.step, find_special_ids(tokenizer, environment)
 
 
 def save_run(
@@ -98,9 +80,6 @@ def save_run(
 
     It can be generated with, evaluated, served, exported and trained from, not resumed: there is no
     optimizer in it.
-
-    path: of the new folder.   step: how long the model was trained.
-    tokenizer, special_ids: of the model.
     """
     destination = Path(path)
     if destination.exists():
@@ -114,8 +93,6 @@ def save_run(
             "data.tokenizer": str(destination / "tokenizer.json"),
         },
     )
-    stored = {"bos_token_id": special_ids.begin, "eos_token_id": list(special_ids.ends)}
-    stored["pad_token_id"] = special_ids.padding
     with atomic_folder(destination) as temporary:
         folder = RunFolder(temporary)
         CheckpointFolder(folder.checkpoints).save(
@@ -124,49 +101,8 @@ def save_run(
             {"state": {}, "param_groups": []},
             {"settings": config.model_dump(mode="json")},
         )
-        folder.begin(config, tokenizer, {"groundup": __version__, SPECIAL_IDS_KEY: stored})
-
-
-def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    """Those an imported or saved run came with; else the end of documents, to begin and pad too.
-
-    What ends a turn under the tokenizer's chat template is an end as well.
-
-    tokenizer: of the run.
-    environment: as `environment.json` holds it.
-    """
-    found = _find_own_ids(tokenizer, environment)
-    turn_end = find_turn_end(tokenizer)
-    if turn_end is None or turn_end in found.ends:
-        return found
-    return replace(found, ends=(*found.ends, turn_end))
-
-
-def _find_own_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
-    imported = environment.get(IMPORTED_KEY)
-    found = imported if isinstance(imported, dict) else environment
-    stored = found.get(SPECIAL_IDS_KEY)
-    if isinstance(stored, dict):
-        return read_special_ids(stored, tokenizer)
-    end = _known(environment.get("end_id"), tokenizer)
-    if end is None:
-        end = tokenizer.special_tokens.get(END_OF_TEXT)
-    return SpecialIds() if end is None else SpecialIds(begin=end, ends=(end,), padding=end)
-
-
-def read_special_ids(value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
-    """Special ids under Hugging Face's names; what is not an id of the tokenizer is left out."""
-    stored = value.get("eos_token_id")
-    ends = [_known(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])]
-    return SpecialIds(
-        begin=_known(value.get("bos_token_id"), tokenizer),
-        ends=tuple(id for id in ends if id is not None),
-        padding=_known(value.get("pad_token_id"), tokenizer),
-    )
-
-
-def _known(id: Any, tokenizer: Tokenizer) -> int | None:
-    return id if type(id) is int and id in tokenizer.vocab else None
+        environment = {"groundup": __version__, SPECIAL_IDS_KEY: special_ids.to_json()}
+        folder.begin(config, tokenizer, environment)
 
 
 def _read_model_config(folder: RunFolder) -> ModelConfig:
@@ -184,11 +120,6 @@ def _read_model_config(folder: RunFolder) -> ModelConfig:
         raise CheckpointError(f"{path} does not describe a model: {complaint}") from error
 
 
-def _masks_documents(folder: RunFolder) -> bool:
-    data = load_yaml(folder.config_file).get("data")
-    return isinstance(data, dict) and data.get("mask_documents") is True
-
-
 def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoint) -> None:
     """Shapes do not tell everything: a checkpoint carries the settings it was saved with."""
     saved = checkpoint.state.get("settings")
@@ -204,7 +135,7 @@ def _check_settings(folder: RunFolder, config: ModelConfig, checkpoint: Checkpoi
             )
 
 
-def _find_checkpoint(folder: RunFolder, which: Literal["newest", "best"] | int) -> Checkpoint:
+def _find_checkpoint(folder: RunFolder, which: CheckpointName) -> Checkpoint:
     checkpoints = CheckpointFolder(folder.checkpoints)
     if not checkpoints.steps():
         raise CheckpointError(f"{folder.path} has no checkpoint yet: train until one is written")

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from groundup.data.counter_random import check_seed
 from groundup.errors import ConfigError, did_you_mean
 from groundup.runtime import count_of
 
-if TYPE_CHECKING:
-    from groundup.generation.sampling import Sampler
-
 PastContext = Literal["stop", "slide"]
 FinishReason = Literal["stop", "length", "error"]
 
+NO_ID = -1
+"""Stands for an id where the logits were not finite."""
 
-def _plain_sampler() -> Sampler:
-    from groundup.generation.sampling import Sampler
+# Outside these bounds the text is the same, but float32, in which it is sampled, would overflow.
+_MIN_TEMPERATURE = 1e-6
+_MAX_TEMPERATURE = 1e30
+_MAX_TOP_K = 2**31 - 1
+_PENALTIES = (0.01, 100)
 
-    return Sampler()
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """How an id is sampled from logits: these rules in this order, see `sampling.sample`."""
+
+    repetition_penalty: float = 1.0
+    """Divides positive logits of ids that the text holds and multiplies negative ones; 1 is off."""
+    temperature: float = 1.0
+    """Divides the logits; 0, or less than a millionth, is greedy."""
+    top_k: int | None = None
+    """Keeps this many of the likeliest ids, the lower of equals."""
+    top_p: float = 1.0
+    """Keeps the fewest likeliest ids whose probabilities sum to this, the lower of equals."""
+    min_p: float = 0.0
+    """Keeps ids at least this many times as likely as the likeliest."""
+
+    def __post_init__(self) -> None:
+        def check(what: str, value: object, is_valid: bool, bounds: str) -> None:
+            if not is_valid:
+                raise ConfigError(f"{what} is {value}; it must be {bounds}")
+
+        penalty, temperature, top_k = self.repetition_penalty, self.temperature, self.top_k
+        low, high = _PENALTIES
+        is_valid = _is_number(penalty) and low <= penalty <= high
+        check("the repetition penalty", penalty, is_valid, f"from {low} to {high}")
+        is_valid = _is_number(temperature) and temperature >= 0
+        check("the temperature", temperature, is_valid, "0 (greedy) or more")
+        is_valid = top_k is None or (type(top_k) is int and top_k >= 1)
+        check("top-k", top_k, is_valid, "an integer, 1 or more")
+        is_valid = _is_number(self.top_p) and 0 < self.top_p <= 1
+        check("top-p", self.top_p, is_valid, "more than 0 and at most 1")
+        is_valid = _is_number(self.min_p) and 0 <= self.min_p <= 1
+        check("min-p", self.min_p, is_valid, "from 0 to 1")
+        is_greedy = temperature < _MIN_TEMPERATURE
+        clamped = 0.0 if is_greedy else min(float(temperature), _MAX_TEMPERATURE)
+        object.__setattr__(self, "temperature", clamped)
+        if top_k is not None:
+            object.__setattr__(self, "top_k", min(top_k, _MAX_TOP_K))
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether it depends on the ids that the text already holds."""
+        return self.repetition_penalty != 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
     """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`.
 
-    What each may be is checked where it is used, before anything is generated.
+    `Sampler` and `GenerationRequest` check the values.
     """
 
     max_tokens: int = 256
@@ -57,35 +102,29 @@ class GenerationSettings:
     """At a full context stop, or slide: forget the older half of the text and continue."""
 
     def sampler(self) -> Sampler:
-        """The rules that the settings name, in the usual order."""
-        from groundup.generation.sampling import Sampler
-
-        return Sampler.of(
-            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty
+        return Sampler(
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=0.0 if self.min_p is None else self.min_p,
         )
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """Continue `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes.
-
-    prompt_ids: what to continue, as ids.
-    max_tokens: how many ids to generate at most.
-    sampler: the rules by which each id is sampled.
-    seed: of the random numbers; the same seed gives the same ids.
-    stop_ids: the first of these ends the text.
-    past_context: at a full context stop, or slide: forget the older half and continue.
-    num_alternatives: below 0, give no log-probabilities; 0, those of the sampled ids; k, those of
-        the k likeliest ids as well.
-    """
+    """Continue `prompt_ids` by up to `max_tokens` ids, fewer when one of `stop_ids` comes."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
-    sampler: Sampler = field(default_factory=_plain_sampler)
+    sampler: Sampler = field(default_factory=Sampler)
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     past_context: PastContext = "stop"
+    """At a full context stop, or slide: forget the older half and continue."""
     num_alternatives: int = -1
+    """Below 0, give no log-probabilities; 0, those of the sampled ids; k, those of the k likeliest
+    ids as well."""
 
     def __post_init__(self) -> None:
         if type(self.max_tokens) is not int or self.max_tokens < 0:
@@ -102,11 +141,7 @@ class GenerationRequest:
         check_seed(self.seed)
 
     def check_fits(self, vocab_size: int, context_length: int) -> None:
-        """Raise ConfigError for ids or a length that such a model cannot take.
-
-        vocab_size: ids that the model knows.
-        context_length: ids that it sees at once.
-        """
+        """Raise ConfigError for ids or a length that such a model cannot take."""
         lowest, highest = min(self.prompt_ids), max(self.prompt_ids)
         if lowest < 0 or highest >= vocab_size:
             raise ConfigError(
@@ -124,7 +159,7 @@ class GenerationRequest:
 class NewToken(NamedTuple):
     """One new id; its log-probability and the likeliest ids' are the model's own, before any rule.
 
-    They are normalized over the writable ids: the probabilities of all of those sum to 1.
+    They are normalized over the allowed ids: the probabilities of all of those sum to 1.
     `finish_reason` is set on the last token of a request: "stop" where the id is one of the stop
     ids (and not part of the text), "length" where it was the last that may come, "error" where the
     model's logits were not finite, so that no id was sampled (NO_ID stands for it).
@@ -134,3 +169,10 @@ class NewToken(NamedTuple):
     log_probability: float | None
     alternatives: tuple[tuple[int, float], ...]
     finish_reason: FinishReason | None
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    # Integers of any length compare, but not all of them are floats.
+    return -sys.float_info.max <= value <= sys.float_info.max

@@ -1,16 +1,15 @@
-"""How the next id is sampled: small values, each a rule on the logits, chained by a Sampler.
+"""Sampling the next id: the rules of a `Sampler` on logits (..., vocab_size), then one id a row.
 
-A rule takes logits (..., vocab_size) to logits; an id it rules out gets -inf. A sample is decided
-by one number in [0, 1), computed from the seed and the position: no state, no order of sampling.
+An id that a rule leaves out gets -inf. A sample is decided by one number in [0, 1), computed from
+the seed and the position: no state, no order of sampling. Top-k and top-p find the likeliest ids
+without sorting the vocabulary and compare values only, never the order in which torch returns
+equals. Measured for 64 rows of 10,000 ids on a CPU: a sort takes 60 ms, the levels below 10, the
+likeliest 64 by topk 2.
 """
 
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,207 +17,87 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from groundup.data.counter_random import random_uint64
-from groundup.errors import CheckpointError, ConfigError
-from groundup.generation.selection import keep_best, keep_mass
+from groundup.errors import CheckpointError
+from groundup.generation.request import NO_ID, Sampler
 
-NO_ID = -1
-"""Stands for an id where the logits were not finite."""
 STREAM = 0x7E87
 """Of the random numbers of texts. Any number, as long as it never changes: samples depend on it."""
 
 _BLOCK = 128
-# Beyond these the text is the same, but float32, in which rules compute, would overflow. Below the
-# least temperature it cannot tell the logits of equals from all others.
-_LEAST_TEMPERATURE = 1e-6
-_MOST = 1e30
-_MOST_IDS = 2**31 - 1
-# Far outside this range logits would leave float32's.
-_PENALTIES = (0.01, 100)
+# So many ids hold nearly all of a trained model's probability.
+_NUM_FIRST = 64
+# Enough that few ids share a level, few enough that a row of levels costs nothing.
+_NUM_LEVELS = 1_024
+# Ids this many nats below the best are one level: together they hardly weigh anything.
+_MAX_NATS = 24.0
 
 
-@dataclass(frozen=True)
-class Greedy:
-    """Only the likeliest id remains; of equals, the lowest."""
+def sample(
+    sampler: Sampler,
+    logits: Float[Tensor, "... vocab"],
+    uniforms: Float[Tensor, "..."],
+    seen: Bool[Tensor, "... vocab"] | None = None,
+) -> Int[Tensor, "..."]:
+    """One id for each row, NO_ID where its logits are not finite.
 
-    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        best = logits.argmax(dim=-1, keepdim=True)
-        return torch.full_like(logits, -torch.inf).scatter(-1, best, 0.0)
-
-
-@dataclass(frozen=True)
-class Temperature:
-    """logits / temperature. Below 1: likelier tokens; above 1: more random; 0: greedy.
-
-    A temperature below a millionth is 0.
+    uniforms  a number in [0, 1) for each row: the id is where it falls in the cumulative
+              distribution, in id order
+    seen      which ids the text of each row holds, for the repetition penalty
     """
-
-    temperature: float
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.temperature) and self.temperature >= 0):
-            raise ConfigError(
-                f"the temperature is {self.temperature}; it must be 0 (greedy) or more"
-            )
-        is_tiny = self.temperature < _LEAST_TEMPERATURE
-        _set(self, "temperature", 0.0 if is_tiny else min(float(self.temperature), _MOST))
-
-    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        if self.temperature == 0:
-            return Greedy().apply(logits)
-        if self.temperature == 1:
-            return logits
+    logits = logits.float()
+    if logits.device.type == "mps":
+        # It has no float64, in which sums are made below.
+        logits, seen = logits.cpu(), None if seen is None else seen.cpu()
+    is_finite = logits.amax(dim=-1).isfinite()
+    if seen is not None and sampler.needs_history:
+        logits = penalize(logits, seen, sampler.repetition_penalty)
+    if sampler.temperature == 0:
+        return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
+    if sampler.temperature != 1:
         # With the largest at 0, dividing by a tiny temperature cannot overflow upwards.
-        return (logits - logits.amax(dim=-1, keepdim=True)) / self.temperature
+        logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampler.temperature
+    if sampler.top_k is not None:
+        logits = keep_top_k(logits, sampler.top_k)
+    if sampler.top_p < 1:
+        logits = keep_top_p(logits, sampler.top_p)
+    if sampler.min_p > 0:
+        threshold = logits.amax(dim=-1, keepdim=True) + math.log(sampler.min_p)
+        logits = logits.masked_fill(logits < threshold, -torch.inf)
+    return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
 
 
-@dataclass(frozen=True)
-class TopK:
-    """The `k` likeliest ids remain; among equals at the edge, the lower ones."""
-
-    k: int
-
-    def __post_init__(self) -> None:
-        if type(self.k) is not int or self.k < 1:
-            raise ConfigError(f"top-k is {self.k}; it must be an integer, 1 or more")
-        _set(self, "k", min(self.k, _MOST_IDS))
-
-    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        if self.k >= logits.shape[-1]:
-            return logits
-        # topk does not say which of equals it takes, so it is asked for the value at the edge only.
-        edge = logits.topk(self.k, dim=-1).values[..., -1:]
-        return keep_best(logits, edge, torch.full_like(edge, self.k, dtype=torch.long))
+def penalize(
+    logits: Float[Tensor, "... vocab"], seen: Bool[Tensor, "... vocab"], penalty: float
+) -> Float[Tensor, "... vocab"]:
+    """Divide positive logits of seen ids by the penalty, multiply negative ones."""
+    lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
+    # An infinite logit would leave nothing to sample from.
+    largest = torch.finfo(logits.dtype).max
+    return torch.where(seen, lowered.clamp(-largest, largest), logits)
 
 
-@dataclass(frozen=True)
-class TopP:
-    """The smallest set of likeliest ids whose probabilities reach `p` remains.
-
-    Among equals at the edge the lower ids are in the set first.
-    """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.p) and 0 < self.p <= 1):
-            raise ConfigError(f"top-p is {self.p}; it must be more than 0 and at most 1")
-
-    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        return logits if self.p == 1 else keep_mass(logits, self.p)
+def keep_top_k(logits: Float[Tensor, "... vocab"], k: int) -> Float[Tensor, "... vocab"]:
+    """The k likeliest ids of each row; among equals at the threshold, the lower ones."""
+    if k >= logits.shape[-1]:
+        return logits
+    threshold = logits.topk(k, dim=-1).values[..., -1:]
+    return _keep_best(logits, threshold, torch.full_like(threshold, k, dtype=torch.long))
 
 
-@dataclass(frozen=True)
-class MinP:
-    """Ids at least `p` times as likely as the likeliest one remain."""
-
-    p: float
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.p) and 0 <= self.p <= 1):
-            raise ConfigError(f"min-p is {self.p}; it must be from 0 to 1")
-
-    def apply(self, logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
-        if self.p == 0:
-            return logits
-        edge = logits.amax(dim=-1, keepdim=True) + math.log(self.p)
-        return logits.masked_fill(logits < edge, -torch.inf)
-
-
-@dataclass(frozen=True)
-class RepetitionPenalty:
-    """Makes ids that the text already holds less likely: a positive logit is divided by `penalty`,
-    a negative one multiplied. 1 changes nothing, less than 1 makes them likelier."""
-
-    penalty: float
-
-    def __post_init__(self) -> None:
-        least, most = _PENALTIES
-        if not (_is_number(self.penalty) and least <= self.penalty <= most):
-            raise ConfigError(
-                f"the repetition penalty is {self.penalty}; it must be from {least} to {most}"
-            )
-
-    def apply(
-        self,
-        logits: Float[Tensor, "... vocab"],
-        seen: Bool[Tensor, "... vocab"] | None = None,
-    ) -> Float[Tensor, "... vocab"]:
-        if seen is None or self.penalty == 1:
-            return logits
-        lowered = torch.where(logits > 0, logits / self.penalty, logits * self.penalty)
-        # An infinite logit would leave nothing to sample from.
-        most = torch.finfo(logits.dtype).max
-        return torch.where(seen, lowered.clamp(-most, most), logits)
-
-
-Rule = Greedy | Temperature | TopK | TopP | MinP | RepetitionPenalty
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """Applies its rules in order and samples one id from what they leave."""
-
-    rules: tuple[Rule, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-    ) -> Sampler:
-        """The usual chain: repetition penalty, temperature, then top-k, top-p and min-p.
-
-        Each argument is that of its rule; None leaves the rule out.
-
-        temperature: divides the logits; 0 is greedy.
-        top_k: keep this many of the likeliest ids.
-        top_p: keep the fewest likeliest ids whose probabilities sum to this.
-        min_p: keep ids at least this many times as likely as the likeliest.
-        repetition_penalty: above 1, ids that the text holds become less likely.
-        """
-        chain: list[tuple[Callable[[Any], Rule], float | None]] = [
-            (RepetitionPenalty, repetition_penalty),
-            (Temperature, temperature),
-            (TopK, top_k),
-            (TopP, top_p),
-            (MinP, min_p),
-        ]
-        return cls(tuple(rule(value) for rule, value in chain if value is not None))
-
-    @property
-    def needs_history(self) -> bool:
-        """Whether a rule asks which ids the text already holds."""
-        return any(isinstance(rule, RepetitionPenalty) for rule in self.rules)
-
-    def sample(
-        self,
-        logits: Float[Tensor, "... vocab"],
-        uniforms: Float[Tensor, "..."],
-        seen: Bool[Tensor, "... vocab"] | None = None,
-    ) -> Int[Tensor, "..."]:
-        """One id for each row, NO_ID where its logits are not finite.
-
-        logits    what the model gives the ids of the vocabulary
-        uniforms  a number in [0, 1) for each row: the id is where it falls in the cumulative
-                  distribution, in id order
-        seen      which ids the text of each row holds, for the repetition penalty
-        """
-        logits = logits.float()
-        if logits.device.type == "mps":
-            # It has no float64, in which sums are made below.
-            logits, seen = logits.cpu(), None if seen is None else seen.cpu()
-        is_finite = logits.amax(dim=-1).isfinite()
-        for rule in self.rules:
-            if isinstance(rule, RepetitionPenalty):
-                logits = rule.apply(logits, seen)
-            elif isinstance(rule, Greedy) or rule == Temperature(0):
-                return torch.where(is_finite, logits.argmax(dim=-1), NO_ID)
-            else:
-                logits = rule.apply(logits)
-        return torch.where(is_finite, _invert(logits, uniforms), NO_ID)
+def keep_top_p(logits: Float[Tensor, "... vocab"], p: float) -> Float[Tensor, "... vocab"]:
+    """The fewest likeliest ids of each row whose probabilities sum to at least p."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    best = rows.amax(dim=-1, keepdim=True)
+    target = p * torch.exp(rows - best).sum(dim=-1, keepdim=True, dtype=torch.float64)
+    ordered = rows.topk(min(_NUM_FIRST, rows.shape[-1]), dim=-1).values
+    sums = _weights(ordered, best).cumsum(dim=-1)
+    threshold, num_kept = _where_reached(ordered, sums, target)
+    is_short = sums[:, -1] < target[:, 0]
+    if ordered.shape[-1] < rows.shape[-1] and bool(is_short.any()):
+        threshold[is_short], num_kept[is_short] = _find_by_levels(
+            rows[is_short], best[is_short], target[is_short]
+        )
+    return _keep_best(rows, threshold, num_kept).reshape(logits.shape)
 
 
 class Uniforms:
@@ -238,12 +117,7 @@ class Uniforms:
 
 
 def uniforms(seed: int, first: int, num: int) -> list[float]:
-    """The numbers of `num` indices from `first` on, of 32 bits each.
-
-    seed: of the text.
-    first: the first index.
-    num: how many.
-    """
+    """The numbers of `num` indices from `first` on, of 32 bits each."""
     indices = np.arange(first, first + num, dtype=np.uint64)
     bits = random_uint64(seed, STREAM, indices) >> np.uint64(32)
     numbers: list[float] = (bits.astype(np.float64) * 2.0**-32).tolist()
@@ -269,13 +143,46 @@ def _invert(logits: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(sums, marks, right=True).squeeze(-1)
 
 
-def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    # Integers of any length compare, but not all of them are floats.
-    return -sys.float_info.max <= value <= sys.float_info.max
+def _keep_best(logits: Tensor, threshold: Tensor, num_kept: Tensor) -> Tensor:
+    """The `num_kept` best of each row, the last of which has the value `threshold`."""
+    at_least = logits >= threshold
+    if logits.device.type == "cpu" and torch.equal(at_least.sum(-1, keepdim=True), num_kept):
+        return logits.masked_fill(~at_least, -torch.inf)
+    # More ids than wanted have the value at the threshold: the first ones in id order remain.
+    ties = logits == threshold
+    room = num_kept - (logits > threshold).sum(-1, keepdim=True)
+    return logits.masked_fill(~at_least | (ties & (ties.cumsum(-1) > room)), -torch.inf)
 
 
-def _set(rule: Rule, name: str, value: float) -> None:
-    """Give a frozen rule this value while it is made: equal rules then have equal values."""
-    object.__setattr__(rule, name, value)
+def _find_by_levels(rows: Tensor, best: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the weights, from the best down, reach the target: the value there, and how many.
+
+    Ids are put into levels by value and the weights of the levels summed; only the level in which
+    the sum reaches the target is looked at id by id.
+    """
+    below = best - rows
+    span = below.amax(dim=-1, keepdim=True).clamp(max=_MAX_NATS)
+    scale = (_NUM_LEVELS - 1) / span.clamp(min=1e-6)
+    # The lower bound is for scores that are NaN, which get a level all the same.
+    levels = (below * scale).clamp(max=_NUM_LEVELS - 1).long().clamp_(min=0)
+    weights = _weights(rows, best)
+    sums = weights.new_zeros(len(rows), _NUM_LEVELS).scatter_add_(-1, levels, weights).cumsum(-1)
+    last = (sums < target).sum(dim=-1, keepdim=True).clamp(max=_NUM_LEVELS - 1)
+    before = torch.where(last > 0, sums.gather(-1, (last - 1).clamp(min=0)), 0.0)
+    is_last = levels == last
+    num_listed = max(1, int(is_last.sum(dim=-1).max()))
+    ordered = rows.masked_fill(~is_last, -torch.inf).topk(num_listed, dim=-1).values
+    sums = before + _weights(ordered, best).cumsum(dim=-1)
+    threshold, num_kept = _where_reached(ordered, sums, target)
+    return threshold, num_kept + (levels < last).sum(dim=-1, keepdim=True)
+
+
+def _where_reached(ordered: Tensor, sums: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The first value whose sum is at least the target (or the last), and how many it makes."""
+    num = (sums < target).sum(dim=-1, keepdim=True).add_(1).clamp_(max=sums.shape[-1])
+    return ordered.gather(-1, num - 1), num
+
+
+def _weights(values: Tensor, best: Tensor) -> Tensor:
+    """Probabilities but for a factor, in float64, where sums hardly depend on their order."""
+    return torch.exp(values - best).double()

@@ -17,7 +17,6 @@ from groundup.interop.run_export import (
     DtypeName,
     Source,
     export_folder,
-    express_special_ids,
     open_source,
 )
 from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
@@ -51,7 +50,7 @@ def export_huggingface(
     """
     source = open_source(run_folder, checkpoint)
     config_json = to_config_json(source.config, dtype)
-    special_ids = express_special_ids(source.special_ids)
+    special_ids = source.special_ids.to_json()
     weights = to_foreign_weights(
         source.weights, source.config, HUGGINGFACE_NAMES, rotates_halves=True
     )

@@ -26,10 +26,9 @@ from groundup.checkpoint import (
 from groundup.config import load_settings
 from groundup.errors import CheckpointError, ConfigError, TokenizerError
 from groundup.files import atomic_folder, hash_file
-from groundup.generation.loading import IMPORTED_KEY, read_special_ids
+from groundup.generation.special_ids import IMPORTED_KEY, SpecialIds
 from groundup.interop.huggingface_export import CONFIG_NAME
 from groundup.interop.llama import Architecture, read_config_json
-from groundup.interop.run_export import express_special_ids
 from groundup.interop.safetensors_files import read_json_object, read_weight_shapes
 from groundup.interop.weights import (
     HUGGINGFACE_NAMES,
@@ -176,7 +175,7 @@ def _describe_environment(
     # For special ids generation_config.json overrules config.json, as in transformers.
     path = folder / "generation_config.json"
     told = {**value, **(read_json_object(path) if path.is_file() else {})}
-    special_ids = read_special_ids(told, tokenizer)
+    special_ids = SpecialIds.from_json(told, tokenizer)
     if (text := _find_prefix(folder)) is not None:
         _log.warning(
             "the checkpoint's tokenizer puts %s before every text, and groundup does not: begin "
@@ -194,7 +193,7 @@ def _describe_environment(
             "folder": folder.resolve().name,
             "architecture": architecture.class_name,
             "dtype": dtype if isinstance(dtype, str) else None,
-            "special_ids": express_special_ids(special_ids),
+            "special_ids": special_ids.to_json(),
             "files": _hash_files(folder, files),
         },
     }

@@ -17,7 +17,7 @@ from groundup import __version__
 from groundup.data.shards import ShardIndex, content_id, read_index
 from groundup.errors import DataError
 from groundup.files import hash_file
-from groundup.generation.loading import IMPORTED_KEY
+from groundup.generation.special_ids import IMPORTED_KEY
 from groundup.interop.run_export import CARD_TAG, DtypeName, Source
 from groundup.nn.losses import perplexity
 from groundup.planner.parameters import count_parameters

@@ -16,12 +16,12 @@ from groundup.checkpoint.record import read_record
 from groundup.config import load_yaml
 from groundup.errors import ConfigError
 from groundup.files import atomic_folder, find_folders
-from groundup.generation.loading import SpecialIds, load_run
+from groundup.generation.loading import CheckpointName, load_run
+from groundup.generation.special_ids import SpecialIds
 from groundup.model import ModelConfig
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 
-CheckpointName = Literal["newest", "best"] | int
 DtypeName = Literal["float32", "bfloat16", "float16"]
 
 CARD_NAME = "README.md"
@@ -74,15 +74,6 @@ def open_source(
         settings=load_yaml(folder.config_file),
         environment=folder.read_environment(),
     )
-
-
-def express_special_ids(ids: SpecialIds) -> dict[str, Any]:
-    """Special ids under Hugging Face's names; several ends are a list."""
-    return {
-        "bos_token_id": ids.begin,
-        "eos_token_id": list(ids.ends) if len(ids.ends) > 1 else ids.end,
-        "pad_token_id": ids.padding,
-    }
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from groundup.nn.kernels.cuda_decode.launch import begin, wait
 
 # Columns of a row's state: whole numbers and floats.
 ID, POSITION, COUNT, KEY, TOP_K, NUM_WHOLE = range(6)
-TEMPERATURE, TOP_P, LOG_MIN_P, NUM_FLOATS = range(4)
+TEMPERATURE, TOP_P, LOG_MIN_P, PENALTY, NUM_FLOATS = range(5)
 # The same for kernels: where a row begins, and its columns.
 _WHOLE, _FLOATS = tl.constexpr(NUM_WHOLE), tl.constexpr(NUM_FLOATS)
 _TOP_K, _TOP_P = tl.constexpr(TOP_K), tl.constexpr(TOP_P)
@@ -45,6 +45,18 @@ def load_segment(numbers, row, segment, other, VOCAB: tl.constexpr, SEGMENT: tl.
     """A segment of a row of logits or weights."""
     column = segment * SEGMENT + tl.arange(0, SEGMENT)
     return tl.load(numbers + row.to(tl.int64) * VOCAB + column, mask=column < VOCAB, other=other)
+
+
+@triton.jit
+def penalized(value, is_seen, penalty):
+    """Positive logits of ids that the text holds divided by the penalty, negative ones multiplied.
+
+    What is not finite stays so; nothing else becomes infinite.
+    """
+    lowered = tl.where(value > 0, value / penalty, value * penalty)
+    lowered = tl.minimum(tl.maximum(lowered, -3.4028234663852886e38), 3.4028234663852886e38)
+    is_finite = (value > float("-inf")) & (value < float("inf"))
+    return tl.where(is_seen & is_finite, lowered, value)
 
 
 @triton.jit

@@ -9,9 +9,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from groundup.nn.kernels.cuda_decode.edge_search import NUM_FLOATS, PENALTY, penalized
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
 from groundup.nn.kernels.cuda_decode.matmul import Stream, row_scale
 
+_FLOATS, _PENALTY = tl.constexpr(NUM_FLOATS), tl.constexpr(PENALTY)
 _ROWS = 64
 _COLUMNS = 64
 
@@ -40,6 +42,7 @@ def to_logits(
     scores: Scores,
     soft_cap: float | None = None,
     absent: Tensor | None = None,
+    penalty: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """logits = norm(stream) weightᵀ, the gain of the norm in the stream; soft-capped if a cap is
     given.
@@ -49,14 +52,19 @@ def to_logits(
 
     norm: its eps, and what the gain in the stream is to be multiplied by.
     absent: which ids cannot be written, if any; their logits are -inf.
+    penalty: which ids each row holds, and the rows' state with their repetition penalties, which
+        the highest logits are of; the logits themselves stay as they are.
     """
     num_rows, width = stream.half.shape
     eps, factor = norm
+    seen, floats = penalty or (weight, weight)
     _matmul[(triton.cdiv(len(weight), _COLUMNS), triton.cdiv(num_rows, _ROWS))](
         stream.half,
         stream.squares,
         weight,
         weight if absent is None else absent,
+        seen,
+        floats,
         *scores,
         num_rows,
         len(weight),
@@ -69,6 +77,7 @@ def to_logits(
         BLOCK=64,
         SQUARES=triton.next_power_of_2(stream.squares.shape[1]),
         GAPS=absent is not None,
+        PENALTY=penalty is not None,
         **options(num_warps=4, num_stages=4),
     )
 
@@ -79,6 +88,8 @@ def _matmul(
     squares,
     weight,
     absent,
+    seen,
+    floats,
     out,
     tops,
     num_rows,
@@ -92,6 +103,7 @@ def _matmul(
     BLOCK: tl.constexpr,
     SQUARES: tl.constexpr,
     GAPS: tl.constexpr,
+    PENALTY: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     wait(EARLY)
@@ -117,6 +129,10 @@ def _matmul(
     fits = (row < num_rows)[:, None] & (out_column < num_columns)[None, :]
     offset = row.to(tl.int64)[:, None] * num_columns + out_column[None, :]
     tl.store(out + offset, total, mask=fits)
+    if PENALTY:
+        is_seen = tl.load(seen + offset, mask=fits, other=0) > 0
+        penalty = tl.load(floats + row * _FLOATS + _PENALTY, mask=row < num_rows, other=1.0)
+        total = penalized(total, is_seen, penalty[:, None])
     total = tl.where(fits, tl.where(total == total, total, float("inf")), float("-inf"))
     top = tops + row * tl.num_programs(0) + tl.program_id(0)
     tl.store(top, tl.max(total, axis=1), mask=row < num_rows)

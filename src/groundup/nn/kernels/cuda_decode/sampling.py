@@ -23,6 +23,7 @@ from groundup.nn.kernels.cuda_decode.edge_search import (
     NUM_FLOATS,
     NUM_FOUND,
     NUM_WHOLE,
+    PENALTY,
     POSITION,
     TOP_P,
     bits_of,
@@ -33,6 +34,7 @@ from groundup.nn.kernels.cuda_decode.edge_search import (
     is_kept,
     load_segment,
     of_segments,
+    penalized,
     split,
 )
 from groundup.nn.kernels.cuda_decode.launch import begin, options, wait
@@ -43,6 +45,7 @@ _WARPS = 4
 _WHOLE, _FLOATS = tl.constexpr(NUM_WHOLE), tl.constexpr(NUM_FLOATS)
 _POSITION, _COUNT, _KEY = tl.constexpr(POSITION), tl.constexpr(COUNT), tl.constexpr(KEY)
 _LOG_MIN_P, _TOP_P = tl.constexpr(LOG_MIN_P), tl.constexpr(TOP_P)
+_PENALTY = tl.constexpr(PENALTY)
 
 
 class Rules(NamedTuple):
@@ -50,6 +53,7 @@ class Rules(NamedTuple):
 
     top_k: bool = True
     top_p: bool = True
+    penalty: bool = False
 
 
 class Board(NamedTuple):
@@ -98,6 +102,7 @@ def sample(
     board: Board,
     whole: Tensor,
     floats: Tensor,
+    seen: Tensor,
     chosen: Tensor,
     last_position: int,
     no_id: int,
@@ -109,6 +114,7 @@ def sample(
     board: made for such logits.
     whole, floats: the state of each row, in the columns of `edge_search`; top_k 0 and top_p 1 are
         none.
+    seen: which ids the text of each row holds, for rows with a repetition penalty.
     chosen: the ids, `no_id` where logits are not finite.
     last_position: where positions end: what comes after is nobody's text, but must lie in tables.
     rules: which of them there are launches for.
@@ -127,9 +133,10 @@ def sample(
     weights, weights_after = board.weights
     sums = (board.masses, board.likely)
     state = (whole, floats)
+    has_rule = {"PENALTY": rules.penalty}
     _weigh[grid](
-        logits, tops, weights, *sums, board.bins, *state, *board.num_listed,
-        COUNTS=rules.top_k, SEARCH=any(rules), **tops_sizes, **sizes,
+        logits, tops, weights, *sums, board.bins, *state, seen, *board.num_listed,
+        COUNTS=rules.top_k, SEARCH=rules.top_k or rules.top_p, **has_rule, **tops_sizes, **sizes,
     )  # fmt: skip
     for counts in (True, False):
         if not (rules.top_k if counts else rules.top_p):
@@ -152,8 +159,8 @@ def sample(
             weights = weights_after
     _pick[(num_rows,)](
         weights, tops, *sums, *state, board.found, board.above, board.num_between,
-        board.listed[0], chosen, last_position,
-        NO_ID=no_id, TOP_P=rules.top_p, **tops_sizes, **sizes,
+        board.listed[0], seen, chosen, last_position,
+        NO_ID=no_id, TOP_P=rules.top_p, **has_rule, **tops_sizes, **sizes,
     )  # fmt: skip
 
 
@@ -200,10 +207,12 @@ def _weigh(
     bins,
     whole,
     floats,
+    seen,
     num_listed_of_p,
     num_listed_of_k,
     COUNTS: tl.constexpr,
     SEARCH: tl.constexpr,
+    PENALTY: tl.constexpr,
     NUM_TOPS: tl.constexpr,
     TOPS: tl.constexpr,
     VOCAB: tl.constexpr,
@@ -220,6 +229,9 @@ def _weigh(
     top = tl.max(all_tops, axis=0)
     temperature = tl.load(floats + row * _FLOATS)
     value = load_segment(logits, row, segment, float("-inf"), VOCAB, SEGMENT)
+    if PENALTY:
+        is_seen = load_segment(seen, row, segment, 0, VOCAB, SEGMENT) > 0
+        value = penalized(value, is_seen, tl.load(floats + row * _FLOATS + _PENALTY))
     least_mass = tl.full((), 1.0, tl.float32)
     if temperature == 0:
         weight = (value == top).to(tl.float32)
@@ -285,10 +297,12 @@ def _pick(
     above,
     num_between,
     listed,
+    seen,
     chosen,
     last_position,
     NO_ID: tl.constexpr,
     TOP_P: tl.constexpr,
+    PENALTY: tl.constexpr,
     NUM_TOPS: tl.constexpr,
     TOPS: tl.constexpr,
     VOCAB: tl.constexpr,
@@ -340,6 +354,8 @@ def _pick(
     is_sound = (top > float("-inf")) & (top < float("inf"))
     found_id = tl.where(is_sound, found_id, NO_ID)
     tl.store(chosen + row, found_id.to(tl.int64))
+    if PENALTY:
+        tl.store(seen + row.to(tl.int64) * VOCAB + tl.maximum(found_id, 0), 1)
     tl.store(whole, tl.maximum(found_id, 0).to(tl.int64))
     tl.store(whole + _POSITION, tl.minimum(tl.load(whole + _POSITION) + 1, last_position))
     tl.store(whole + _COUNT, tl.load(whole + _COUNT) + 1)

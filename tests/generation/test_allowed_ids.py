@@ -1,4 +1,4 @@
-"""Ids that a model has and its tokenizer lacks are never written, however likely they are."""
+"""Ids that a model has and its tokenizer lacks are never sampled, however likely they are."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from groundup.generation import (
     Sampler,
     TextStream,
 )
-from groundup.generation.decoder import WritableIds
+from groundup.generation.decoder import AllowedIds
 from groundup.generation.scoring import log_probabilities
 from groundup.model import TransformerLM
 from groundup.tokenizer import Tokenizer
@@ -66,9 +66,9 @@ def lacking(tokenizer: Tokenizer) -> list[int]:
 
 
 def test_the_ids_are_those_that_can_be_decoded() -> None:
-    assert WritableIds.of(WITHOUT_GAPS) == WritableIds(257)
-    assert WritableIds.of(WITH_GAPS) == WritableIds(263, GAPS)
-    assert (WritableIds(257).num, WritableIds(263, GAPS).num) == (257, 258)
+    assert AllowedIds.of(WITHOUT_GAPS) == AllowedIds(257)
+    assert AllowedIds.of(WITH_GAPS) == AllowedIds(263, GAPS)
+    assert (AllowedIds(257).num, AllowedIds(263, GAPS).num) == (257, 258)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
@@ -81,7 +81,10 @@ def test_texts_are_those_of_a_model_without_the_other_ids(
 ) -> None:
     language_model = LanguageModel(padded, tokenizer)
     # Without them the model would sample nothing else.
-    assert plain_ids(padded, GenerationRequest((79,), 1, Sampler.of(0)))[0] not in tokenizer.vocab
+    assert (
+        plain_ids(padded, GenerationRequest((79,), 1, Sampler(temperature=0)))[0]
+        not in tokenizer.vocab
+    )
     quiet = without(padded, lacking(tokenizer))
     settings = {**rules, "max_tokens": 10, "past_context": "slide"}
     requests = [
@@ -105,7 +108,9 @@ def test_likelihoods_are_normalized_over_what_can_be_written(
 ) -> None:
     engine = LanguageModel(padded, tokenizer).make_engine(2)
     for seed in (1, 2):
-        engine.add(GenerationRequest((79, 110), 6, Sampler.of(2.0), seed, num_alternatives=1000))
+        engine.add(
+            GenerationRequest((79, 110), 6, Sampler(temperature=2.0), seed, num_alternatives=1000)
+        )
     while engine.num_running:
         for _, token in engine.step():
             assert {id for id, _ in token.alternatives} == set(tokenizer.vocab)
@@ -118,7 +123,7 @@ def test_likelihoods_are_normalized_over_what_can_be_written(
 def test_a_prompt_may_hold_any_id_of_the_model(padded: TransformerLM) -> None:
     engine = LanguageModel(padded, WITHOUT_GAPS).make_engine(2)
     for seed, penalty in enumerate((1.3, None)):
-        sampler = Sampler.of(1.0, repetition_penalty=penalty)
+        sampler = Sampler(temperature=1.0, repetition_penalty=penalty or 1.0)
         engine.add(GenerationRequest((299, 258, 65), 8, sampler, seed))
     while engine.num_running:
         assert all(0 <= token.id < 257 for _, token in engine.step())

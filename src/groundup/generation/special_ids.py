@@ -1,0 +1,73 @@
+"""The ids that begin and end a model's texts. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from groundup.generation.chat import find_turn_end
+from groundup.text_files import END_OF_TEXT
+from groundup.tokenizer import Tokenizer
+
+IMPORTED_KEY = "imported"
+"""In environment.json of an imported run: where it came from."""
+SPECIAL_IDS_KEY = "special_ids"
+"""In there, or in environment.json of a saved run: its special ids, under Hugging Face's names."""
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning of their own; a model may know several ends."""
+
+    begin: int | None = None
+    ends: tuple[int, ...] = ()
+    padding: int | None = None
+
+    @property
+    def end(self) -> int | None:
+        return self.ends[0] if self.ends else None
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], tokenizer: Tokenizer) -> SpecialIds:
+        """From Hugging Face's names; what is not an id of the tokenizer is left out."""
+        stored = value.get("eos_token_id")
+        ends = [
+            known_id(id, tokenizer) for id in (stored if isinstance(stored, list) else [stored])
+        ]
+        return cls(
+            begin=known_id(value.get("bos_token_id"), tokenizer),
+            ends=tuple(id for id in ends if id is not None),
+            padding=known_id(value.get("pad_token_id"), tokenizer),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The inverse; several ends are a list."""
+        return {
+            "bos_token_id": self.begin,
+            "eos_token_id": list(self.ends) if len(self.ends) > 1 else self.end,
+            "pad_token_id": self.padding,
+        }
+
+
+def find_special_ids(tokenizer: Tokenizer, environment: dict[str, Any]) -> SpecialIds:
+    """Those an imported or saved run came with; else the end of documents, to begin and pad too.
+
+    The id that ends a turn under the tokenizer's chat template is an end as well.
+    """
+    imported = environment.get(IMPORTED_KEY)
+    stored = (imported if isinstance(imported, dict) else environment).get(SPECIAL_IDS_KEY)
+    if isinstance(stored, dict):
+        found = SpecialIds.from_json(stored, tokenizer)
+    else:
+        end = known_id(environment.get("end_id"), tokenizer)
+        if end is None:
+            end = tokenizer.special_tokens.get(END_OF_TEXT)
+        found = SpecialIds() if end is None else SpecialIds(begin=end, ends=(end,), padding=end)
+    turn_end = find_turn_end(tokenizer)
+    if turn_end is None or turn_end in found.ends:
+        return found
+    return replace(found, ends=(*found.ends, turn_end))
+
+
+def known_id(id: Any, tokenizer: Tokenizer) -> int | None:
+    return id if type(id) is int and id in tokenizer.vocab else None

@@ -1,0 +1,313 @@
+"""The decoder that runs anywhere: the model's own forward with a cache, or its fast twin.
+
+The twin computes the same formulas in few, large operations a layer, from copies of the
+projections that lie side by side. Prompts go through the model itself in both cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from groundup.generation.decoder import AllowedIds, Row, check_max_seq_len
+from groundup.generation.request import NO_ID, Sampler
+from groundup.generation.sampling import sample
+from groundup.nn import KVCache, RMSNorm, SwiGLU, TransformerBlock
+from groundup.nn.feed_forward import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from groundup.model import TransformerLM
+
+# Ids of prompts that are prefilled together: enough to keep a device busy, and little memory.
+_MAX_PREFILL_IDS = 4_096
+
+
+class TorchDecoder:
+    """A `Decoder` on any device, in the dtype of the weights."""
+
+    def __init__(
+        self,
+        model: TransformerLM,
+        max_rows: int,
+        max_seq_len: int | None = None,
+        allowed: AllowedIds | None = None,
+        is_packed: bool = True,
+    ) -> None:
+        """`is_packed` chooses the fast twin, which must know all layers of the model; without
+        `max_seq_len` rows are as long as the context, without `allowed` all ids are."""
+        config = model.config
+        self.model = model
+        self.max_rows = max_rows
+        self.max_seq_len = check_max_seq_len(config, max_seq_len)
+        self.vocab_size = config.vocab_size
+        allowed = allowed or AllowedIds(config.vocab_size)
+        self.num_allowed = allowed.num
+        weight = model.output_weight
+        self.device = weight.device
+        self._end = allowed.end
+        self._gaps = allowed.gaps_on(weight.device)
+        self.cache = KVCache(
+            config.num_layers,
+            max_rows,
+            config.key_value_heads,
+            self.max_seq_len,
+            config.d_head,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        self.packed = _PackedModel(model, self.cache) if is_packed else None
+        self._rows: Sequence[Row] = ()
+        # Rows of equal samplers are sampled together.
+        self._groups: dict[Sampler, list[int]] = {}
+        # Which ids the text of each row holds, for samplers that ask.
+        self._seen: Tensor | None = None
+
+    @torch.inference_mode()
+    def prefill(self, texts: Sequence[tuple[int, Sequence[int]]]) -> None:
+        for first_row, group in _neighbours(texts):
+            length = len(group[0])
+            cache = self.cache.rows(first_row, first_row + len(group)).up_to(length)
+            batch = torch.tensor([list(ids) for ids in group], device=self.device)
+            positions = torch.arange(length, device=self.device).expand(len(group), -1)
+            with _full_precision(self.device):
+                self.model.hidden(batch, positions, cache)
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int) -> None:
+        self.cache.copy(source, target)
+
+    @torch.inference_mode()
+    def begin(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self._groups = {}
+        for index, row in enumerate(rows):
+            self._groups.setdefault(row.request.sampler, []).append(index)
+        if not any(sampler.needs_history for sampler in self._groups):
+            self._seen = None
+            return
+        self._seen = torch.zeros(len(rows), self.vocab_size, dtype=torch.bool, device=self.device)
+        for seen, row in zip(self._seen, rows, strict=True):
+            if row.request.sampler.needs_history:
+                seen[torch.tensor(row.ids, device=self.device)] = True
+
+    @torch.inference_mode()
+    def step(self, num_quiet_steps: int = 1) -> tuple[list[int], Float[Tensor, "n allowed"]]:
+        rows = self._rows
+        logits = self.decode(
+            torch.tensor([row.ids[-1] for row in rows]),
+            torch.tensor([row.num_visible - 1 for row in rows]),
+        )
+        numbers = torch.tensor([row.uniforms[row.num_new] for row in rows], dtype=torch.float64)
+        # A prompt may hold ids that are not allowed.
+        seen = None if self._seen is None else self._seen[:, : logits.shape[-1]]
+        if len(self._groups) == 1:
+            ids = sample(next(iter(self._groups)), logits, numbers, seen)
+        else:
+            ids = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+            for sampler, group in self._groups.items():
+                own = seen[group] if seen is not None and sampler.needs_history else None
+                ids[group] = sample(sampler, logits[group], numbers[group], own).to(ids.device)
+        if self._seen is not None:
+            self._seen.scatter_(1, ids.clamp(min=0)[:, None].to(self._seen.device), True)
+        chosen: list[int] = ids.tolist()
+        for index, id in enumerate(chosen):
+            if id == NO_ID:
+                # Where masked keys enter a matmul, NaN would spread to the row's next text.
+                self.cache.keys[:, index].zero_()
+                self.cache.values[:, index].zero_()
+        return chosen, logits
+
+    @torch.inference_mode()
+    def decode(
+        self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]
+    ) -> Float[Tensor, "n allowed"]:
+        """Append one id to each of the rows 0 to n - 1, at its position; the logits after it.
+
+        Both tensors are on the CPU.
+        """
+        with _full_precision(self.device):
+            if self.packed is not None:
+                hidden = self.packed.hidden(ids, positions)
+            else:
+                cache = self.cache.rows(0, len(ids)).up_to(int(positions.max()) + 1)
+                places = positions.to(self.device)[:, None]
+                hidden = self.model.hidden(ids.to(self.device)[:, None], places, cache)[:, -1]
+            logits = self.model.logits(hidden)
+        if self._end < self.vocab_size:
+            logits = logits[..., : self._end]
+        logits = logits.float()
+        return logits if self._gaps is None else logits.index_fill(-1, self._gaps, -torch.inf)
+
+
+class _PackedModel:
+    """The fast twin: one new token a row through all layers."""
+
+    def __init__(self, model: TransformerLM, cache: KVCache) -> None:
+        self._model = model
+        self._device = cache.keys.device
+        self._layers = [
+            _PackedLayer(cast(TransformerBlock, block), keys, values)
+            for block, keys, values in zip(model.blocks, cache.keys, cache.values, strict=True)
+        ]
+        heads = torch.arange(model.config.key_value_heads, device=self._device)
+        # Where the first position of (row, head) lies when rows and heads are one dimension.
+        rows = torch.arange(cache.num_rows, device=self._device)[:, None]
+        self._starts = (rows * len(heads) + heads) * cache.max_seq_len
+        self._positions = torch.arange(cache.max_seq_len, device=self._device)
+        self._rotations = _rotations(model)
+        self._final_norm = _fast_norm(model.final_norm)
+
+    def hidden(self, ids: Int[Tensor, " n"], positions: Int[Tensor, " n"]) -> Tensor:
+        """What the output layer sees."""
+        span = int(positions.max()) + 1
+        needs_mask = int(positions.min()) + 1 < span
+        ids, positions = ids.to(self._device), positions.to(self._device)
+        where = (self._starts[: len(ids)] + positions[:, None]).flatten()
+        rotation = None if self._rotations is None else self._rotations[positions]
+        x = self._model.embed(ids)
+        mask = None
+        if needs_mask:
+            is_hidden = self._positions[:span] > positions[:, None, None, None]
+            mask = x.new_zeros(is_hidden.shape).masked_fill_(is_hidden, -torch.inf)
+        extra = self._model.extra(x)
+        for layer in self._layers:
+            x = layer.advance(x, where, rotation, span, mask, extra)
+        return self._final_norm(x)
+
+
+class _PackedLayer:
+    """One block and its part of the cache."""
+
+    def __init__(self, block: TransformerBlock, keys: Tensor, values: Tensor) -> None:
+        attention, feed_forward = block.attention, block.feed_forward
+        self._attention = attention
+        self._norm_placement = block.norm
+        # Without norms a block has no such modules.
+        self._attention_norm = _fast_norm(getattr(block, "attention_norm", None))
+        self._feed_forward_norm = _fast_norm(getattr(block, "feed_forward_norm", None))
+        self._keys, self._values = keys, values
+        self._rotation_dtype = torch.promote_types(keys.dtype, torch.float32)
+        self._flat_keys, self._flat_values = keys.flatten(0, 2), values.flatten(0, 2)
+        with torch.no_grad():
+            projections = (attention.query, attention.key, attention.value)
+            self._in = torch.cat([projection.weight for projection in projections]).T
+            self._out = attention.output.weight.detach().T
+            self._down = feed_forward.down.weight.detach().T
+            self._is_gated = isinstance(feed_forward, SwiGLU)
+            if isinstance(feed_forward, SwiGLU):
+                self._up = torch.cat([feed_forward.gate.weight, feed_forward.up.weight]).T
+            else:
+                self._up = feed_forward.up.weight.detach().T
+                self._activation = ACTIVATIONS[feed_forward.activation]
+
+    def advance(
+        self,
+        x: Tensor,
+        where: Tensor,
+        rotation: Tensor | None,
+        span: int,
+        mask: Tensor | None,
+        extra: Tensor | None,
+    ) -> Tensor:
+        """x + attention + feed-forward, with norms before or after."""
+        is_post = self._norm_placement == "post"
+        normed = x if is_post else self._attention_norm(x)
+        x = torch.addmm(x, self._attend(normed, where, rotation, span, mask, extra), self._out)
+        if is_post:
+            x = self._attention_norm(x)
+            return self._feed_forward_norm(torch.addmm(x, self._feed(x), self._down))
+        return torch.addmm(x, self._feed(self._feed_forward_norm(x)), self._down)
+
+    def _attend(
+        self,
+        x: Tensor,
+        where: Tensor,
+        rotation: Tensor | None,
+        span: int,
+        mask: Tensor | None,
+        extra: Tensor | None,
+    ) -> Tensor:
+        a = self._attention
+        n, num_rotated = len(x), a.num_heads + a.num_kv_heads
+        packed = torch.mm(x, self._in).view(n, -1, a.d_head)
+        rotated = packed[:, :num_rotated]
+        if a.query_norm is not None and a.key_norm is not None:
+            queries, keys = rotated[:, : a.num_heads], rotated[:, a.num_heads :]
+            rotated = torch.cat([a.query_norm(queries), a.key_norm(keys)], dim=1)
+        if rotation is not None:
+            pairs = rotated.to(self._rotation_dtype).view(n, num_rotated, -1, 2)
+            rotated = torch.view_as_real(torch.view_as_complex(pairs) * rotation)
+            rotated = rotated.view(n, num_rotated, a.d_head).to(x.dtype)
+        self._flat_keys.index_copy_(0, where, rotated[:, a.num_heads :].reshape(-1, a.d_head))
+        values = packed[:, num_rotated:].reshape(n, -1)
+        if a.value_sum is not None and extra is not None:
+            values = a.value_sum(values, extra)
+        self._flat_values.index_copy_(0, where, values.reshape(-1, a.d_head))
+        # The queries of one key head take the positions of several queries of one head.
+        query = rotated[:, : a.num_heads].view(n, a.num_kv_heads, -1, a.d_head)
+        mixed = functional.scaled_dot_product_attention(
+            query, self._keys[:n, :, :span], self._values[:n, :, :span], attn_mask=mask
+        )
+        return a.gated(mixed.reshape(n, -1), x)
+
+    def _feed(self, x: Tensor) -> Tensor:
+        up = torch.mm(x, self._up)
+        if not self._is_gated:
+            return self._activation(up)
+        gate, up = up.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+
+class _FastNorm:
+    """`RMSNorm` by way of the vectors' lengths: the fewest operations that torch has for it."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        self._gain = norm.weight.detach()
+        self._inverse_size = 1.0 / norm.d_model
+        self._dtype = torch.promote_types(self._gain.dtype, torch.float32)
+        self._eps = torch.tensor(norm.eps, dtype=self._dtype, device=self._gain.device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=self._dtype)
+        scale = torch.addcmul(self._eps, length, length, value=self._inverse_size).rsqrt_()
+        return (x * scale).mul_(self._gain).to(x.dtype)
+
+
+def _fast_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
+    return _FastNorm(norm) if isinstance(norm, RMSNorm) else nn.Identity()
+
+
+def _rotations(model: TransformerLM) -> Tensor | None:
+    """For each position its rotation as complex numbers, (positions, 1, d_head / 2)."""
+    rope = cast(TransformerBlock, model.blocks[0]).attention.rope if len(model.blocks) else None
+    if rope is None:
+        return None
+    rotations = torch.complex(rope.cos, rope.sin)[:, None]
+    is_wide = model.output_weight.dtype == torch.float64
+    return rotations.to(torch.complex128) if is_wide else rotations
+
+
+def _full_precision(device: torch.device) -> torch.autocast:
+    """The cache has the dtype of the weights, so a caller's autocast must not reach in."""
+    return torch.autocast(device.type, enabled=False)
+
+
+def _neighbours(
+    texts: Sequence[tuple[int, Sequence[int]]],
+) -> list[tuple[int, list[Sequence[int]]]]:
+    """Texts of one length in rows side by side, each group with the first of its rows."""
+    groups: list[tuple[int, list[Sequence[int]]]] = []
+    for row, ids in texts:
+        if groups:
+            first_row, group = groups[-1]
+            is_next = row == first_row + len(group) and len(ids) == len(group[0])
+            if is_next and (len(group) + 1) * len(ids) <= _MAX_PREFILL_IDS:
+                group.append(ids)
+                continue
+        groups.append((row, [ids]))
+    return groups
