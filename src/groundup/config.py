@@ -266,8 +266,9 @@ def _check_names(
     fields = settings_type.model_fields
     for name, value in values.items():
         key = (*prefix, str(name))
-        if name in settings_type.removed:
-            inactive = settings_type.removed[name]
+        removed = getattr(settings_type, "removed", {})
+        if name in removed:
+            inactive = removed[name]
             if value in inactive:
                 continue
             raise ConfigError(

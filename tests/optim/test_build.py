@@ -55,12 +55,12 @@ def test_linear_layers_get_weight_decay_and_gains_and_embeddings_do_not(
 
 def test_muon_gets_the_matrices_of_the_blocks_and_drops_empty_groups(tiny_model: Any) -> None:
     model = tiny_model()
-    groups = muon_groups(model, learning_rate=1e-3, muon_learning_rate=2e-3, weight_decay=0.1)
+    groups = muon_groups(model, learning_rate=2e-3, adamw_learning_rate=1e-3, weight_decay=0.1)
     assert described(model, groups) == [(MATRICES, 0.1), (HEAD, 0.1), (GAINS | EMBEDDING, 0.0)]
     assert [group["kind"] for group in groups] == ["muon", "adamw", "adamw"]
     assert [group["lr"] for group in groups] == [2e-3, 1e-3, 1e-3]
     model = tiny_model(tied=True)
-    groups = muon_groups(model, learning_rate=1e-3, weight_decay=0.1)
+    groups = muon_groups(model, learning_rate=1e-3, adamw_learning_rate=1e-3, weight_decay=0.1)
     assert described(model, groups) == [(MATRICES, 0.1), (GAINS | EMBEDDING, 0.0)]
     assert [group["lr"] for group in groups] == [1e-3, 1e-3]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundup.optim.side_by_side import run_side_by_side
+from groundup.optim.base import run_side_by_side
 
 
 def pieces_for(given: Tensor, results: list[Tensor]) -> list[Callable[[], None]]:

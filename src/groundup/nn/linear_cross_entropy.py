@@ -19,13 +19,10 @@ from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
 from groundup.nn.losses import check_targets, cross_entropy, in_float32_at_least
 from groundup.nn.losses import z_loss as mean_z_loss
 
-# From here on torch adds a bfloat16 matmul to float32 in one call on CUDA.
-_ADDS_WIDE_SINCE = (2, 10)
 # On gradients of logits, so that those of up to 14 fit into e5m2. At most they are 1 + the weight
 # of the later target, which is at most 10, + 2 z_loss log Z.
 _GRADIENT_FACTOR = 2.0**12
 _MOST_Z_LOSS = 0.01
-_TORCH_VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def linear_cross_entropy(
@@ -286,7 +283,7 @@ def _add_matmul(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return total + left @ right
     if total.dtype == left.dtype:
         return total.addmm_(left, right)
-    if total.is_cuda and _TORCH_VERSION >= _ADDS_WIDE_SINCE:
+    if total.is_cuda:
         return torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     return total.add_(left @ right)
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from groundup.nn import kernels
-from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
-
-State: TypeAlias = dict[str, Any]
-
-logger = logging.getLogger(__name__)
-
-_FUSED_DEVICES = ("cpu", "cuda")
-_devices_told: set[str] = set()
+from groundup.optim.base import (
+    Control,
+    Optimizer,
+    Parameters,
+    Piece,
+    gradients_of,
+    unchanged_where,
+)
 
 
 class AdamW(Optimizer):
@@ -30,8 +28,6 @@ class AdamW(Optimizer):
         θ <- θ - lr · (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)
 
     Each parameter keeps t in `step`, in float32, and m and v in `exp_avg` and `exp_avg_sq`.
-
-    lr: the learning rate, a number or a tensor.   betas: β₁ and β₂.   eps: ε, above 0.
     """
 
     def __init__(
@@ -46,12 +42,8 @@ class AdamW(Optimizer):
         super().__init__(params, defaults)
 
     def _updates(
-        self,
-        parameters: list[Tensor],
-        group: dict[str, Any],
-        gradient_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> list[Callable[[], None]]:
+        self, parameters: list[Tensor], group: dict[str, Any], control: Control
+    ) -> list[Piece]:
         batches: dict[tuple[torch.dtype, bool], list[Tensor]] = {}
         for parameter in parameters:
             state = self.state[parameter]
@@ -65,26 +57,21 @@ class AdamW(Optimizer):
             partial(
                 _fused_update_ if fused else _formula_update_,
                 batch,
-                [self.state[one] for one in batch],
+                _columns([self.state[one] for one in batch]),
                 group,
-                gradient_scale,
-                skip,
+                control,
             )
             for (_, fused), batch in batches.items()
         ]
 
 
 def _formula_update_(
-    parameters: list[Tensor],
-    states: list[State],
-    group: State,
-    gradient_scale: Tensor | None,
-    skip: Tensor | None,
+    parameters: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], control: Control
 ) -> None:
     lr, (beta1, beta2), eps = group["lr"], group["betas"], group["eps"]
-    steps, averages, squares = _columns(states)
-    gradients = gradients_of(parameters, gradient_scale)
-    with unchanged_where(skip, [*parameters, *steps, *averages, *squares]):
+    steps, averages, squares = columns
+    gradients = gradients_of(parameters, control.gradient_scale)
+    with unchanged_where(control.skip, [*parameters, *steps, *averages, *squares]):
         torch._foreach_add_(steps, 1)
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
         torch._foreach_lerp_(averages, gradients, 1 - beta1)
@@ -102,18 +89,14 @@ def _formula_update_(
 
 
 def _fused_update_(
-    parameters: list[Tensor],
-    states: list[State],
-    group: State,
-    gradient_scale: Tensor | None,
-    skip: Tensor | None,
+    parameters: list[Tensor], columns: list[list[Tensor]], group: dict[str, Any], control: Control
 ) -> None:
     """The same in one pass over memory, by torch's kernel, which divides by its scale."""
-    steps, averages, squares = _columns(states)
+    steps, averages, squares = columns
     torch._foreach_add_(steps, 1)
     torch._fused_adamw_(
         parameters,
-        gradients_of(parameters, None),
+        gradients_of(parameters),
         averages,
         squares,
         [],
@@ -125,14 +108,14 @@ def _fused_update_(
         eps=group["eps"],
         amsgrad=False,
         maximize=False,
-        grad_scale=None if gradient_scale is None else gradient_scale.reciprocal(),
-        found_inf=skip,
+        grad_scale=None if control.gradient_scale is None else control.gradient_scale.reciprocal(),
+        found_inf=control.skip,
     )
-    if skip is not None:
-        torch._foreach_sub_(steps, [skip] * len(steps))
+    if control.skip is not None:
+        torch._foreach_sub_(steps, [control.skip] * len(steps))
 
 
-def _columns(states: list[State]) -> list[list[Tensor]]:
+def _columns(states: list[dict[str, Any]]) -> list[list[Tensor]]:
     return [[state[key] for state in states] for key in ("step", "exp_avg", "exp_avg_sq")]
 
 
@@ -143,11 +126,6 @@ def _correction(beta: float, step: Tensor) -> Tensor:
 
 def _can_be_fused(parameter: Tensor) -> bool:
     """Whether torch's kernel serves the device; it walks memory, so strides must be plain."""
-    kind = parameter.device.type
-    if kind not in _FUSED_DEVICES:
-        if kind not in _devices_told:
-            _devices_told.add(kind)
-            logger.info("AdamW has no fused kernel on %s: the plain formula runs there", kind)
-        return False
     gradient = parameter.grad
-    return parameter.is_contiguous() and gradient is not None and gradient.is_contiguous()
+    is_plain = gradient is not None and gradient.is_contiguous() and parameter.is_contiguous()
+    return is_plain and parameter.device.type in ("cpu", "cuda")

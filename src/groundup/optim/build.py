@@ -41,35 +41,25 @@ def average_decay(config: OptimizerConfig, num_steps: int | None) -> float | Non
 
 
 def _build(model: nn.Module, config: OptimizerConfig) -> Optimizer:
-    embedding_weight_decay = config.embedding_weight_decay or 0.0
+    decay = {
+        "weight_decay": config.weight_decay,
+        "embedding_weight_decay": config.embedding_weight_decay or 0.0,
+    }
     if config.name == "sgd":
         return SGD([one for one in model.parameters() if one.requires_grad], config.learning_rate)
-    if config.name == "muon":
-        return Muon(
-            muon_groups(
-                model,
-                learning_rate=_maximum(config, "adamw"),
-                muon_learning_rate=config.learning_rate,
-                weight_decay=config.weight_decay,
-                embedding_weight_decay=embedding_weight_decay,
-            ),
-            lr=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            betas=config.betas,
-            eps=config.eps,
-            normalize_rows=config.normalize_rows,
-        )
-    return AdamW(
-        decay_groups(
+    if config.name == "adamw":
+        return AdamW(decay_groups(model, **decay), config.learning_rate, config.betas, config.eps)
+    return Muon(
+        muon_groups(
             model,
-            weight_decay=config.weight_decay,
-            embedding_weight_decay=embedding_weight_decay,
+            learning_rate=config.learning_rate,
+            adamw_learning_rate=_maximum(config, "adamw"),
+            **decay,
         ),
-        lr=config.learning_rate,
+        momentum=config.momentum,
         betas=config.betas,
         eps=config.eps,
-        weight_decay=config.weight_decay,
+        normalize_rows=config.normalize_rows,
     )
 
 

@@ -18,16 +18,13 @@ def clip_gradients(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
 
         g <- g · min(1, max_norm / (‖g‖ + 1e-6))
 
-    Returns ‖g‖ as it was before.
-
-    parameters: whose gradients are scaled; those without one are skipped.
+    Returns ‖g‖ as it was before. Parameters without a gradient are skipped.
     """
     gradients = _gradients(parameters)
     norm = _norm(gradients)
     scale = clip_scale(norm, max_norm)
-    for device in dict.fromkeys(gradient.device for gradient in gradients):
-        here = [gradient for gradient in gradients if gradient.device == device]
-        torch._foreach_mul_(here, scale.to(device, non_blocking=True))
+    if gradients:
+        torch._foreach_mul_(gradients, scale)
     return norm
 
 
@@ -60,9 +57,6 @@ def _norm(gradients: list[Tensor]) -> Tensor:
     norms: list[Tensor] = []
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
         alike = [gradient for gradient in gradients if gradient.dtype == dtype]
-        wide = torch.promote_types(dtype, torch.float32)
-        norms += torch._foreach_norm(alike, 2, dtype=wide)
-    device = gradients[0].device
+        norms += torch._foreach_norm(alike, 2, dtype=torch.promote_types(dtype, torch.float32))
     widest = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
-    together = torch.stack([one.to(device, widest, non_blocking=True) for one in norms])
-    return together.square().sum().sqrt()
+    return torch.stack([one.to(widest) for one in norms]).square().sum().sqrt()

@@ -12,15 +12,10 @@ from groundup.errors import ConfigError
 def decay_groups(
     model: nn.Module, *, weight_decay: float, embedding_weight_decay: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Groups for AdamW: one with weight decay and one without, and one for embeddings whose decay
-    is neither.
+    """Groups for AdamW: linear layers with `weight_decay`, the embedding table with its own (the
+    rows of rare tokens mostly shrink by it), gains without: 1, not 0, is where they do nothing.
 
-    Linear layers and a table of values get weight decay. Norm gains do not: 1, not 0, is where they
-    do nothing.
-
-    model: whose parameters are grouped.   weight_decay: of linear layers.
-    embedding_weight_decay: of the embedding table, whose rows of rare tokens mostly shrink by it. A
-        table that is the output layer too counts as an embedding.
+    A table that is the output layer too counts as an embedding.
     """
     decaying: list[nn.Parameter] = []
     embeddings: list[nn.Parameter] = []
@@ -44,50 +39,31 @@ def muon_groups(
     model: nn.Module,
     *,
     learning_rate: float,
-    muon_learning_rate: float | None = None,
+    adamw_learning_rate: float,
     weight_decay: float,
     embedding_weight_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Groups for Muon: all matrices but tables and the output layer, and the `decay_groups` of the
-    rest by AdamW.
+    """Groups for Muon: all matrices but the embedding and the output layer, and the `decay_groups`
+    of the rest by AdamW.
 
-    Embedding and output layer have a row for each token, whose gradients have little to do with
-    one another; mixing them by orthogonalization is not what Muon is for.
-
-    model: whose parameters are grouped.
-    learning_rate: of the rest.
-    muon_learning_rate: of the matrices; `learning_rate` by default.
-    weight_decay: of the matrices, and of what decays among the rest.
-    embedding_weight_decay: of the embedding table.
+    Those two have a row for each token, whose gradients have little to do with one another; mixing
+    them by orthogonalization is not what Muon is for.
     """
     matrices = [
         parameter
         for name, parameter in _learning_parameters(model)
-        if parameter.ndim == 2 and _is_matrix(name)
+        if parameter.ndim == 2 and not {"blocks", "projection"}.isdisjoint(name.split("."))
     ]
     chosen = set(map(id, matrices))
-    muon = {
-        "params": matrices,
-        "kind": "muon",
-        "lr": learning_rate if muon_learning_rate is None else muon_learning_rate,
-        "weight_decay": weight_decay,
-    }
-    others = [
-        {
-            "params": [one for one in group["params"] if id(one) not in chosen],
-            "kind": "adamw",
-            "lr": learning_rate,
-            "weight_decay": group["weight_decay"],
-        }
-        for group in decay_groups(
-            model, weight_decay=weight_decay, embedding_weight_decay=embedding_weight_decay
-        )
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "kind": "muon", "lr": learning_rate, "weight_decay": weight_decay}
     ]
-    return [group for group in (muon, *others) if group["params"]]
-
-
-def _is_matrix(name: str) -> bool:
-    return not {"blocks", "projection"}.isdisjoint(name.split("."))
+    for group in decay_groups(
+        model, weight_decay=weight_decay, embedding_weight_decay=embedding_weight_decay
+    ):
+        others = [one for one in group["params"] if id(one) not in chosen]
+        groups.append({**group, "params": others, "kind": "adamw", "lr": adamw_learning_rate})
+    return [group for group in groups if group["params"]]
 
 
 def _learning_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from groundup.optim.base import Optimizer, Parameters, gradients_of, unchanged_where
+from groundup.optim.base import (
+    Control,
+    Optimizer,
+    Parameters,
+    Piece,
+    gradients_of,
+    unchanged_where,
+)
 
 
 class SGD(Optimizer):
@@ -19,30 +25,24 @@ class SGD(Optimizer):
         super().__init__(params, {"lr": lr})
 
     def _updates(
-        self,
-        parameters: list[Tensor],
-        group: dict[str, Any],
-        gradient_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> list[Callable[[], None]]:
-        return [partial(self._update, parameters, group, gradient_scale, skip)]
-
-    def _update(
-        self,
-        parameters: list[Tensor],
-        group: dict[str, Any],
-        gradient_scale: Tensor | None,
-        skip: Tensor | None,
-    ) -> None:
+        self, parameters: list[Tensor], group: dict[str, Any], control: Control
+    ) -> list[Piece]:
         for parameter in parameters:
             if "step" not in self.state[parameter]:
-                self.state[parameter]["step"] = torch.zeros(
-                    (), dtype=torch.float32, device=parameter.device
-                )
+                self.state[parameter]["step"] = torch.zeros((), device=parameter.device)
         steps = [self.state[parameter]["step"] for parameter in parameters]
-        gradients = gradients_of(parameters, gradient_scale)
-        with unchanged_where(skip, [*parameters, *steps]):
-            for parameter, gradient, step in zip(parameters, gradients, steps, strict=True):
-                wide = torch.promote_types(parameter.dtype, torch.float32)
-                parameter.sub_(gradient * (group["lr"] / (step.to(wide) + 1).sqrt()))
-            torch._foreach_add_(steps, 1)
+        return [partial(_update_, parameters, steps, group["lr"], control)]
+
+
+def _update_(
+    parameters: list[Tensor],
+    steps: list[Tensor],
+    lr: float | Tensor,
+    control: Control,
+) -> None:
+    gradients = gradients_of(parameters, control.gradient_scale)
+    with unchanged_where(control.skip, [*parameters, *steps]):
+        for parameter, gradient, step in zip(parameters, gradients, steps, strict=True):
+            wide = torch.promote_types(parameter.dtype, torch.float32)
+            parameter.sub_(gradient * (lr / (step.to(wide) + 1).sqrt()))
+        torch._foreach_add_(steps, 1)

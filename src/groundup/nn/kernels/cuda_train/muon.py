@@ -55,12 +55,11 @@ def move(
     factor: float,
     weight_decay: float,
     skip: Tensor,
-    is_cautious: bool = False,
     row_means: list[Tensor] | None = None,
     row_weight: float = 0.0,
     longest: int = 1,
 ) -> None:
-    """θ <- θ - lr λ θ - lr · factor · D; if cautious, λ counts only where θ and D have one sign.
+    """θ <- θ - lr λ θ - lr · factor · D.
 
     parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
     learning_rate: lr.   weight_decay: λ.   skip: 1 leaves θ as it is.
@@ -88,7 +87,6 @@ def move(
             rows,
             columns,
             BLOCK=block,
-            IS_CAUTIOUS=is_cautious,
             HAS_ROWS=row_means is not None,
         )
 
@@ -189,7 +187,7 @@ def _look_ahead(
 def _move(
     weight0, weight1, weight2, weight3, mean0, mean1, mean2, mean3, directions, learning_rate, skip,
     factor, weight_decay, row_weight, longest, rows, columns,
-    BLOCK: tl.constexpr, IS_CAUTIOUS: tl.constexpr, HAS_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, HAS_ROWS: tl.constexpr,
 ):  # fmt: skip
     if tl.load(skip) != 0.0:
         return
@@ -211,10 +209,7 @@ def _move(
         mean += row_weight * (tl.sum(direction * direction, axis=0) / columns - mean)
         tl.store(means, mean)
         direction *= tl.rsqrt(tl.maximum(mean, 1e-20) * longest)
-    decay = rate * weight_decay
-    if IS_CAUTIOUS:
-        decay = tl.where(weight * direction > 0, decay, 0.0)
-    moved = weight * (1.0 - decay) - direction * (rate * factor)
+    moved = weight * (1.0 - rate * weight_decay) - direction * (rate * factor)
     tl.store(weights + index, moved, mask=is_inside)
 
 
