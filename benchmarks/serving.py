@@ -342,7 +342,7 @@ def _data_lines(answer: bytes) -> list[bytes]:
 
 def _expected_texts(rows: Json) -> Json:
     """The same seeds, each alone, by the library."""
-    from groundup.cli.shared_flags import load_model
+    from groundup.cli.shared import load_model
 
     language_model = load_model(Path(rows["run"]), "newest", rows["device"], "auto")
     texts = [

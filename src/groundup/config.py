@@ -4,8 +4,10 @@ A component declares its own Settings subclass in its own file; this one knows h
 merge, check and write them, and how to say in one paragraph what is wrong with them.
 """
 
+import decimal
 import math
 import os
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +34,7 @@ _MAX_NODES = 100_000
 _MAX_DIGITS = 1_000
 _NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MAX_SHOWN = 60
+_EXPONENT = re.compile(r"[0-9]+(\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _MAX_FINDINGS = 8
 
 
@@ -43,7 +46,11 @@ class Settings(pydantic.BaseModel):
     """
 
     model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
     )
 
     removed: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -71,12 +78,19 @@ class Settings(pydantic.BaseModel):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _check_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """YAML reads yes and on as true, and pydantic true as 1."""
-        if isinstance(value, bool):
-            kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
-            if bool not in kinds and (int in kinds or float in kinds):
-                raise ValueError("must be a number")
+    def _read_word(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Read `none` and 1e9 as they are typed; refuse true for a number, as YAML reads yes."""
+        kinds = _kinds(cls.model_fields[info.field_name or ""].annotation)
+        is_number = int in kinds or float in kinds
+        if isinstance(value, bool) and is_number and bool not in kinds:
+            raise ValueError("must be a number")
+        if not isinstance(value, str) or str in kinds or Path in kinds or value in kinds:
+            return value
+        if value.lower() in ("none", "null") and type(None) in kinds:
+            return None
+        if int in kinds and float not in kinds and _EXPONENT.fullmatch(value):
+            number = decimal.Decimal(value)
+            return int(number) if number == number.to_integral_value() else value
         return value
 
     @pydantic.field_validator("*", mode="after")
@@ -173,11 +187,19 @@ def flatten(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def describe_validation_error(
-    error: pydantic.ValidationError, origins: Mapping[KeyPath, str] | None = None
+    error: pydantic.ValidationError,
+    origins: Mapping[KeyPath, str] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> str:
-    """Pydantic's findings as one paragraph: key, value, complaint and origin of each."""
+    """Pydantic's findings as one paragraph: key, value, complaint and origin of each.
+
+    names: how to spell settings, by their dotted names: as flags, for example.
+    """
     findings = error.errors()
-    shown = [_describe_finding(finding, origins or {}) for finding in findings[:_MAX_FINDINGS]]
+    shown = [
+        _describe_finding(finding, origins or {}, names or {})
+        for finding in findings[:_MAX_FINDINGS]
+    ]
     if len(findings) > _MAX_FINDINGS:
         shown.append(f"and {len(findings) - _MAX_FINDINGS} more")
     return "; ".join(shown)
@@ -205,9 +227,12 @@ _PLAIN_REASONS = {
 }
 
 
-def _describe_finding(finding: Any, origins: Mapping[KeyPath, str]) -> str:
+def _describe_finding(
+    finding: Any, origins: Mapping[KeyPath, str], names: Mapping[str, str]
+) -> str:
     key = _setting_of(tuple(str(part) for part in finding["loc"]), origins)
-    name = _clip(".".join(key))
+    prefixes = (".".join(key[:length]) for length in range(len(key), 0, -1))
+    name = next((names[one] for one in prefixes if one in names), _clip(".".join(key)))
     reason = finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     reason = reason[:1].lower() + reason[1:]
     reason = _PLAIN_REASONS.get(finding["type"], reason)

@@ -56,4 +56,4 @@ def test_no_input_is_one_sentence(files: Path, capsys: pytest.CaptureFixture[str
     assert main(["data", "clean"]) == 2
     assert main(["data", "clean", "gone"]) == 2
     shown = capsys.readouterr().err
-    assert "needs at least one file" in shown and "gone does not exist" in shown
+    assert "needs FILES" in shown and "gone does not exist" in shown

@@ -100,11 +100,11 @@ def test_too_few_documents_for_a_split_is_said(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--shard-ids", "0"], "shard_ids is 0"),
-        (["--validation-fraction", "2"], "validation_fraction is 2"),
+        (["--shard-ids", "0"], "--shard-ids"),
+        (["--validation-fraction", "2"], "--validation-fraction"),
         (["--separator", "<|end|>"], "has no special token <|end|>"),
         (["--errors", "ignore"], "ignore"),
-        (["--num-threads", "0"], "num_threads is 0"),
+        (["--num-threads", "0"], "--num-threads"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(

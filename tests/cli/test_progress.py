@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from groundup.cli import progress
+from groundup.cli import terminal as progress
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from groundup.cli.parsing import parse_arguments
+from groundup.cli.arguments import parse
 from groundup.cli.report import Arguments, run
 from groundup.errors import ConfigError
 
@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def report(*words: str) -> None:
-    arguments = parse_arguments(Arguments, "groundup report", words)
+    arguments = parse(Arguments, "groundup report", words)
     assert arguments is not None
     run(arguments)
 
@@ -55,7 +55,7 @@ def test_an_unknown_run_is_named_with_the_nearest() -> None:
 
 
 def test_no_runs_at_all_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="needs at least one run"):
+    with pytest.raises(ConfigError, match="needs RUNS"):
         report()
 
 

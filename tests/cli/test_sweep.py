@@ -44,7 +44,7 @@ def test_a_sweep_of_which_every_trial_failed_is_no_success(
         ({"grid": {"model.d_model": [17]}}, [], "trial d_model=17"),
         ({"grids": {}}, [], "unknown setting grids"),
         ({"minutes": 1, "tokens": 100}, [], "keep tokens or minutes"),
-        ({}, ["--jobs", "0"], "--jobs is 0"),
+        ({}, ["--jobs", "0"], "--jobs"),
     ],
 )
 def test_a_mistake_is_one_line_and_starts_nothing(

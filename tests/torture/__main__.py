@@ -25,7 +25,7 @@ GUIDE = REPOSITORY / "docs" / "guides" / "reliability.md"
 # What the verbs import late; once here is sooner than in every child.
 PRELOADED = (
     "gguf",
-    "groundup.cli.parsing",
+    "groundup.cli.arguments",
     "groundup.data.prepare",
     "groundup.data.samples",
     "groundup.experiments.report",

@@ -1,19 +1,19 @@
 """`groundup ablate`: what each part of a recipe is worth, at its own best learning rate."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from tyro.conf import Positional
 
-from groundup.errors import ConfigError
+from groundup.config import Settings
 
 if TYPE_CHECKING:
     from groundup.experiments.spec import SweepConfig
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Train a recipe again without each of its parts, matched in parameters and tokens.
 
     Every variant is tried at each learning rate with the first seed, and beyond the list while its
@@ -30,7 +30,7 @@ class Arguments:
     learning_rates: tuple[float, ...] = ()
     """Learning rates to try; half of, once and twice the base's if not given."""
 
-    extra_rates: int = 3
+    extra_rates: int = Field(3, ge=0)
     """Learning rates that a variant may try beyond each end of the list, as far apart as the list's
     last two there; 0 keeps to the list. A single learning rate is never added to."""
 
@@ -46,7 +46,7 @@ class Arguments:
     folder: Path = Path("sweeps")
     """Where that folder is made."""
 
-    jobs: int | None = None
+    jobs: int | None = Field(None, ge=1)
     """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
 
     dry_run: bool = False
@@ -55,16 +55,13 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run and print the base and its variants."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_outlook, print_study
+    from groundup.cli.sweep import exit_status, print_outlook, print_study
     from groundup.config import load_settings
     from groundup.experiments.ablation import ablation_spec, run_ablation
     from groundup.experiments.report.studies import ablation_study
     from groundup.runs.config import RunConfig
     from groundup.training.vocabulary import with_vocabulary
 
-    check_jobs(arguments.jobs)
-    if arguments.extra_rates < 0:
-        raise ConfigError(f"--extra-rates is {arguments.extra_rates}: give 0 to keep to the list")
     base = with_vocabulary(load_settings(RunConfig, arguments.config))
     spec = ablation_spec(
         base,

@@ -1,39 +1,24 @@
 """`groundup data clean`: documents worth learning from, without duplicates."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
-
-from groundup.cli.shared_flags import EngineFlags, ReadingFlags
+from groundup.cli.shared import CorpusFlags
 from groundup.data.clean.settings import CleanSettings
-from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
     from groundup.data.clean import CleanSummary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags, CleanSettings, EngineFlags):
+class Arguments(CorpusFlags, CleanSettings):
     """Leave out duplicates, near duplicates and poor documents; write the others as JSON lines."""
-
-    files: Positional[tuple[str, ...]]
-    """Files, folders, globs, addresses such as hf://… or - for standard input, in all formats that
-    data prepare reads."""
 
     out: Path = Path("clean.jsonl")
     """The file to write: .jsonl, also packed as .gz, .zst or .xz. A report is put beside it."""
 
     validation: tuple[str, ...] = ()
     """Validation text, named as FILES: the report says how much of it stands in what is kept."""
-
-    num_threads: int | None = None
-    """Threads to measure documents with; all cores if not given. The result is the same."""
-
-    on_error: Literal["stop", "skip"] = "stop"
-    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
 
     dry_run: bool = False
     """Count only, and write nothing."""
@@ -44,19 +29,16 @@ class Arguments(ReadingFlags, CleanSettings, EngineFlags):
 
 def run(arguments: Arguments) -> None:
     """Clean and print what came of it."""
-    import dataclasses
-
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.data.clean import clean
 
-    if not arguments.files:
-        raise ConfigError("groundup data clean needs at least one file to clean")
-    names = [field.name for field in dataclasses.fields(CleanSettings)]
+    out = None if arguments.dry_run else arguments.out
+    settings = {name: getattr(arguments, name) for name in CleanSettings.model_fields}
     with arguments.connect() as engine, progress_bar("cleaning") as progress:
         summary = clean(
             arguments.files,
-            None if arguments.dry_run else arguments.out,
-            CleanSettings(**{name: getattr(arguments, name) for name in names}),
+            out,
+            CleanSettings(**settings),
             validation=arguments.validation,
             **arguments.reading,
             on_error=arguments.on_error,
@@ -65,11 +47,11 @@ def run(arguments: Arguments) -> None:
             progress=progress,
             engine=engine,
         )
-    _print_summary(summary, None if arguments.dry_run else arguments.out)
+    _print_summary(summary, out)
 
 
 def _print_summary(summary: "CleanSummary", out: Path | None) -> None:
-    from groundup.cli.tables import print_results, print_table
+    from groundup.cli.terminal import print_results, print_table
     from groundup.data.clean.cleaning import report_path
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of, format_duration

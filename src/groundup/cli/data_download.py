@@ -1,16 +1,15 @@
 """`groundup data download`: a public corpus, fetched and checked."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
 
+from groundup.config import Settings
 from groundup.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Fetch a public corpus; a stopped download continues where it was."""
 
     corpus: Positional[Literal["tinystories", "openwebtext"]]

@@ -1,45 +1,31 @@
 """`groundup data prepare`: a corpus into shards of ids."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tyro.conf import Positional
+from pydantic import Field
 
-from groundup.cli.shared_flags import EngineFlags, ReadingFlags, TokenizerFlags
-from groundup.errors import ConfigError
+from groundup.cli.shared import CorpusFlags, TokenizerFlags
 
 if TYPE_CHECKING:
     from groundup.data.prepare import PrepareSummary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags, TokenizerFlags, EngineFlags):
+class Arguments(CorpusFlags, TokenizerFlags):
     """Encode a corpus into shards; after a kill, the same command continues where it stopped."""
-
-    files: Positional[tuple[str, ...]]
-    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
-    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
-    files are left out and counted."""
 
     out: Path = Path("shards")
     """The folder for the shards and their index."""
 
-    validation_fraction: float = 0.005
+    validation_fraction: float = Field(0.005, ge=0, le=1)
     """Fraction of the documents for validation; chosen by hash, so a document stays where it is."""
 
-    shard_ids: int = 100_000_000
+    shard_ids: int = Field(100_000_000, ge=1)
     """A shard is complete with the document that brings it to this many ids."""
 
     separator: str = "<|endoftext|>"
     """The special token that separates documents in plain text and ends each one in the shards."""
-
-    num_threads: int | None = None
-    """Threads to encode with; all cores if not given. The result is the same."""
-
-    on_error: Literal["stop", "skip"] = "stop"
-    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
 
     overwrite: bool = False
     """Replace shards that are already in the folder."""
@@ -47,11 +33,9 @@ class Arguments(ReadingFlags, TokenizerFlags, EngineFlags):
 
 def run(arguments: Arguments) -> None:
     """Prepare and print the result."""
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.data.prepare import prepare
 
-    if not arguments.files:
-        raise ConfigError("groundup data prepare needs at least one file to encode")
     tokenizer = arguments.load()
     with arguments.connect() as engine, progress_bar("encoding") as progress:
         summary = prepare(
@@ -68,12 +52,12 @@ def run(arguments: Arguments) -> None:
             progress=progress,
             engine=engine,
         )
-    print_summary(summary)
+    _print_summary(summary)
 
 
-def print_summary(summary: "PrepareSummary") -> None:
+def _print_summary(summary: "PrepareSummary") -> None:
     """What lies in the folder, and how fast it came there."""
-    from groundup.cli.tables import print_results
+    from groundup.cli.terminal import print_results
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of, format_duration
 

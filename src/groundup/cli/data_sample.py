@@ -1,28 +1,29 @@
 """`groundup data sample`: the built-in corpus of little stories, and dialogues about them."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
+from groundup.config import Seed, Settings
 from groundup.errors import ConfigError
 
 _MEGABYTES = {"stories": 20.0, "dialogues": 0.7}
 _FILES = {"stories": "stories.txt", "dialogues": "dialogues.jsonl"}
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Write the built-in corpus: little stories, or dialogues, as many as you ask for."""
 
     kind: Literal["stories", "dialogues"] = "stories"
     """Stories to train a model on, or questions and answers to tune it with (groundup tune)."""
 
-    megabytes: float | None = None
+    megabytes: float | None = Field(None, gt=0)
     """How much text, in millions of bytes; the last story is not cut. 20 if not given, and 0.7 of
     dialogues."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The same seed gives the same stories."""
 
     out: Path | None = None
@@ -31,30 +32,24 @@ class Arguments:
 
 def run(arguments: Arguments) -> None:
     """Write the file and say what is in it."""
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.data.samples import write_sample_corpus, write_sample_dialogues
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of
 
     kind = arguments.kind
     out = arguments.out or Path(_FILES[kind])
-    megabytes = _MEGABYTES[kind] if arguments.megabytes is None else arguments.megabytes
-    if not 0 < megabytes < float("inf"):
-        raise ConfigError(f"--megabytes {megabytes:g} must be more than 0")
-    free = shutil.disk_usage(_nearest_folder(out)).free
+    megabytes = arguments.megabytes or _MEGABYTES[kind]
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name the text file to write")
+    nearest = next(folder for folder in out.resolve().parents if folder.is_dir())
+    free = shutil.disk_usage(nearest).free
     if megabytes > free / 1e6:
         raise ConfigError(
             f"--megabytes {megabytes:g} is more than the {show_bytes(free)} that are free at {out}"
         )
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; name the text file to write")
     write = write_sample_corpus if kind == "stories" else write_sample_dialogues
     with progress_bar(f"writing {kind}") as progress:
         corpus = write(out, megabytes, arguments.seed, progress=progress)
     one = {"stories": "story", "dialogues": "dialogue"}[kind]
     print(f"wrote {out}: {count_of(corpus.num_texts, one, kind)}, {show_bytes(corpus.num_bytes)}")
-
-
-def _nearest_folder(path: Path) -> Path:
-    """The folder of a file to be written, or the one that its folder will be made in."""
-    return next(folder for folder in path.resolve().parents if folder.is_dir())

@@ -1,14 +1,12 @@
 """`groundup data verify`: shards against their index, byte for byte."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import SplitFlags
+from groundup.cli.shared import SplitFlags
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(SplitFlags):
     """Hash every shard again and check every id; the first thing that is wrong is named."""
 
@@ -21,7 +19,7 @@ class Arguments(SplitFlags):
 
 def run(arguments: Arguments) -> None:
     """Verify and say that all is well."""
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.data.shards import verify
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of

@@ -1,15 +1,13 @@
 """`groundup evaluate`: loss, perplexity and bits per byte of a run on a split of its shards or on
 any text, and its accuracy on multiple-choice tasks."""
 
-import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared import Precision, ReadingFlags, RunFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -25,15 +23,11 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags):
+class Arguments(RunFlags, ReadingFlags):
     """Evaluate a trained model on text that it was not trained on.
 
     Without files and tasks it is evaluated on the validation split of its shards.
     """
-
-    run: Positional[str]
-    """The run: its folder, or its name under runs."""
 
     files: Positional[tuple[str, ...]] = ()
     """Text to evaluate on: files, folders, globs or - for standard input."""
@@ -48,25 +42,22 @@ class Arguments(ReadingFlags):
     whole: bool = False
     """Use every token of the split; without it the windows of the run's own evaluations."""
 
-    checkpoint: str = "newest"
-    """The checkpoint to evaluate: newest, best, or a step."""
-
     shards: Path | None = None
     """Other shards of the same tokenizer; those of the run if not given."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
 
-    precision: Literal["auto", "float32", "bfloat16"] | None = None
+    precision: Precision | None = None
     """Of matmuls; the run's own if not given, so that the loss is the one it logged."""
 
-    json: bool = False
+    json_: bool = False
     """Print one JSON object instead of a table."""
 
 
 def run(arguments: Arguments) -> None:
     """Load, measure, print."""
-    from groundup.cli.runs import find_run
+    from groundup.cli.shared import find_run
     from groundup.cli.task_scores import describe_score, print_scores
     from groundup.config import load_settings
     from groundup.data.tasks import read_tasks
@@ -75,7 +66,6 @@ def run(arguments: Arguments) -> None:
     from groundup.runs.folder import RunFolder
     from groundup.training.execution import resolve_device, switches
 
-    checkpoint = parse_checkpoint(arguments.checkpoint)
     is_split = not arguments.files and not arguments.tasks
     if not is_split and (arguments.shards or arguments.whole or arguments.split != "validation"):
         raise ConfigError(
@@ -89,7 +79,7 @@ def run(arguments: Arguments) -> None:
     load_settings(RunConfig, overrides=asked)  # model_copy checks nothing.
     config = resolve_device(config.model_copy(update=asked))
     tasks = read_tasks(arguments.tasks)
-    language_model = LanguageModel.load(folder, checkpoint, device=config.device)
+    language_model = LanguageModel.load(folder, arguments.checkpoint, device=config.device)
     measuring = _Measuring(config, language_model)
     results: dict[str, Any] = {"run": str(folder), "step": language_model.step}
     scores: list[TaskScore] = []
@@ -105,7 +95,7 @@ def run(arguments: Arguments) -> None:
             results |= measuring.text(arguments)
         if tasks:
             scores = measuring.tasks(tasks)
-    if arguments.json:
+    if arguments.json_:
         described = {score.name: describe_score(score) for score in scores}
         _print_json(results | ({"tasks": described} if described else {}))
         return
@@ -201,7 +191,7 @@ class _Measuring:
 
     def text(self, arguments: Arguments) -> dict[str, Any]:
         """On the documents of files."""
-        from groundup.cli.progress import progress_bar
+        from groundup.cli.terminal import progress_bar
         from groundup.text_files import read_document_batches
         from groundup.training.likelihood import evaluate_documents
 
@@ -224,7 +214,7 @@ class _Measuring:
 
     def tasks(self, tasks: "list[Task]") -> "list[TaskScore]":
         """On multiple-choice tasks."""
-        from groundup.cli.progress import progress_bar
+        from groundup.cli.terminal import progress_bar
         from groundup.training.tasks import TaskEvaluator
 
         evaluator = TaskEvaluator(
@@ -249,17 +239,6 @@ class _Measuring:
         return autocast(self._config)
 
 
-def parse_checkpoint(text: str) -> Literal["newest", "best"] | int:
-    """Read newest, best or the number of a step."""
-    if text == "newest":
-        return "newest"
-    if text == "best":
-        return "best"
-    if re.fullmatch(r"\d+", text, re.ASCII):
-        return int(text)
-    raise ConfigError(f"--checkpoint {text} is neither newest nor best nor the number of a step")
-
-
 def _describe(evaluation: "Evaluation") -> dict[str, Any]:
     return {
         "tokens": evaluation.num_tokens,
@@ -278,7 +257,7 @@ def _print_json(results: dict[str, Any]) -> None:
 
 
 def _print_table(results: dict[str, Any]) -> None:
-    from groundup.cli.tables import print_results
+    from groundup.cli.terminal import print_results
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import count_of
 

@@ -1,18 +1,15 @@
 """`groundup export`: a trained model for other tools, as a folder or file they load."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
 
+from groundup.cli.shared import RunFlags
 
-@dataclass(frozen=True)
-class Arguments:
+
+class Arguments(RunFlags):
     """Write a trained model in the form of another tool, with a model card."""
-
-    run: Positional[str]
-    """The run: its folder, or its name under runs."""
 
     out: Positional[Path]
     """The folder to write; for gguf also a file that ends in .gguf."""
@@ -23,24 +20,20 @@ class Arguments:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The precision of the weights."""
 
-    checkpoint: str = "newest"
-    """The checkpoint to export: newest, best, or a step."""
-
     force: bool = False
     """Replace an earlier export."""
 
 
 def run(arguments: Arguments) -> None:
     """Export, and say what was written."""
-    from groundup.cli.evaluate import parse_checkpoint
-    from groundup.cli.runs import find_run
+    from groundup.cli.shared import find_run
     from groundup.interop import export_gguf, export_huggingface
 
     export = export_huggingface if arguments.to == "huggingface" else export_gguf
     names = export(
         find_run(arguments.run),
         arguments.out,
-        checkpoint=parse_checkpoint(arguments.checkpoint),
+        checkpoint=arguments.checkpoint,
         dtype=arguments.dtype,
         force=arguments.force,
     )

@@ -4,28 +4,26 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-import tyro
+from pydantic import Field
+from tyro.conf import UseAppendAction
 
-from groundup.cli.shared_flags import ModelFlags, load_model
-from groundup.cli.streams import as_text
+from groundup.cli.shared import ModelFlags
+from groundup.cli.terminal import as_text
+from groundup.config import Seed
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationSettings
+from groundup.generation.request import GenerationSettings, PastContext
 
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel, TextPiece
-
-_MOST_SAMPLES = 10**9
 
 # Prompt, sample and seed of the text with this index.
 Label = Callable[[int], dict[str, Any]]
 
 
-@tyro.conf.configure(tyro.conf.UseAppendAction)
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ModelFlags, GenerationSettings):
+class Arguments(ModelFlags):
     """Generate text with a trained model, streamed as it comes."""
 
     prompt: str = ""
@@ -37,29 +35,54 @@ class Arguments(ModelFlags, GenerationSettings):
     chat: bool = False
     """Take each prompt for a message and answer it; for models that were tuned on conversations."""
 
-    num_samples: int = 1
+    num_samples: int = Field(1, ge=1, le=10**9)
     """How many texts to generate for each prompt."""
 
-    json: bool = False
+    json_: bool = False
     """Print one JSON object a line for each text, when it is finished."""
+
+    max_tokens: int = Field(256, ge=0)
+    """Generate at most this many tokens; the end of the document usually comes first."""
+
+    temperature: float = Field(1.0, ge=0)
+    """Below 1: likelier tokens; above 1: more random; 0 always takes the likeliest token."""
+
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Sample from the fewest likeliest tokens whose probabilities sum to at least this."""
+
+    top_k: int | None = Field(None, ge=1)
+    """Sample from this many of the likeliest tokens."""
+
+    min_p: float | None = Field(None, ge=0, le=1)
+    """Leave out tokens less than this many times as likely as the likeliest."""
+
+    repetition_penalty: float | None = Field(None, gt=0)
+    """Above 1, make tokens that the text already holds less likely."""
+
+    stop: UseAppendAction[tuple[str, ...]] = ()
+    """End before this text; repeat for more."""
+
+    seed: Seed = 0
+    """The same seed gives the same text. Of several texts, each takes the next seed."""
+
+    past_context: PastContext = "stop"
+    """At a full context stop, or slide: forget the older half of the text and continue."""
 
 
 def run(arguments: Arguments) -> None:
     """Load, ask for all texts at once, print them in order."""
-    from groundup.cli.runs import find_run
+    from groundup.cli.shared import find_run
     from groundup.data.counter_random import check_seed
 
     num_samples, first_seed = arguments.num_samples, arguments.seed
-    if not 1 <= num_samples <= _MOST_SAMPLES:
-        raise ConfigError(f"--num-samples is {num_samples}; it must be from 1 to {_MOST_SAMPLES}")
     check_seed(first_seed + num_samples - 1)
-    # Before anything is loaded, so that a mistake is told at once.
-    arguments.sampler()
+    names = [field.name for field in fields(GenerationSettings)]
+    settings = GenerationSettings(**{name: getattr(arguments, name) for name in names})
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
-    language_model = load_model(folder, arguments.checkpoint, arguments.device, arguments.precision)
+    language_model = arguments.load(folder)
     firsts = [
-        language_model.request(_as_message(prompt, language_model, arguments), arguments)
+        language_model.request(_as_message(prompt, language_model, arguments), settings)
         for prompt in prompts
     ]
     for first in firsts:
@@ -76,7 +99,7 @@ def run(arguments: Arguments) -> None:
         number, sample = divmod(index, num_samples)
         return {"prompt": prompts[number], "sample": sample, "seed": first_seed + sample}
 
-    if arguments.json:
+    if arguments.json_:
         _print_json(_in_order(pieces), label)
     else:
         gap = "\n" if arguments.chat else ""
@@ -85,9 +108,7 @@ def run(arguments: Arguments) -> None:
 
 def _read_prompts(arguments: Arguments) -> list[str]:
     if arguments.prompts is None:
-        # Words of the command line that are not UTF-8 arrive as surrogates, which no text has.
-        words = arguments.prompt.encode("utf-8", "surrogateescape")
-        return [words.decode("utf-8", "replace")]
+        return [as_text(arguments.prompt)]
     if arguments.prompt:
         raise ConfigError("give either --prompt or --prompts, not both")
     from groundup.cli.tokenizer_encode import read_text

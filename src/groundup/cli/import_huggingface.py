@@ -1,13 +1,14 @@
 """`groundup import huggingface`: make a run folder from a checkpoint of the Llama family."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
 from tyro.conf import Positional
 
+from groundup.config import Settings
 
-@dataclass(frozen=True)
-class Arguments:
+
+class Arguments(Settings):
     """Make a run folder from a Hugging Face checkpoint of the Llama family."""
 
     folder: Positional[Path]
@@ -19,7 +20,7 @@ class Arguments:
     runs_folder: Path = Path("runs")
     """Where run folders are made."""
 
-    context_length: int | None = None
+    context_length: int | None = Field(None, ge=1)
     """Keep fewer positions than the checkpoint knows, which saves memory."""
 
 

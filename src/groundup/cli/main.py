@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from groundup.cli.streams import prepare_streams
+from groundup.cli.terminal import prepare_streams
 from groundup.cli.verbs import GROUPS, VERBS, Verb
 from groundup.errors import NATIVE_MISSING, ConfigError, GroundupError, did_you_mean
 
@@ -126,14 +126,19 @@ def run_verb(words: list[str], **options: Any) -> int:
     # step on two cores of a Neoverse N1.
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
     module = importlib.import_module(verb.module)
+    from groundup.cli.arguments import parse
     from groundup.cli.parsing import parse_arguments
+    from groundup.config import Settings
     from groundup.runtime import set_up_logging
 
     set_up_logging()
     # A verb with a settings file lets the flags start from what that file says.
     default = module.defaults(rest) if hasattr(module, "defaults") else None
     prog = f"groundup {verb.name}"
-    arguments = parse_arguments(module.Arguments, prog=prog, argv=rest, default=default)
+    if issubclass(module.Arguments, Settings):
+        arguments = parse(module.Arguments, prog, rest)
+    else:
+        arguments = parse_arguments(module.Arguments, prog=prog, argv=rest, default=default)
     if arguments is None:
         return 0
     status = module.run(arguments, **options)

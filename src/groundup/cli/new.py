@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from tyro.conf import Positional
 
 from groundup.cli.new_plan import Project, minutes_left, write_plan
 from groundup.cli.project_folder import ProjectFolder
-from groundup.cli.runs import RUNS_FOLDER
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared import RUNS_FOLDER, ReadingFlags
 from groundup.cli.steps import show_commands, take_step
 from groundup.errors import ConfigError
 from groundup.runtime import process_start
@@ -29,7 +27,6 @@ PREPARED_FOLDER = Path("prepared")
 ADDRESS = "http://127.0.0.1:8000"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(ReadingFlags):
     """Train a model on your own text: look at it, choose settings for it and for this machine,
     train for some minutes, evaluate, and generate."""

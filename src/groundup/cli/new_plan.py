@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundup.cli.project_folder import ProjectFolder
-from groundup.cli.shared_flags import ReadingFlags
+from groundup.cli.shared import ReadingFlags
 from groundup.errors import ConfigError, DataError
 from groundup.runtime import count_of, format_duration
 from groundup.text_files import Source
@@ -62,7 +62,7 @@ class Project:
 
 def write_plan(project: Project, sources: Sequence[Source]) -> None:
     """Look, choose, say why, and leave the settings behind."""
-    from groundup.cli.tables import print_results
+    from groundup.cli.terminal import print_results
     from groundup.config import as_yaml
     from groundup.data.prepare.sources import path_text
     from groundup.data.survey import survey_text

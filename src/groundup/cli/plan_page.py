@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from groundup.cli.tables import print_results, print_table
+from groundup.cli.terminal import print_results, print_table
 from groundup.planner.flops import (
     OPTIMAL_SOURCE,
     fractions_by_context,

@@ -1,6 +1,6 @@
 """A plan for many GPUs on the screen: what each holds and sends, and how efficiency falls."""
 
-from groundup.cli.tables import print_results, print_table
+from groundup.cli.terminal import print_results, print_table
 from groundup.planner.quantities import show_bytes, show_count, show_dollars
 from groundup.planner.scaling import Efficiencies, Scaling
 from groundup.runtime import count_of, format_duration

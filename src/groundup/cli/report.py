@@ -1,21 +1,20 @@
 """`groundup report`: runs compared on one page that opens offline."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.runs import RUNS_FOLDER
+from groundup.cli.shared import RUNS_FOLDER
+from groundup.config import Settings
 from groundup.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from groundup.experiments.report.document import Cell, Table
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Compare runs: curves, a table with intervals, settings, cost, samples, environment."""
 
     runs: Positional[tuple[str, ...]]
@@ -42,8 +41,6 @@ def run(arguments: Arguments) -> None:
     from groundup.experiments.report.sections import comparison_document
     from groundup.files import write_text_atomic
 
-    if not arguments.runs:
-        raise ConfigError("groundup report needs at least one run: name its folder")
     out = arguments.out or Path("report.html")
     check_output(out)
     paths = [find_path(run) for run in arguments.runs]
@@ -68,7 +65,7 @@ def check_output(out: Path) -> None:
 
 def print_document_table(table: "Table") -> None:
     """A table of a page on the screen; marks stand in a last column."""
-    from groundup.cli.tables import print_table
+    from groundup.cli.terminal import print_table
     from groundup.experiments.report.text import visible
 
     def text_of(cell: "Cell | str") -> str:

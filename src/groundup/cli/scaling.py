@@ -1,18 +1,20 @@
 """`groundup scaling`: a ladder of sizes at fixed compute, the laws through it, and their test."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from tyro.conf import Positional
+
+from groundup.config import Settings
 
 if TYPE_CHECKING:
     from groundup.experiments.scaling import ScalingOutcome
     from groundup.experiments.spec import SweepConfig
 
 
-@dataclass(frozen=True)
-class Arguments:
+class Arguments(Settings):
     """Find the best size for each of several budgets, and predict the next budget's loss.
 
     Each budget of FLOPs is spent on models of several widths; a parabola finds the best size, power
@@ -45,7 +47,7 @@ class Arguments:
     check: bool = True
     """Train the predicted size too, and set its loss beside the prediction."""
 
-    jobs: int | None = None
+    jobs: int | None = Field(None, ge=1)
     """Trials at once. If not given: one on each CUDA device, or one on a CPU."""
 
     dry_run: bool = False
@@ -54,13 +56,12 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Run what is left to run, fit, predict, check and print."""
-    from groundup.cli.sweep import check_jobs, exit_status, print_outlook
+    from groundup.cli.sweep import exit_status, print_outlook
     from groundup.config import load_settings
     from groundup.experiments.scaling import run_scaling, scaling_spec
     from groundup.runs.config import RunConfig
     from groundup.training.vocabulary import with_vocabulary
 
-    check_jobs(arguments.jobs)
     spec = scaling_spec(
         with_vocabulary(load_settings(RunConfig, arguments.config)),
         budgets=arguments.budgets,
@@ -97,7 +98,7 @@ def print_what_follows(spec: "SweepConfig") -> None:
 def print_scaling(outcome: "ScalingOutcome") -> None:
     """The ladder, the best of each budget, the laws and the prediction."""
     from groundup.cli.sweep import print_study
-    from groundup.cli.tables import print_table
+    from groundup.cli.terminal import print_table
     from groundup.experiments.report.studies import scaling_study
 
     print_table(

@@ -1,16 +1,12 @@
 """`groundup serve`: a model behind OpenAI's completions API, with pages to look at."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from groundup.cli.shared_flags import ModelFlags, load_model
+from pydantic import Field
 
-if TYPE_CHECKING:
-    from groundup.serving.settings import ServerSettings
+from groundup.cli.shared import ModelFlags, find_run
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(ModelFlags):
     """Serve a trained model on this machine: an API, a playground, the learning curves of all runs.
 
@@ -20,19 +16,19 @@ class Arguments(ModelFlags):
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own needs a token."""
 
-    port: int = 8000
+    port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes any that is free."""
 
-    max_rows: int = 64
+    max_rows: int = Field(64, ge=1, le=10_000)
     """Sequences generated at once: the rows of the batch."""
 
-    max_queue: int = 256
+    max_queue: int = Field(256, ge=0, le=10**6)
     """Sequences that may wait for a row; beyond that, requests are answered with 429."""
 
-    max_client_rows: int | None = None
+    max_client_rows: int | None = Field(None, ge=1, le=10_000)
     """Rows that one client may hold; 7/8 of --max-rows if not given."""
 
-    drain_seconds: float = 30
+    drain_seconds: float = Field(30.0, gt=0, le=1e6)
     """Seconds to finish running requests after SIGTERM or Ctrl-C; the process ends by then."""
 
     token_file: Path | None = None
@@ -47,19 +43,30 @@ class Arguments(ModelFlags):
 
 def run(arguments: Arguments) -> None:
     """Open the port, load the model, serve until told to stop."""
-    from groundup.cli.evaluate import parse_checkpoint
-    from groundup.cli.runs import find_run
+    from groundup.runs.folder import RunFolder
+    from groundup.serving.settings import ServerSettings, read_tokens
 
-    # Before anything is loaded, so that a mistake is told at once.
-    parse_checkpoint(arguments.checkpoint)
-    folder = find_run(arguments.run)
-    settings = _make_settings(arguments, folder.resolve())
+    folder = find_run(arguments.run).resolve()
+    samples = RunFolder(folder).read_config().samples
+    settings = ServerSettings(
+        model_name=folder.name,
+        # Default prompts say nothing about the model.
+        prompts=samples.prompts if samples.every_steps else (),
+        host=arguments.host,
+        port=arguments.port,
+        max_rows=arguments.max_rows,
+        max_queue=arguments.max_queue,
+        max_client_rows=arguments.max_client_rows,
+        drain_seconds=arguments.drain_seconds,
+        trusted_proxies=arguments.trusted_proxy,
+        runs_folder=arguments.runs_folder or folder.parent,
+        tokens=read_tokens(arguments.token_file),
+    )
+    # After the settings, so that a mistake is reported before torch is loaded.
     from groundup.serving.launch import address_to_open, open_socket, serve
 
     with open_socket(settings) as listener:
-        language_model = load_model(
-            folder, arguments.checkpoint, arguments.device, arguments.precision
-        )
+        language_model = arguments.load(folder)
 
         def announce() -> None:
             address = address_to_open(listener)
@@ -67,26 +74,3 @@ def run(arguments: Arguments) -> None:
             print(f"serving {name}, step {step:,}, at {address}", flush=True)
 
         serve(language_model, settings, listener, announce)
-
-
-def _make_settings(arguments: Arguments, folder: Path) -> "ServerSettings":
-    from groundup.config import load_settings
-    from groundup.runs.folder import RunFolder
-    from groundup.serving.settings import ServerSettings, read_tokens
-
-    samples = RunFolder(folder).read_config().samples
-    values = {
-        "model_name": folder.name,
-        # Those that nobody chose say nothing about the model.
-        "prompts": samples.prompts if samples.every_steps else (),
-        "host": arguments.host,
-        "port": arguments.port,
-        "max_rows": arguments.max_rows,
-        "max_queue": arguments.max_queue,
-        "max_client_rows": arguments.max_client_rows,
-        "drain_seconds": arguments.drain_seconds,
-        "trusted_proxies": arguments.trusted_proxy,
-        "runs_folder": arguments.runs_folder or folder.parent,
-        "tokens": read_tokens(arguments.token_file),
-    }
-    return load_settings(ServerSettings, overrides=values)

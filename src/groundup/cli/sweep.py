@@ -1,14 +1,14 @@
 """`groundup sweep`: many runs around one base, resumable, and a table of what they came to."""
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import EngineFlags
-from groundup.errors import ConfigError, DataError
+from groundup.cli.shared import EngineFlags
+from groundup.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from groundup.experiments.trials import Trial
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(EngineFlags):
     """Try many settings around one base run, each with several seeds.
 
@@ -33,7 +32,7 @@ class Arguments(EngineFlags):
     folder: Path = Path("sweeps")
     """Where the folder of the sweep is made."""
 
-    jobs: int | None = None
+    jobs: int | None = Field(None, ge=1)
     """Trials at once. If not given: one on each CUDA device, or one on a CPU; of a Ray cluster, one
     on each GPU, or one on each machine."""
 
@@ -46,7 +45,6 @@ def run(arguments: Arguments) -> int:
     from groundup.experiments.spec import load_sweep
     from groundup.experiments.sweep import run_sweep
 
-    check_jobs(arguments.jobs)
     spec = load_sweep(arguments.spec)
     path = arguments.folder / spec.name
     if arguments.dry_run:
@@ -57,12 +55,6 @@ def run(arguments: Arguments) -> int:
     if outcome.records:
         print_outcome(path)
     return exit_status(outcome.stopped_by, path)
-
-
-def check_jobs(jobs: int | None) -> None:
-    """Refuse a number of jobs that could never run anything."""
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs is {jobs}: at least one trial has to run")
 
 
 def exit_status(stopped_by: "Signals | None", folder: Path) -> int:
@@ -106,7 +98,7 @@ def _print_trials(
 
     What a trial can do in a number of minutes is not known before it begins.
     """
-    from groundup.cli.tables import print_table
+    from groundup.cli.terminal import print_table
     from groundup.planner.flops import training_flops_per_token
     from groundup.planner.parameters import count_parameters
 

@@ -26,7 +26,7 @@ def print_scores(title: str, scores: "list[TaskScore]") -> None:
     title: the line above it.
     scores: a row each.
     """
-    from groundup.cli.tables import print_table
+    from groundup.cli.terminal import print_table
     from groundup.runtime import count_of
 
     headers = ["task", "questions", "chance", "accuracy", "95%", "per byte", "95%"]

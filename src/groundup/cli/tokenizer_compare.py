@@ -1,49 +1,47 @@
 """`groundup tokenizer compare`: tokenizers side by side on each text."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import Field
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import ReadingFlags, SplitFlags
-from groundup.errors import ConfigError, DataError, TokenizerError
+from groundup.cli.shared import ReadingFlags, SplitFlags
+from groundup.errors import DataError, TokenizerError
 
 if TYPE_CHECKING:
     from groundup.tokenizer.definition import TokenizerDefinition
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(ReadingFlags, SplitFlags):
     """Compare tokenizers on texts: bytes per token, tokens per second, time for a large corpus."""
 
     tokenizers: Positional[tuple[Path, ...]]
     """Tokenizer files, of any known format."""
 
-    texts: tuple[str, ...] = ()
+    texts: tuple[str, ...]
     """The texts: files, folders or globs, measured one by one."""
 
-    corpus_gb: float = 825
+    corpus_gb: float = Field(825, gt=0)
     """Size of the corpus whose encoding time is estimated, in units of 10^9 bytes."""
 
-    num_threads: int | None = None
+    num_threads: int | None = Field(None, ge=1)
     """Threads to encode with; all cores if not given."""
 
-    json: bool = False
+    json_: bool = False
     """Print a JSON list instead of a table."""
 
 
 def run(arguments: Arguments) -> None:
     """Measure every tokenizer on every text and print one table."""
-    from groundup.cli.tables import print_table
+    from groundup.cli.terminal import print_table
     from groundup.experiments.tokenizer_comparison import compare_tokenizers
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import format_duration
     from groundup.tokenizer import Tokenizer
 
-    if not arguments.tokenizers or not arguments.texts:
-        raise ConfigError("give at least one tokenizer file, and texts to compare on with --texts")
     paths = list(dict.fromkeys(arguments.tokenizers))
     is_told_by_name = len({path.name for path in paths}) == len(paths)
     tokenizers = {
@@ -59,7 +57,7 @@ def run(arguments: Arguments) -> None:
         corpus_bytes=arguments.corpus_gb * 1e9,
         num_threads=arguments.num_threads,
     )
-    if arguments.json:
+    if arguments.json_:
         print(json.dumps([asdict(result) for result in results], ensure_ascii=False, indent=2))
         return
     rows = [
@@ -82,6 +80,6 @@ def run(arguments: Arguments) -> None:
 def _read(arguments: Arguments, path: Path) -> "TokenizerDefinition":
     """A tokenizer file; --pattern is for one that does not say its own."""
     try:
-        return replace(arguments, pattern=None).read(path)
+        return arguments.model_copy(update={"pattern": None}).read(path)
     except TokenizerError:
         return arguments.read(path)

@@ -1,15 +1,13 @@
 """`groundup tokenizer convert`: rewrite a tokenizer file in another format."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import SplitFlags
+from groundup.cli.shared import SplitFlags
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(SplitFlags):
     """Rewrite a tokenizer file in another format."""
 

@@ -1,20 +1,18 @@
 """`groundup tokenizer decode`: ids back to text."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import TokenizerFlags
+from groundup.cli.shared import TokenizerFlags
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(TokenizerFlags):
     """Decode ids into text; bytes that are not UTF-8 become U+FFFD."""
 

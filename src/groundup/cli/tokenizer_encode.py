@@ -3,14 +3,13 @@
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import TokenizerFlags
-from groundup.cli.streams import as_text
+from groundup.cli.shared import TokenizerFlags
+from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _IDS_AT_ONCE = 1 << 16
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(TokenizerFlags):
     """Encode text into ids."""
 

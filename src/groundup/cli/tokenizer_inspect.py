@@ -1,14 +1,12 @@
 """`groundup tokenizer inspect`: how a text becomes ids, step by step and in colour."""
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
-from groundup.cli.shared_flags import TokenizerFlags
-from groundup.cli.streams import as_text
-from groundup.cli.tables import colour_tokens, show_character
+from groundup.cli.shared import TokenizerFlags
+from groundup.cli.terminal import as_text, colour_tokens, show_character
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
     from groundup.tokenizer.inspection import Explanation, PreToken
 
 
-@dataclass(frozen=True, kw_only=True)
 class Arguments(TokenizerFlags):
     """Show how a text becomes ids: code points, UTF-8 bytes, pre-tokens, the merges that fired."""
 

@@ -1,28 +1,21 @@
 """`groundup tokenizer train`: learn a vocabulary from text and write it as one JSON file."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from tyro.conf import Positional, UseAppendAction
+from tyro.conf import UseAppendAction
 
-from groundup.cli.shared_flags import EngineFlags, ReadingFlags
-from groundup.cli.streams import as_text
+from groundup.cli.shared import CorpusFlags
+from groundup.cli.terminal import as_text
 from groundup.errors import ConfigError
 
 if TYPE_CHECKING:
     from groundup.tokenizer.training import TrainingSummary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arguments(ReadingFlags, EngineFlags):
+class Arguments(CorpusFlags):
     """Learn a vocabulary by byte-pair encoding and write it as one JSON file."""
-
-    files: Positional[tuple[str, ...]]
-    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
-    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
-    files are left out and counted."""
 
     vocab_size: int = 10_000
     """Tokens in all: the 256 bytes, the merges and the special tokens."""
@@ -40,22 +33,14 @@ class Arguments(ReadingFlags, EngineFlags):
     """Bound on all memory, such as 2GB; counts beyond it go to disk, the result is the same, and
     what cannot be done within it is refused. With --engine ray it holds for every worker."""
 
-    num_threads: int | None = None
-    """Threads; all cores if not given. The result is the same."""
-
-    on_error: Literal["stop", "skip"] = "stop"
-    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
-
 
 def run(arguments: Arguments) -> None:
     """Train, write the file, print the summary."""
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.runtime import peak_memory_bytes
     from groundup.text_files.inputs import check_not_input, expand_inputs
     from groundup.tokenizer.training import train_from_files
 
-    if not arguments.files:
-        raise ConfigError("groundup tokenizer train needs at least one file to learn from")
     if arguments.out.is_dir():
         raise ConfigError(f"--out {arguments.out} is a folder; name the tokenizer file to write")
     sources = expand_inputs(arguments.files, arguments.on_error)
@@ -93,7 +78,7 @@ def parse_memory(text: str) -> int:
 
 
 def _print_summary(summary: "TrainingSummary", out: Path) -> None:
-    from groundup.cli.tables import print_results, show_token
+    from groundup.cli.terminal import print_results, show_token
     from groundup.planner.quantities import show_bytes
     from groundup.runtime import format_duration
 

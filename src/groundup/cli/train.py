@@ -16,7 +16,7 @@ import tyro
 from tyro.conf import Fixed, Suppress
 
 from groundup.cli.flags import flag_of, is_on, value_of
-from groundup.cli.runs import RUNS_FOLDER
+from groundup.cli.shared import RUNS_FOLDER
 from groundup.config import flatten, load_settings, load_yaml
 from groundup.errors import ConfigError
 from groundup.files import locked
@@ -150,7 +150,7 @@ def train_run(
             "that has one"
         )
     resume = resume or (_is_restarted() and RunFolder(config.run_folder).has_run())
-    from groundup.cli.progress import progress_bar
+    from groundup.cli.terminal import progress_bar
     from groundup.training import train
 
     with progress_bar(label, unit="steps") as progress:
@@ -340,7 +340,7 @@ def _may_be_restarted() -> bool:
 
 def _print_summary(summary: "TrainSummary") -> None:
     """Print how a run ended, as a table."""
-    from groundup.cli.tables import print_results
+    from groundup.cli.terminal import print_results
     from groundup.runtime import format_duration
 
     results = [

@@ -110,7 +110,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Tune and print the results; a signal that stopped the run decides the exit status."""
-    from groundup.cli.runs import find_run
+    from groundup.cli.shared import find_run
     from groundup.cli.train import train_run
     from groundup.training.tuning import choose_epochs
 

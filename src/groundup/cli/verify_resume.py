@@ -1,12 +1,12 @@
 """`groundup verify-resume`: the proof, on this machine, that a stopped run loses nothing."""
 
-from dataclasses import dataclass
-
+from pydantic import Field
 from tyro.conf import Positional
 
+from groundup.config import MAX_STEPS, Settings
 
-@dataclass(frozen=True)
-class Arguments:
+
+class Arguments(Settings):
     """Prove that a run which is killed and resumed equals one that was not, to the bit.
 
     A few steps are trained twice in a scratch folder, once with a kill; the run is left alone.
@@ -15,7 +15,7 @@ class Arguments:
     run: Positional[str]
     """The run whose settings and data to use: its folder, or its name under runs."""
 
-    num_steps: int = 8
+    num_steps: int = Field(8, ge=2, le=MAX_STEPS)
     """How many steps to train; the kill comes in the middle."""
 
     world: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Arguments:
 
 def run(arguments: Arguments) -> int:
     """Train, compare, print one line; 1 if the runs differ."""
-    from groundup.cli.runs import find_run
+    from groundup.cli.shared import find_run
     from groundup.training import verify_resume
 
     report = verify_resume(find_run(arguments.run), arguments.num_steps, arguments.world)

@@ -103,7 +103,6 @@ def clean(
     """
     started = time.perf_counter()
     settings = settings or CleanSettings()
-    settings.check()
     if num_threads is not None and num_threads < 1:
         raise ConfigError(f"--num-threads must be at least 1, got {num_threads}")
     reading: dict[str, Any] = {"field": field, "column": column, "errors": errors}
@@ -158,7 +157,7 @@ def report_of(
         "version": 1,
         "sources": [path_text(source) for source in sources[:100]],
         "num_sources": len(sources),
-        "settings": dataclasses.asdict(settings),
+        "settings": settings.model_dump(),
         "read": {"documents": summary.num_documents, "bytes": summary.num_bytes},
         "kept": {"documents": summary.kept_documents, "bytes": summary.kept_bytes},
         "removed": {name: dataclasses.asdict(item) for name, item in summary.removed.items()},

@@ -6,12 +6,13 @@ the native core's.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, model_validator
 
-from groundup.errors import ConfigError, check_choice
+from groundup.config import Settings
 
 NUM_SHINGLE_WORDS = 5
 """Documents are compared by their runs of so many words."""
@@ -43,53 +44,46 @@ _CODE_POINTS: dict[str, list[tuple[int, int]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CleanSettings:
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class CleanSettings(Settings):
     """What is left out; see each setting."""
 
-    near_duplicates: float = 0.8
+    near_duplicates: Fraction = 0.8
     """Leave out documents that share this fraction of their runs of 5 words (Jaccard similarity)
     with an earlier one; 0 leaves out only those that are the same."""
 
-    min_characters: int = 50
+    min_characters: int = Field(50, ge=0)
     """Leave out shorter documents."""
 
-    max_characters: int | None = None
-    """Leave out longer documents."""
+    max_characters: int | None = Field(None, ge=0)
+    """Leave out longer documents; not below min_characters."""
 
-    max_symbols: float = 0.4
+    max_symbols: Fraction = 0.4
     """Leave out documents with a greater fraction of characters, spaces aside, that are neither
     letters nor digits."""
 
-    max_repeated_lines: float = 0.5
+    max_repeated_lines: Fraction = 0.5
     """Leave out documents with a greater fraction of their text in lines that came before in it."""
 
-    max_repeated_words: float = 0.5
+    max_repeated_words: Fraction = 0.5
     """Leave out documents with a greater fraction of runs of 5 words that came before in them."""
 
     script: Script | None = None
     """Leave out documents of other scripts, as `min_script` says."""
 
-    min_script: float = 0.5
+    min_script: Fraction = 0.5
     """With `script`: leave out documents with a smaller fraction of letters of that script."""
 
-    def check(self) -> None:
-        """Raise ConfigError for a value that cannot be."""
-        names = "near_duplicates max_symbols max_repeated_lines max_repeated_words min_script"
-        for name in names.split():
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{flag} must be a fraction from 0 to 1, got {value:g}")
-        if self.min_characters < 0:
-            raise ConfigError(f"--min-characters must be 0 or more, got {self.min_characters}")
+    @model_validator(mode="after")
+    def _check_bounds(self) -> "CleanSettings":
         if self.max_characters is not None and self.max_characters < self.min_characters:
-            raise ConfigError(
-                f"--max-characters {self.max_characters} is less than --min-characters "
+            raise ValueError(
+                f"max_characters {self.max_characters} is less than min_characters "
                 f"{self.min_characters}, so nothing would be left"
             )
-        if self.script is not None:
-            check_choice("--script", self.script, get_args(Script))
+        return self
 
     @property
     def num_bands(self) -> int:

@@ -1,15 +1,17 @@
-"""Flags that several verbs share: a tokenizer, how text is read, who does the work, a model."""
+"""What several verbs share: flags of a tokenizer, of reading text, of a model; and finding runs."""
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import Field
 from tyro.conf import Positional, UseAppendAction
 
-from groundup.cli.streams import as_text
-from groundup.errors import ConfigError
+from groundup.cli.terminal import as_text
+from groundup.config import MAX_STEPS, Settings
+from groundup.errors import ConfigError, did_you_mean
+from groundup.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from groundup.distributed.corpus import RayEngine
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from groundup.tokenizer import Tokenizer
     from groundup.tokenizer.definition import TokenizerDefinition
 
+RUNS_FOLDER = Path("runs")
 Precision = Literal["auto", "float32", "bfloat16"]
+Checkpoint = Literal["newest", "best"] | Annotated[int, Field(ge=0, le=MAX_STEPS)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitFlags:
+class SplitFlags(Settings):
     """What a tokenizer file may not say itself."""
 
     pattern: str | None = None
@@ -38,7 +41,6 @@ class SplitFlags:
         return read_definition(path, pattern=self.pattern, special_tokens=special_tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TokenizerFlags(SplitFlags):
     """A tokenizer by its file."""
 
@@ -46,14 +48,12 @@ class TokenizerFlags(SplitFlags):
     """The tokenizer file, of any known format."""
 
     def load(self) -> "Tokenizer":
-        """The tokenizer of the file."""
         from groundup.tokenizer import Tokenizer
 
         return Tokenizer.from_definition(self.read(self.tokenizer))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadingFlags:
+class ReadingFlags(Settings):
     """How the text of files is read."""
 
     field: str = "text"
@@ -72,8 +72,7 @@ class ReadingFlags:
     @property
     def reading(self) -> dict[str, Any]:
         """The same as arguments of the functions that read."""
-        names = ("field", "column", "errors", "encoding")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ReadingFlags.model_fields}
 
     def read_texts(self, files: tuple[str, ...]) -> list[str]:
         """The text of the files in blocks that end where documents end."""
@@ -83,8 +82,7 @@ class ReadingFlags:
         return [str(block, "utf-8") for block in blocks]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineFlags:
+class EngineFlags(Settings):
     """Where the work is done."""
 
     engine: Literal["local", "ray"] = "local"
@@ -108,15 +106,33 @@ class EngineFlags:
             yield engine
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelFlags:
-    """A trained model, and how to compute with it."""
+class CorpusFlags(ReadingFlags, EngineFlags):
+    """Much text to work through."""
+
+    files: Positional[tuple[str, ...]]
+    """Files, folders, globs, addresses such as hf://… or - for standard input: .txt, .md, .html,
+    source code, .jsonl, .csv, .parquet and more, also packed as .gz, .zst or .xz. Of a folder other
+    files are left out and counted."""
+
+    num_threads: Annotated[int, Field(ge=1, le=1_024)] | None = None
+    """Threads; all cores if not given. The result is the same."""
+
+    on_error: Literal["stop", "skip"] = "stop"
+    """What to do with files that cannot be read (permissions, damage, no text): stop, or skip."""
+
+
+class RunFlags(Settings):
+    """A checkpoint of a run."""
 
     run: Positional[str]
     """The run: its folder, or its name under runs."""
 
-    checkpoint: str = "newest"
+    checkpoint: Checkpoint = "newest"
     """The checkpoint of the run: newest, best, or a step."""
+
+
+class ModelFlags(RunFlags):
+    """A trained model, and how to compute with it."""
 
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps; auto takes the fastest there is."""
@@ -124,17 +140,17 @@ class ModelFlags:
     precision: Precision = "auto"
     """What weights are computed with; auto is bfloat16 where CUDA has it, else float32."""
 
+    def load(self, folder: Path) -> "LanguageModel":
+        """The model of the run in this folder."""
+        return load_model(folder, self.checkpoint, self.device, self.precision)
 
-def load_model(folder: Path, checkpoint: str, device: str, precision: Precision) -> "LanguageModel":
-    """The model of a run on the device and in the precision that the flags ask for.
 
-    folder: the run.
-    checkpoint: newest, best, or a step.
-    device, precision: as the settings of a run name them.
-    """
+def load_model(
+    folder: Path, checkpoint: Checkpoint, device: str, precision: Precision
+) -> "LanguageModel":
+    """The model of a run on the device and in the precision that the flags ask for."""
     import torch
 
-    from groundup.cli.evaluate import parse_checkpoint
     from groundup.config import load_settings
     from groundup.generation import LanguageModel
     from groundup.runs.config import RunConfig
@@ -147,7 +163,24 @@ def load_model(folder: Path, checkpoint: str, device: str, precision: Precision)
         keep_freed_memory()
     return LanguageModel.load(
         folder,
-        parse_checkpoint(checkpoint),
+        checkpoint,
         device=resolved.device,
         dtype=torch.bfloat16 if resolved.precision == "bfloat16" else None,
+    )
+
+
+def find_run(run: str) -> Path:
+    """The folder of a run, named by its path or its name under `runs`."""
+    for folder in (Path(run), RUNS_FOLDER / run):
+        if RunFolder(folder).has_run():
+            return folder
+    if Path(run).is_dir():
+        raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
+    names = sorted(path.name for path in RUNS_FOLDER.glob("*") if RunFolder(path).has_run())
+    beside = Path(run).parent
+    if beside != Path():
+        names += sorted(str(path) for path in beside.glob("*") if RunFolder(path).has_run())
+    raise ConfigError(
+        f"run {run} does not exist, neither as a folder nor in {RUNS_FOLDER}: "
+        f"{did_you_mean(run, names)}"
     )
