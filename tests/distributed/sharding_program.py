@@ -12,10 +12,9 @@ from tiny_steps import difference, take_steps, tiny_model, weights
 from world_program import run_ranks
 
 import groundup.distributed.muon
-from groundup.distributed.fast_reduction import FastReduction
 from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
-from groundup.distributed.reduction import Accumulated
+from groundup.distributed.reduction import Accumulated, FastReduction
 from groundup.distributed.sharding import recompute_blocks, shard
 from groundup.optim.build import build_optimizer
 from groundup.optim.config import OptimizerConfig

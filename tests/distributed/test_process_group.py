@@ -8,10 +8,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
-from groundup.distributed.exact_reduction import ExactReduction
-from groundup.distributed.process_group import ALONE, World, find_world
+from groundup.distributed.process_group import (
+    ALONE,
+    LostRankError,
+    World,
+    find_world,
+    lost_ranks_named,
+)
+from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("world_program.py")
@@ -110,3 +116,18 @@ def test_a_rank_that_dies_is_named(measured: dict[str, Any]) -> None:
 def test_a_rank_that_hangs_is_named(measured: dict[str, Any]) -> None:
     told, _ = measured["hung"]
     assert told.startswith("rank 1 on ") and " did not come to step 8 (" in told
+
+
+def test_only_errors_of_the_backends_are_lost_ranks() -> None:
+    def meet(error: Exception) -> None:
+        with lost_ranks_named(ALONE):
+            raise error
+
+    for text in ("a timeout of the peer connection", "CUDA error: an illegal memory access"):
+        with pytest.raises(RuntimeError, match=text) as caught:
+            meet(RuntimeError(text))
+        assert type(caught.value) is RuntimeError
+    gone = RuntimeError("[/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+    for error in (gone, distributed.DistBackendError("NCCL error")):
+        with pytest.raises(LostRankError, match="a rank is gone"):
+            meet(error)

@@ -13,8 +13,8 @@ import torch
 from forked_ranks import fork_ranks
 from torch import Tensor, nn
 
-from groundup.distributed.exact_reduction import ExactReduction
 from groundup.distributed.process_group import ALONE, World, find_world, note_arrival, open_world
+from groundup.distributed.reduction import ExactReduction
 from groundup.errors import ConfigError, GroundupError
 
 NUM_LEAVES = 12

@@ -155,7 +155,7 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
     one, fast, killed, *resumed, bad = run_jobs(tmp_path, jobs)
     assert [one, fast, *resumed] == [[None], [None] * 2, [None] * 2, [None], [None] * 2]
     assert killed[1] == "killed"
-    assert "rank 1 on" in str(killed[0])
+    assert "rank 1 on" in str(killed[0]) or "a rank is gone" in str(killed[0])
     assert bad[0] == bad[1] and "use --distributed.reduction fast" in str(bad[0])
     curves = {
         name: {record["step"]: record for record in read_json_lines(run.metrics_file)}
@@ -169,7 +169,7 @@ def test_ranks_that_share_the_weights_learn_and_resume_in_any_layout(
                 if key in record:
                     assert curves[name][step][key] == pytest.approx(record[key], rel=1e-4)
     saved = RunFolder(make_config("fsdp").run_folder).checkpoints / "step_000008"
-    assert len(list(saved.glob("*_0000[01].safetensors"))) == 4
+    assert len(list(saved.glob("shard-*.safetensors"))) == 4
 
 
 def test_a_step_whose_evaluation_lost_a_rank_has_its_record(

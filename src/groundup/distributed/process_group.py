@@ -12,8 +12,6 @@ import datetime
 import os
 import re
 import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +23,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from groundup.errors import ConfigError, GroundupError
 
-# A rank says so often that it is there; one that was silent for so long is not.
-_BEAT_SECONDS = 1.0
-_SILENCE_SECONDS = 2.5
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -57,17 +52,12 @@ class World:
     local_size: int = 1
     is_open: bool = False
     """Whether torch has a process group; one rank alone may do without."""
-    _messages: Any = None
-    """The group for what is not tensors of the device."""
+    host_group: Any = None
+    """The process group for what lies in the memory of the host; None is torch's default."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    @property
-    def host_group(self) -> Any:
-        """The process group for what lies in the memory of the host; None is torch's default."""
-        return self._messages
 
     def gather(self, value: Any) -> list[Any]:
         """The value of every rank, in their order, on every rank.
@@ -78,7 +68,7 @@ class World:
             return [value]
         values: list[Any] = [None] * self.size
         with lost_ranks_named(self):
-            distributed.all_gather_object(values, value, group=self._messages)
+            distributed.all_gather_object(values, value, group=self.host_group)
         if not isinstance(value, _Failure):
             for rank, other in enumerate(values):
                 if isinstance(other, _Failure):
@@ -95,7 +85,7 @@ class World:
             return number
         numbers = torch.tensor([number])
         with lost_ranks_named(self):
-            distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self._messages)
+            distributed.all_reduce(numbers, distributed.ReduceOp.MAX, group=self.host_group)
         return int(numbers)
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
@@ -131,10 +121,7 @@ ALONE = World()
 
 
 def find_world(environment: Mapping[str, str] = os.environ) -> World:
-    """Who this process is, as torchrun says; alone without it.
-
-    environment: where torchrun writes it.
-    """
+    """Rank and world size from torchrun's environment variables; ALONE without them."""
     if not any(name in environment for name in ("RANK", "WORLD_SIZE")):
         return ALONE
     missing = [name for name in _NAMES if name not in environment]
@@ -149,10 +136,8 @@ def find_world(environment: Mapping[str, str] = os.environ) -> World:
 
 @contextlib.contextmanager
 def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[World]:
-    """Connect the ranks for the time of the block.
+    """Connect the ranks for the time of the block: CUDA ranks by NCCL, others by gloo.
 
-    world: as `find_world` gives it.
-    device: what they train on; CUDA ranks speak NCCL, others gloo.
     timeout_minutes: how long a rank may keep the others waiting.
     """
     # One rank that torchrun started may still be told to divide its weights.
@@ -187,8 +172,7 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
         messages = None
         if backend == "nccl":
             messages = distributed.new_group(backend="gloo", timeout=timeout)
-        with _heartbeat(world):
-            yield dataclasses.replace(world, is_open=True, _messages=messages)
+        yield dataclasses.replace(world, is_open=True, host_group=messages)
     finally:
         # A rank that failed does not wait for the others to come here.
         with contextlib.suppress(Exception):
@@ -197,93 +181,42 @@ def open_world(world: World, device: str, timeout_minutes: float) -> Iterator[Wo
 
 @contextlib.contextmanager
 def lost_ranks_named(world: World) -> Iterator[None]:
-    """Convert what torch raises for a rank that is gone into an error that names it.
-
-    world: of the communication in the block.
-    """
+    """Convert what the backends raise for a rank that is gone into an error that names it."""
     try:
         yield
-    except GroundupError:
-        raise
-    except (distributed.DistError, RuntimeError) as error:
-        if not _is_about_ranks(error):
+    except RuntimeError as error:
+        # gloo raises plain RuntimeErrors that name a place in its source.
+        if not isinstance(error, distributed.DistError) and "gloo/" not in str(error):
             raise
         raise LostRankError(_describe_loss(world, error)) from error
 
 
 def note_arrival(world: World, step: int) -> None:
-    """Note, before this rank waits for the others, which step it has come to.
-
-    world: of the run.
-    step: whose gradients it has computed, counted from 1.
-    """
+    """Note, before this rank waits for the others, which step it has come to."""
     if world.size > 1:
         with contextlib.suppress(distributed.DistError):
             _store().set(f"groundup/arrival/{world.rank}", f"{step} {socket.gethostname()}")
-
-
-@contextlib.contextmanager
-def _heartbeat(world: World) -> Iterator[None]:
-    """Let the others know that this process lives, whatever its main thread waits for."""
-    if world.size == 1:
-        yield
-        return
-    store, is_over = _store(), threading.Event()
-
-    def beat() -> None:
-        count = 0
-        while count == 0 or not is_over.wait(_BEAT_SECONDS):
-            count += 1
-            with contextlib.suppress(Exception):
-                store.set(f"groundup/beat/{world.rank}", f"{count} {socket.gethostname()}")
-
-    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
-    try:
-        yield
-    finally:
-        is_over.set()
 
 
 def _store() -> Any:
     return distributed_c10d._get_default_store()
 
 
-def _is_about_ranks(error: Exception) -> bool:
-    text = str(error).lower()
-    words = ("timed out", "timeout", "connection", "peer", "nccl", "gloo", "socket", "broken pipe")
-    return isinstance(error, distributed.DistError) or any(word in text for word in words)
-
-
 def _describe_loss(world: World, error: Exception) -> str:
-    """Which ranks are behind the others or silent, by what all have noted."""
-    arrivals = _noted(world, "arrival")
+    """Which ranks are behind the others, by the steps that all have noted."""
+    arrivals = {}
+    for rank in range(world.size):
+        with contextlib.suppress(Exception):
+            if _store().check([f"groundup/arrival/{rank}"]):
+                step, _, host = _store().get(f"groundup/arrival/{rank}").decode().partition(" ")
+                arrivals[rank] = int(step), host
     latest = max((step for step, _ in arrivals.values()), default=0)
     who = [f"rank {rank} on {host}" for rank, (step, host) in arrivals.items() if step < latest]
-    what = f"did not come to step {latest}"
-    if not who:
-        before = _noted(world, "beat")
-        time.sleep(_SILENCE_SECONDS)
-        after = _noted(world, "beat")
-        who = [f"rank {rank} on {host}" for rank, (_, host) in before.items()
-               if after.get(rank) == before[rank] and rank != world.rank]  # fmt: skip
-        what = "died or hangs"
-    said = f"{' and '.join(who)} {what}" if who else "a rank is gone"
+    said = f"{' and '.join(who)} did not come to step {latest}" if who else "a rank is gone"
     return (
         f"{said} ({_first_line(error)}). Look at its log beside log.txt; a run that has "
         f"checkpoints continues with --resume, and torchrun --max-restarts does so by itself"
     )
-
-
-def _noted(world: World, kind: str) -> dict[int, tuple[int, str]]:
-    """The number that each rank has noted last, and its machine."""
-    noted = {}
-    for rank in range(world.size):
-        with contextlib.suppress(Exception):
-            if _store().check([f"groundup/{kind}/{rank}"]):
-                text = _store().get(f"groundup/{kind}/{rank}").decode()
-                number, _, host = text.partition(" ")
-                noted[rank] = int(number), host
-    return noted
 
 
 def _first_line(error: Exception) -> str:

@@ -28,15 +28,10 @@ from groundup.model import TransformerLM
 from groundup.optim.base import Optimizer
 from groundup.optim.clipping import gradient_norm
 
-# Before 2.8 gradients come as means over all ranks.
-_CAN_SUM = hasattr(FSDPModule, "set_force_sum_reduction_for_comms")
-
 
 def recompute_blocks(model: TransformerLM) -> None:
-    """Keep of each block only its input; backward computes the rest again. Before any compilation.
-
-    model: changed in place; its names stay.
-    """
+    """Activation checkpointing: keep only each block's input, and compute the rest again in
+    backward. Call it before any compilation; names stay."""
 
     # Not functools.partial, which torch.compile does not look into.
     def recomputing(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -61,26 +56,17 @@ def shard(
 ) -> "ShardedReduction":
     """Leave each rank its rows of every parameter, and give what sums the gradients.
 
-    model: the same on every rank; changed in place. Recompute and compile before. If it is on the
-        CPU it moves to the device one block after the other.
-    world: of the run, open.
+    model: the same on every rank; changed in place, block by block. Compile it before.
     strategy: fsdp cuts over all ranks, hsdp over those of a machine, with a copy on each machine.
-    device: where it is to learn.
     reduce_dtype: what gradients are sent in; their own type by default.
     """
-    if device.type == "cpu" and not _CAN_SUM:
-        raise ConfigError(
-            f"distributed.strategy {strategy} needs torch 2.8 or later on CPUs, this is torch "
-            f"{torch.__version__}: use --distributed.strategy ddp, or update torch"
-        )
     mesh = _mesh(world, strategy, device.type)
     policy = MixedPrecisionPolicy(reduce_dtype=reduce_dtype)
     for module in (*model.blocks, model):
         fully_shard(module, mesh=mesh, mp_policy=policy)
-        if _CAN_SUM:
-            assert isinstance(module, FSDPModule)
-            module.set_force_sum_reduction_for_comms(True)
-            module.set_gradient_divide_factor(1.0)
+        assert isinstance(module, FSDPModule)
+        module.set_force_sum_reduction_for_comms(True)
+        module.set_gradient_divide_factor(1.0)
     # Everything that training calls begins here; the output layer is still whole when it returns.
     register_fsdp_forward_method(model, "hidden")
     gathering = model.hidden
@@ -93,15 +79,11 @@ def shard(
         return gathering(*inputs, **options)
 
     model.hidden = hidden  # type: ignore[method-assign]
-    return ShardedReduction(model, world, mesh, 1 if _CAN_SUM else world.size)
+    return ShardedReduction(model, world, mesh)
 
 
 def whole_weights(state: Mapping[str, Tensor], world: World) -> dict[str, Tensor]:
-    """The tensors of a sharded model's state as wholes, in the memory of the first rank's host.
-
-    state: of this rank.
-    world: whose ranks all call this.
-    """
+    """A sharded model's whole tensors, in the first rank's host memory. All ranks call it."""
     gathered: dict[str, Tensor] = {}
     for name, tensor in state.items():
         whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -161,19 +143,16 @@ class LocalParameters(nn.Module):
         sharded = self.sharded()
         return [sharded[one] for group in optimizer.param_groups for one in group["params"]]
 
-    def take_gradients(self, factor: float = 1) -> None:
-        """Move the gradients from the model's parameters to these, times a factor."""
+    def take_gradients(self) -> None:
+        """Move the gradients from the model's parameters to these."""
         for _, whole, rows in self._pairs:
-            # torch 2.8 moves rows of uneven parts to other memory once, at the first forward pass.
+            # torch moves rows of uneven parts to other memory once, at the first forward pass.
             rows.data = whole.to_local().detach()
             gradient = whole.grad
-            if gradient is None:
-                continue
-            assert isinstance(gradient, DTensor)
-            rows.grad = gradient.to_local()
-            if factor != 1:
-                rows.grad.mul_(factor)
-            whole.grad = None
+            if gradient is not None:
+                assert isinstance(gradient, DTensor)
+                rows.grad = gradient.to_local()
+                whole.grad = None
 
 
 class ShardedReduction:
@@ -182,11 +161,10 @@ class ShardedReduction:
     Each micro-batch is summed at once: whole gradients of all blocks are never in memory.
     """
 
-    def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh, factor: float) -> None:
+    def __init__(self, model: TransformerLM, world: World, mesh: DeviceMesh) -> None:
         self.world = world
         self.parameters = LocalParameters(model)
         self._model = model
-        self._factor = factor
         self._shard_group = mesh.get_group(mesh.ndim - 1)
 
     def matrices(self) -> ShardedMatrices:
@@ -206,7 +184,7 @@ class ShardedReduction:
                 self._model.set_requires_all_reduce(index == num_micro_batches - 1)
                 total += backward(index)
             distributed.all_reduce(total)
-        self.parameters.take_gradients(self._factor)
+        self.parameters.take_gradients()
         return total
 
     def gradient_norm(self, parameters: Sequence[Tensor]) -> Tensor:

@@ -11,11 +11,9 @@ from torch import distributed
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.config import save_yaml
 from groundup.data.batches.loader import BatchLoader
-from groundup.distributed.exact_reduction import ExactReduction
-from groundup.distributed.fast_reduction import FastReduction
 from groundup.distributed.muon import CopiedMatrices
 from groundup.distributed.process_group import ALONE, World
-from groundup.distributed.reduction import Accumulated, Reduction
+from groundup.distributed.reduction import Accumulated, ExactReduction, FastReduction, Reduction
 from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model import TransformerLM
