@@ -43,7 +43,6 @@ NO_TORCH = [
     "_native",
     "nn/limits.py",
     "model/config.py",
-    "model/shapes.py",
     "optim/config.py",
     "optim/schedules.py",
 ]
@@ -166,7 +165,7 @@ def test_foreign_names_live_in_interop() -> None:
     "imports",
     [
         "from groundup import Tokenizer, train_bpe, GroundupError",
-        "import groundup.planner, groundup.nn.limits, groundup.model.shapes, groundup.optim.config",
+        "import groundup.planner, groundup.nn.limits, groundup.optim.config",
     ],
 )
 def test_names_without_torch_cost_no_torch(imports: str) -> None:

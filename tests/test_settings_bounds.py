@@ -20,7 +20,7 @@ from groundup.config import Settings, load_settings, save_yaml
 from groundup.errors import ConfigError, GroundupError
 from groundup.generation import LanguageModel
 from groundup.model import ModelConfig, TransformerLM
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 from groundup.planner import check_holdable
 from groundup.tokenizer import Tokenizer
 

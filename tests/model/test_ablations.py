@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from groundup.model import TransformerLM
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 
 ALONE: list[dict[str, Any]] = [
     {"norm": "post"},

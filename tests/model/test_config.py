@@ -8,7 +8,7 @@ import pytest
 from groundup.config import load_settings, save_yaml
 from groundup.errors import ConfigError
 from groundup.model import PRESETS, ModelConfig, preset
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 
 
 def num_parameters(config: ModelConfig) -> int:

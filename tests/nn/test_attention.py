@@ -134,19 +134,3 @@ def test_more_than_the_rotation_knows_is_refused(batch: tuple[int, ...]) -> None
 def test_without_rotation_no_length_is_too_long() -> None:
     layer = MultiHeadSelfAttention(24, 4)
     assert layer(torch.randn(40, 24)).shape == (40, 24)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 5}, "d_model 24 .* 5 heads"),
-        ({"num_heads": 0}, "d_model 24 .* 0 heads"),
-        ({"num_heads": 4, "num_kv_heads": 3}, "4 query heads .* 3 key/value heads"),
-        ({"num_heads": 4, "num_kv_heads": 0}, "4 query heads .* 0 key/value heads"),
-        ({"num_heads": 4, "theta": THETA}, "max_seq_len"),
-        ({"num_heads": 8, "theta": THETA, "max_seq_len": 4}, "got 3"),
-    ],
-)
-def test_impossible_heads_are_refused(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        MultiHeadSelfAttention(24, **arguments)  # type: ignore[arg-type]

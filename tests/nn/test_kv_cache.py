@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from groundup.errors import ConfigError
 from groundup.model import TransformerLM
-from groundup.nn import KVCache, MultiHeadSelfAttention
+from groundup.nn import KVCache
 
 # What has a say in attention; tests/generation/test_decoder.py goes through all settings.
 SETTINGS: list[dict[str, Any]] = [
@@ -110,16 +109,3 @@ def test_a_cache_is_allocated_once() -> None:
     view = cache.rows(1, 3).up_to(2)
     view.layer(1).keys.fill_(1.0)
     assert cache.keys[1, 1:, :, :2].all() and cache.keys.sum() == 2 * 4 * 2 * 6
-
-
-def test_a_cache_without_positions_is_refused() -> None:
-    attention = MultiHeadSelfAttention(8, 2)
-    cache = KVCache(1, 1, 2, 4, 4)
-    with pytest.raises(ConfigError, match="needs token_positions"):
-        attention(torch.randn(1, 2, 8), cache=cache.layer(0))
-
-
-@pytest.mark.parametrize(("num_rows", "max_seq_len"), [(0, 4), (2, 0)])
-def test_a_cache_of_nothing_is_refused(num_rows: int, max_seq_len: int) -> None:
-    with pytest.raises(ConfigError, match="holds nothing"):
-        KVCache(1, num_rows, 1, max_seq_len, 4)

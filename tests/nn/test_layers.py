@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from groundup.errors import ConfigError
 from groundup.nn import Embedding, FeedForward, Linear, RMSNorm, SwiGLU, TransformerBlock
 from groundup.nn.initialization import truncated_normal_
 from groundup.nn.linear import packed_linear
@@ -173,11 +172,6 @@ def test_plain_kinds_are_their_formula(
     x = torch.randn(*leading, 10, requires_grad=True)
     expected = functional.linear(function(functional.linear(x, weights[0])), weights[1])
     agree(layer(x), expected, [x, *weights], rtol=1e-5, atol=1e-5)
-
-
-def test_an_unknown_activation_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"'glu'.* did you mean gelu"):
-        FeedForward(4, 6, "glu")
 
 
 # The standard deviation of a normal value that is known to lie within three sigma.

@@ -73,10 +73,3 @@ def test_a_sequence_beyond_the_tables_is_refused(max_seq_len: int) -> None:
     rope = RotaryEmbedding(10_000.0, 8, max_seq_len)
     with pytest.raises(ConfigError, match=rf"5 positions .* the {max_seq_len} "):
         rope(torch.randn(5, 8))
-
-
-def test_impossible_rotations_are_refused() -> None:
-    with pytest.raises(ConfigError, match="got 7"):
-        RotaryEmbedding(10_000.0, 7, 4)
-    with pytest.raises(ConfigError, match=r"got -1\.0"):
-        RotaryEmbedding(-1.0, 8, 4)

@@ -21,7 +21,7 @@ from groundup.generation.special_ids import (
     known_id,
 )
 from groundup.model import ModelConfig, TransformerLM
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 from groundup.planner import check_holdable
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder

@@ -17,7 +17,7 @@ from groundup.checkpoint import shape_differences
 from groundup.errors import CheckpointError, ConfigError
 from groundup.interop.llama import has_one_table
 from groundup.model import ModelConfig
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class TransformerLM(nn.Module):
             # would drown them.
             self.token_embedding.weight = self.lm_head.weight
         if config.initialization == "gpt2":
-            initialize_like_gpt2_(self)
+            initialize_like_gpt2_(self, num_layers)
         if config.zero_outputs:
             zero_outputs_(self)
 
@@ -116,7 +116,7 @@ class TransformerLM(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> TransformerLM:
-        """The model of these settings, with new weights on that device and of that dtype."""
+        """The model of these settings, with new weights."""
         return cls(**config.model_dump(), device=device, dtype=dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -155,12 +155,7 @@ class TransformerLM(nn.Module):
         token_positions: Int[Tensor, "... seq"] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "... seq vocab_size"]:
-        """Logits of the token after each.
-
-        token_positions: by default 0, 1, … along the sequence; needed with a cache.
-        cache: holds the keys and values of earlier tokens; those of `ids` (rows, seq) are written
-            into it at their positions.
-        """
+        """Logits of the token after each; the rest as in `MultiHeadSelfAttention`."""
         return self.logits(self.hidden(ids, token_positions, cache))
 
     def embed(self, ids: Int[Tensor, "..."]) -> Float[Tensor, "... d_model"]:
@@ -178,7 +173,6 @@ class TransformerLM(nn.Module):
     ) -> Float[Tensor, "... seq d_model"]:
         """What the output layer sees: the last block's vectors, normalized.
 
-        token_positions, cache: as in `forward`.
         starts: the first token that each attends to; by default the first of its document, where
             the model keeps documents apart, and of all otherwise.
         """
@@ -190,10 +184,10 @@ class TransformerLM(nn.Module):
                 f"give fewer, or train with a larger context_length"
             )
         x = self.dropout(_in_autocast_dtype(self.embed(ids)))
-        given = {"starts": starts, "extra": self.extra(x)}
-        given = {name: value for name, value in given.items() if value is not None}
+        extra = self.extra(x)
         for index, block in enumerate(self.blocks):
-            x = block(x, token_positions, None if cache is None else cache.layer(index), **given)
+            layer = None if cache is None else cache.layer(index)
+            x = block(x, token_positions, layer, starts, extra)
         normalized: Tensor = self.final_norm(x)
         return normalized
 
@@ -241,11 +235,8 @@ class TransformerLM(nn.Module):
         reduction: Literal["mean", "sum"] = "mean",
         later_weight: Float[Tensor, ""] | None = None,
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of the targets, without ever holding the logits of all tokens.
+        """Cross-entropy of the id after each, without ever holding the logits of all tokens.
 
-        targets: the id after each of `ids`.
-        z_loss: weight of the mean of (log Z)², with Z the denominator of the softmax.
-        reduction: the mean over all tokens, or their sum.
         later_weight: what the id after the next one counts in the gradients, and in them alone.
         """
         later = None
@@ -260,6 +251,20 @@ class TransformerLM(nn.Module):
             later=later,
             in_float8=self._has_float8_output,
         )
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor in the state dict of a model, from one block without memory.
+
+    A weights file is compared with this before a model is built: settings may promise anything.
+    """
+    one_block = config.model_copy(update={"num_layers": min(1, config.num_layers)})
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, value in TransformerLM.from_config(one_block, device="meta").state_dict().items():
+        layers = range(config.num_layers) if name.startswith("blocks.0.") else range(1)
+        for layer in layers:
+            shapes[name.replace("blocks.0.", f"blocks.{layer}.")] = tuple(value.shape)
+    return shapes
 
 
 def _in_autocast_dtype(x: Tensor) -> Tensor:

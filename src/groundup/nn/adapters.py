@@ -25,11 +25,7 @@ _WEIGHT, _ADAPTER = ".weight", ".adapter."
 
 
 class LowRank(nn.Module):
-    """W + B A, with A of shape (rank, in) normal with variance 1 / in, and B of (out, rank) zero.
-
-    weight: W.
-    rank: the rank of what is learned.
-    """
+    """W + B A, with A of (rank, in) normal with variance 1 / in, and B of (out, rank) zero."""
 
     def __init__(self, weight: Float[Tensor, "out in"], rank: int) -> None:
         super().__init__()
@@ -43,11 +39,7 @@ class LowRank(nn.Module):
 
 
 class LearnedRows(nn.Module):
-    """W with some of its rows replaced by ones that learn: new tokens have nothing to keep.
-
-    weight: W.
-    ids: the rows.
-    """
+    """W with the rows `ids` replaced by ones that learn: new tokens have nothing to keep."""
 
     ids: Tensor
 
@@ -63,15 +55,10 @@ class LearnedRows(nn.Module):
 def add_adapters(
     layers: nn.Module, rank: int, tables: Sequence[nn.Module], ids: Sequence[int]
 ) -> None:
-    """Give every linear layer a low-rank adapter, and some rows of the tables values that learn.
+    """Give every linear layer inside `layers` a low-rank adapter, and the rows `ids` of the tables
+    values that learn; a table that two modules share is adapted once for both.
 
-    Whatever else should not learn is to be frozen before.
-
-    layers: where the linear layers are.
-    rank: of the adapters.
-    tables: modules whose weight has a row for each token; one that two of them share is adapted
-        once for both.
-    ids: the rows.
+    Freeze whatever else should not learn first.
     """
     for layer in list(layers.modules()):
         if isinstance(layer, Linear):

@@ -11,7 +11,6 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError
 from groundup.nn import kernels as fused
 from groundup.nn.extra_values import ValueSum
 from groundup.nn.functional import (
@@ -33,10 +32,9 @@ class MultiHeadSelfAttention(nn.Module):
         Q, K, V = W_query x, W_key x, W_value x, split into heads of d_head = d_model / num_heads
         y = W_output concat_h softmax(Q_h K_hᵀ / √d_head + causal mask) V_h
 
-    theta: base of the rotation of queries and keys by their positions; None for no rotation.
-    max_seq_len: the longest sequence to rotate, needed with `theta`.
-    num_kv_heads: key/value heads, each serving num_heads / num_kv_heads query heads; by default
-        as many as `num_heads`.
+    theta: base of the rotation of queries and keys by their positions, up to `max_seq_len`; None
+        for no rotation.
+    num_kv_heads: each serves num_heads / num_kv_heads query heads; by default `num_heads`.
     qk_norm: normalize queries and keys, with `norm_eps`, before they are rotated.
     head_gates: multiply what head h returns by 2 σ(w_h x), at first 1.
     extra_values: let V be W_value x + a e, with e given to each call and a learned.
@@ -57,23 +55,10 @@ class MultiHeadSelfAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads < 1 or d_model % num_heads:
-            raise ConfigError(
-                f"d_model {d_model} cannot be split into {num_heads} heads of equal size; choose "
-                f"num_heads among its divisors"
-            )
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise ConfigError(
-                f"{num_heads} query heads cannot share {num_kv_heads} key/value heads evenly; "
-                f"choose num_kv_heads among the divisors of num_heads"
-            )
-        if theta is not None and max_seq_len is None:
-            raise ConfigError("rotation by theta needs max_seq_len, the longest sequence to expect")
         self.num_heads = num_heads
-        self.num_kv_heads = num_kv_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.d_head = d_model // num_heads
-        d_kv = num_kv_heads * self.d_head
+        d_kv = self.num_kv_heads * self.d_head
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.query = Linear(d_model, d_model, **made)
         self.key = Linear(d_model, d_kv, **made)
@@ -88,7 +73,8 @@ class MultiHeadSelfAttention(nn.Module):
             nn.init.zeros_(self.head_gate.weight)
         self.value_sum = ValueSum(**made) if extra_values else None
         self.rope = None
-        if theta is not None and max_seq_len is not None:
+        if theta is not None:
+            assert max_seq_len is not None
             self.rope = RotaryEmbedding(theta, self.d_head, max_seq_len, device=device)
 
     def forward(
@@ -99,11 +85,10 @@ class MultiHeadSelfAttention(nn.Module):
         starts: Int[Tensor, "... seq"] | None = None,
         extra: Float[Tensor, "... seq d_key_value"] | None = None,
     ) -> Float[Tensor, "... seq d_model"]:
-        """token_positions: by default 0, 1, … along the sequence.
-        cache: gets the new keys and values at their positions, which must be given; a query at
-            position p then attends to the keys 0 to p of its row there.
-        starts: the first position in x that each token attends to; the first of all without them,
-            and no use together with a cache.
+        """token_positions: by default 0, 1, … along the sequence; needed with a cache.
+        cache: gets the new keys and values at their positions; a query at position p then attends
+            to the keys 0 to p of its row there.
+        starts: the first position in x that each token attends to, without a cache.
         extra: e of `extra_values`.
         """
         mixed = self._mixed_values(x, token_positions, cache, starts, extra)
@@ -128,8 +113,6 @@ class MultiHeadSelfAttention(nn.Module):
         starts: Tensor | None,
         extra: Tensor | None,
     ) -> Tensor:
-        if cache is not None and token_positions is None:
-            raise ConfigError("a cache needs token_positions: where its new keys belong")
         projections = (self.query, self.key, self.value)
         if fused.are_enabled():
             packed = packed_linear(x, projections)
@@ -144,7 +127,8 @@ class MultiHeadSelfAttention(nn.Module):
             values = self.value_sum(values, extra)
         query, key, value = self._heads((queries, keys, values), token_positions)
         mask = None if starts is None else mask_before(starts).unsqueeze(-3)  # One for all heads.
-        if cache is not None and token_positions is not None:
+        if cache is not None:
+            assert token_positions is not None, "a cache needs token_positions"
             cache.write(key, value, token_positions)
             key, value = cache.keys, cache.values
             mask = cache.visible(token_positions)

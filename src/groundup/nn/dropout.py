@@ -11,10 +11,7 @@ from groundup.nn.functional import dropout
 
 class Dropout(nn.Module):
     """`dropout` where the model learns, that is while gradients are recorded, and nothing
-    elsewhere: an evaluation or a sample in the middle of a run sees the whole model.
-
-    rate: the fraction of values that are zeroed.
-    """
+    elsewhere: an evaluation or a sample in the middle of a run sees the whole model."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

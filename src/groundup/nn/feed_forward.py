@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from groundup.errors import ConfigError, did_you_mean
 from groundup.nn import float8
 from groundup.nn import kernels as fused
 from groundup.nn.functional import gelu, silu, squared_relu
@@ -72,10 +71,6 @@ class FeedForward(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ConfigError(
-                f"unknown activation {activation!r}: {did_you_mean(activation, ACTIVATIONS)}"
-            )
         self.activation = activation
         self.up = Linear(d_model, d_ff, device=device, dtype=dtype)
         self.down = Linear(d_ff, d_model, device=device, dtype=dtype)

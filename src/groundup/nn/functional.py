@@ -49,7 +49,6 @@ def scaled_dot_product_attention(
 ) -> Float[Tensor, "... queries d_v"]:
     """softmax(Q Kᵀ / √d_k) V.
 
-    query, key, value: Q, K and V.
     mask: True where a query may attend to a key; all may without it.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
@@ -59,10 +58,8 @@ def scaled_dot_product_attention(
 
 
 def starts_of_sequences(is_first: Bool[Tensor, "... seq"]) -> Int[Tensor, "... seq"]:
-    """Where the sequence of each token begins, of several that stand in one row.
-
-    is_first: the first token of each; what stands before those is one sequence too.
-    """
+    """The first position of each token's sequence, of several in one row; what stands before the
+    first `is_first` is one too."""
     places = torch.arange(is_first.shape[-1], device=is_first.device)
     return torch.where(is_first, places, 0).cummax(-1).values
 
@@ -81,7 +78,6 @@ def fused_attention(
 ) -> Float[Tensor, "... queries d_v"]:
     """The same by torch's kernel, which never holds all scores.
 
-    query, key, value: as in `scaled_dot_product_attention`.
     mask: True where a query sees a key; causal if None.
     """
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from groundup.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class LayerCache:
@@ -52,11 +50,6 @@ class KVCache:
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if num_rows < 1 or max_seq_len < 1:
-            raise ConfigError(
-                f"a cache of {num_rows} rows and {max_seq_len} positions holds nothing; give at "
-                f"least one of each"
-            )
         shape = (num_layers, num_rows, num_kv_heads, max_seq_len, d_head)
         # Zeros, since a masked value still enters a matmul, where garbage may be a NaN.
         self.keys: Tensor = torch.zeros(shape, device=device, dtype=dtype)

@@ -1,5 +1,5 @@
-"""The kinds of layers there are, which shapes the fused kernels take, and how much memory the loss
-uses at once. No torch here: layers run by these, settings name them and the planner counts them."""
+"""The kinds of layers, the shapes that fused kernels take, and the memory of the loss. No torch
+here: layers run by these, settings name them and the planner counts them."""
 
 from typing import Literal
 
@@ -23,11 +23,7 @@ _QUICK_SEQ = range(16, 1025)
 
 
 def logit_chunk_bytes(device: str, memory_bytes: int | None = None) -> int:
-    """Bytes of logits that the loss holds at once.
-
-    device: the kind of device, "cpu", "cuda" or another.
-    memory_bytes: the memory of a CUDA device, if known; a small one gets smaller chunks.
-    """
+    """Bytes of logits that the loss holds at once; fewer on a CUDA device of little memory."""
     most = _CHUNK_BYTES.get(device, _OTHER_CHUNK_BYTES)
     if device != "cuda" or memory_bytes is None:
         return most

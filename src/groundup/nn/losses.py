@@ -19,10 +19,8 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """The mean of -log softmax(l)[target] = logsumexp(l) - l_target.
 
-    Computed in float32, or in float64 if the logits are.
-
-    targets: one id for each row of logits; that they are within the vocabulary is trusted, since
-        looking would make a GPU wait.
+    Computed in float32, or in float64 if the logits are. That targets are within the vocabulary is
+    trusted, since looking would make a GPU wait.
     """
     check_targets(targets, logits.shape[:-1], logits.shape)
     wide = in_float32_at_least(logits)
@@ -40,10 +38,8 @@ def z_loss(logits: Float[Tensor, "... vocab_size"]) -> Float[Tensor, ""]:
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): between how many equally likely tokens the model hesitates.
-
-    loss: the mean of -ln p, in nats. Where the result would overflow it is infinite.
-    """
+    """exp(loss), infinite where that overflows: between how many equally likely tokens the model
+    hesitates, for the mean of -ln p."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -58,12 +54,7 @@ def in_float32_at_least(x: Tensor) -> Tensor:
 
 
 def check_targets(targets: Tensor, expected: torch.Size, source: torch.Size) -> None:
-    """Raise a DataError for targets that are not integers, are empty, or have another shape.
-
-    targets: the ids to check.
-    expected: the shape they must have.
-    source: the shape of the inputs, for the message.
-    """
+    """Refuse targets that are no integers, are empty, or have another shape than `expected`."""
     if targets.shape != expected:
         raise DataError(
             f"targets of shape {tuple(targets.shape)} do not fit inputs of shape {tuple(source)}: "

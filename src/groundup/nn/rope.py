@@ -33,10 +33,6 @@ class RotaryEmbedding(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        if d_k % 2:
-            raise ConfigError(f"rotation needs pairs: the head size must be even, got {d_k}")
-        if theta <= 0:
-            raise ConfigError(f"rope_theta must be positive, got {theta}")
         self.theta = theta
         self.d_k = d_k
         self.max_seq_len = max_seq_len

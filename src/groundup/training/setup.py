@@ -17,7 +17,7 @@ from groundup.distributed.reduction import Accumulated, ExactReduction, FastRedu
 from groundup.errors import ConfigError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.model import TransformerLM
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 from groundup.optim.build import build_optimizer
 from groundup.optim.muon import Matrices, Muon
 from groundup.optim.orthogonalization import orthogonalize, orthogonalize_each

@@ -12,7 +12,7 @@ from torch import Tensor
 from groundup.checkpoint import Checkpoint, CheckpointFolder, check_shapes
 from groundup.errors import CheckpointError, ConfigError
 from groundup.model import ModelConfig, TransformerLM
-from groundup.model.shapes import weight_shapes
+from groundup.model.transformer import weight_shapes
 from groundup.runs.folder import RunFolder
 from groundup.tokenizer import Tokenizer
 

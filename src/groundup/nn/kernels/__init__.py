@@ -60,10 +60,9 @@ def packed_attention(
     extra: tuple[Tensor, Tensor] | None = None,
     starts: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention: (batch, seq, 3 · d_model) to (batch, seq, d_model). What is None is left
-    out; extra values are for CUDA alone, and starts for a CPU.
+    """Causal attention: (batch, seq, 3 · d_model), queries, keys and values side by side, to
+    (batch, seq, d_model). Extra values are for CUDA alone, and starts for a CPU.
 
-    packed: queries, keys and values side by side.
     rotation: the cosines and sines of `RotaryEmbedding`.
     gains: of the norms of queries and of keys, (d_head,) each.   eps: under their roots.
     extra: what to add to the values, (batch, seq, d_model), and a factor on it.
