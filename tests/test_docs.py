@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
 import types
 from pathlib import Path
@@ -47,7 +46,6 @@ def exists(verb: Verb) -> bool:
 
 ALL_COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
-EXISTING_VERBS = [verb for verb in VERBS.values() if exists(verb)]
 
 
 @pytest.mark.parametrize(
@@ -105,25 +103,6 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     script = REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "make test" in script.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("verb", EXISTING_VERBS, ids=lambda verb: verb.name)
-def test_every_verb_answers_help(verb: Verb, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*verb.name.split(), "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: groundup {verb.name}")
-
-
-def test_help_costs_no_torch() -> None:
-    script = """
-import sys
-from groundup.cli.main import main
-for verb in sys.argv[1:]:
-    assert main([*verb.split(), "--help"]) == 0
-    assert "torch" not in sys.modules, f"help of {verb} imports torch"
-"""
-    command = [sys.executable, "-c", script, *(verb.name for verb in EXISTING_VERBS)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_guide_to_many_gpus_shows_what_the_planner_says() -> None:

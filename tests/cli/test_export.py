@@ -11,18 +11,9 @@ from groundup.cli.main import main
 from groundup.generation import LanguageModel
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, small_config: Path) -> Path:
-    """A folder with the run runs/small in it."""
-    folder = tmp_path_factory.mktemp("export")
-    words = ["--config", str(small_config), "--runs-folder", str(folder / "runs")]
-    assert main(["train", *words]) == 0
-    return folder
-
-
 @pytest.fixture(autouse=True)
-def in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def in_the_folder(folder_of_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder_of_run)
 
 
 def test_a_trained_run_goes_out_and_comes_back(
@@ -61,21 +52,3 @@ def test_a_file_for_llama_cpp_and_its_options(tmp_path: Path) -> None:
     assert main([*words, "--checkpoint", "best"]) == 0
     assert main([*words, "--checkpoint", "8", "--force"]) == 0
     assert "| step | 8 |" in (tmp_path / "small.md").read_text("utf-8")
-
-
-def test_mistakes_are_one_line(shell: Any, tmp_path: Path) -> None:
-    out = str(tmp_path / "out")
-    assert "run smal does not exist" in shell.fails("export", "smal", "--to", "huggingface", out)
-    assert "--to" in shell.fails("export", "small", out)
-    assert "onnx" in shell.fails("export", "small", "--to", "onnx", out)
-    words = ["export", "small", "--to", "huggingface", out]
-    assert "int4" in shell.fails(*words, "--dtype", "int4")
-    assert "--checkpoint" in shell.fails(*words, "--checkpoint", "last")
-    assert "no checkpoint of step 99" in shell.fails(*words, "--checkpoint", "99")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").touch()
-    assert "holds notes.txt" in shell.fails(*words, "--force")
-    words = ["import", "huggingface", str(tmp_path)]
-    assert "--name" in shell.fails(*words)
-    assert "config.json is missing" in shell.fails(*words, "--name", "taken")
-    assert "exists" in shell.fails(*words, "--name", "small")

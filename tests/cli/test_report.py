@@ -49,16 +49,6 @@ def test_names_cannot_command_the_terminal(here: Path, capsys: pytest.CaptureFix
     assert "\nerror" not in printed
 
 
-def test_an_unknown_run_is_named_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"no run fst.*did you mean fast\?"):
-        report("fst")
-
-
-def test_no_runs_at_all_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="needs RUNS"):
-        report()
-
-
 def test_a_finding_is_given_by_word_or_by_file(here: Path) -> None:
     report("runs", "--finding", "The fast one, by far.")
     assert "The fast one, by far." in (here / "report.html").read_text("utf-8")
@@ -74,13 +64,6 @@ def test_a_finding_that_cannot_be_read_is_a_mistake(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"words\.txt is not UTF-8 text"):
         report("runs", "--finding", "@words.txt")
     assert not (here / "report.html").exists()
-
-
-def test_places_of_the_wrong_kind_are_named_before_anything_is_written(here: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--out runs is a folder: .*runs/report.html"):
-        report("runs", "--out", "runs")
-    with pytest.raises(ConfigError, match=r"--out page\.pdf must end in \.html"):
-        report("runs", "--out", "page.pdf")
 
 
 def test_a_torn_line_is_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

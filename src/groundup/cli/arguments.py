@@ -228,7 +228,7 @@ def _split(
     )
     if {"-h", "--help"} & set(argv):
         return ["--help"], []
-    takes_one = {flag.name for flag in flags.values() if flag.words is str}
+    takes_one = {flag.name for flag in flags.values() if flag.words is str or flag.is_repeated}
     words: list[str] = []
     while argv:
         word = argv.pop(0)
@@ -242,7 +242,7 @@ def _split(
             hint = f"did you mean {meant}?" if meant else f"see {prog} --help"
             raise ConfigError(f"{prog} has no option {typed}: {hint}")
         if name in takes_one and not is_joined:
-            if not argv or _FLAG.fullmatch(argv[0]):
+            if not argv or argv[0].partition("=")[0].replace("_", "-") in known:
                 raise ConfigError(f"{name} needs a value: see {prog} --help")
             word = f"{name}={argv.pop(0)}"
         words.append(word)

@@ -1,0 +1,508 @@
+"""What every verb owes: help without torch, one line for a mistake, an exit status, any stream."""
+
+import errno
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import torch
+import yaml
+from pydantic import Field
+from tyro.conf import Positional, UseAppendAction
+
+from groundup import __version__
+from groundup.cli import verbs
+from groundup.cli.arguments import FlagsOf, as_command, parse
+from groundup.cli.main import main
+from groundup.config import Settings
+from groundup.errors import DataError
+
+
+class Inner(Settings):
+    """A section."""
+
+    d_ff: int = Field(64, ge=1)
+    """Width."""
+
+
+class Arguments(Settings):
+    """Write a corpus."""
+
+    run: Positional[str]
+    """The run."""
+    files: Positional[tuple[str, ...]] = ()
+    """What to read."""
+    out: Path = Path("corpus.txt")
+    """Where the corpus goes."""
+    megabytes: float = Field(20.0, gt=0)
+    """How much text; unlike --kilobytes elsewhere."""
+    count: int | None = Field(7, ge=1)
+    """How many."""
+    errors: Literal["strict", "replace"] = "strict"
+    """What invalid text gets."""
+    quiet: bool = False
+    """Say less."""
+    stop: UseAppendAction[tuple[str, ...]] = ()
+    """Where to stop."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Two numbers."""
+    from_: str = ""
+    """A name that Python keeps for itself."""
+    model: Annotated[dict[str, Any], FlagsOf(Inner, "model.")] = Field(default_factory=dict)
+
+
+def read(*words: str) -> Any:
+    return parse(Arguments, "groundup try it", words)
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """`groundup try it`, whose run a test may replace."""
+    module = types.ModuleType("groundup.cli.try_it")
+    module.Arguments = Arguments  # type: ignore[attr-defined]
+    module.run = lambda arguments: print(arguments)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(verbs.VERBS, "try it", verbs.Verb("try it", "a verb of the tests"))
+    monkeypatch.setitem(verbs.GROUPS, "try", "things of the tests")
+    return module
+
+
+def test_words_become_arguments() -> None:
+    found = read(
+        *[
+            "r",
+            "a",
+            "--megabytes",
+            "3",
+            "--quiet",
+            "b",
+            "--stop",
+            "x",
+            "--stop=-y",
+            "--out",
+            "-x y",
+        ],
+        *["--betas", "0.1", "2e-1", "--count", "1e3", "--model.d_ff=8", "--from", "here", "c"],
+        *["--", "-d"],
+    )
+    assert found.run == "r" and found.files == ("a", "b", "c", "-d") and found.quiet
+    assert found.out == Path("-x y") and found.stop == ("x", "-y") and found.betas == (0.1, 0.2)
+    assert (found.megabytes, found.count, found.from_) == (3.0, 1000, "here")
+    assert found.model == {"d_ff": "8"}
+    assert not read("r", "--no-quiet").quiet and read("r", "--count", "None").count is None
+    assert read("r", "--count=1", "--count=2").count == 2 and read("--", "-r").run == "-r"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["r"],
+        ["r", "a b", "--quiet", "--count", "none", "--stop", "'x'", "--stop", "-y", "--out=-x y"],
+        ["--betas", "1", "2", "--model.d-ff", "3", "--errors=replace", "--", "-r", "--quiet"],
+    ],
+)
+def test_shown_commands_can_be_typed(words: list[str]) -> None:
+    arguments = read(*words)
+    program, *typed = shlex.split(as_command("try it", arguments))
+    assert program == "groundup" and typed[:2] == ["try", "it"]
+    assert read(*typed[2:]) == arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--megabites", "3"], "has no option --megabites: did you mean --megabytes?"),
+        (["--mega_bites=3"], "did you mean --megabytes?"),
+        (["--n-embd", "3"], "groundup try it has no option --n-embd: see groundup try it --help"),
+        (["--d-ff", "3"], "did you mean --model.d-ff?"),
+        (["-x"], "has no option -x"),
+        (["--megabytes", "many"], "--megabytes is 'many'"),
+        (["--megabytes", "nan"], "--megabytes"),
+        (["--megabytes", "-3"], "--megabytes is '-3', but input should be greater than 0"),
+        (["--count", "1.5e0"], "--count"),
+        (["--count", "9" * 5000], "--count"),
+        (["--errors", "ignore"], "--errors is 'ignore', but input should be 'strict' or 'replace'"),
+        (["--out"], "--out needs a value"),
+        (["--out", "--quiet"], "--out needs a value"),
+        (["--betas", "0.9", "--quiet"], "cannot use these arguments"),
+        (["--betas", "0.9", "x"], "--betas is 'x'"),
+        (["--model.d-ff", "0"], "--model.d-ff is '0'"),
+    ],
+)
+def test_a_bad_flag_is_one_line_that_names_it(
+    shell: Any, verb: types.ModuleType, words: list[str], complaint: str
+) -> None:
+    told = shell.fails("try", "it", "r", *words)
+    assert complaint in told and len(told) < 500
+    assert "needs RUN" in shell.fails("try", "it")
+
+
+def test_words_too_many_are_named(shell: Any) -> None:
+    assert "has no use for b" in shell.fails("data", "verify", "a", "b")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_lists_every_verb(shell: Any, words: list[str]) -> None:
+    text = shell(*words)
+    for verb in verbs.VERBS.values():
+        assert f"  {verb.name} " in text and verb.summary in text
+    assert max(map(len, text.splitlines())) <= 100
+    for group in verbs.GROUPS:
+        for name in verbs.VERBS:
+            assert (f"  {name} " in shell(group, *words)) == (name.split()[0] == group)
+
+
+def test_help_shows_every_default(shell: Any, verb: types.ModuleType) -> None:
+    text = shell("try", "it", "--help")
+    assert text.startswith("usage: groundup try it ") and "Write a corpus." in text
+    for default in ("corpus.txt", "20.0", "strict", "False", "0.9 0.95", "64"):
+        assert f"(default: {default})" in text
+    assert "(required)" in text and "{strict" not in text and "strict|replace" in text
+    assert shell("try", "it", "a.txt", "--out", "x", "-h") == text
+
+
+LIGHT = """
+import contextlib, io, sys
+from groundup.cli.main import main
+from groundup.cli.verbs import VERBS
+
+def run(words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        return main(words), out.getvalue()
+
+for words in "", "--help", "--version", "tokenizer --help", "data", "tokeniser":
+    run(words.split())
+heavy = {"torch", "numpy", "tyro", "pydantic", "rich", "yaml", "regex"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+for verb in VERBS:
+    status, shown = run([*verb.split(), "--help"])
+    assert status == 0 and shown.startswith(f"usage: groundup {verb}"), (verb, shown)
+    assert "torch" not in sys.modules, f"help of {verb} imports torch"
+    status, shown = run([*verb.split(), "--no-such-flag"])
+    assert status == 2 and shown.startswith("error: ") and shown.count("\\n") == 1, (verb, shown)
+for line in '''
+    data sample --megabytes 0.02 --out stories.txt
+    tokenizer train stories.txt --vocab-size 300
+    tokenizer encode --text the
+    tokenizer inspect the
+    data prepare stories.txt
+    data verify shards
+    plan --preset gpt2-xl
+'''.strip().splitlines():
+    assert run(line.split())[0] == 0, line
+    assert "torch" not in sys.modules, line
+"""
+
+
+def test_help_and_verbs_without_tensors_import_no_torch(tmp_path: Path, repository: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(repository / "src")}
+    command = [sys.executable, "-c", LIGHT]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_the_packages(shell: Any) -> None:
+    assert shell("--version") == f"groundup {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("tokeniser", "unknown command groundup tokeniser: did you mean tokenizer?"),
+        ("tokenizer trian", "groundup tokenizer trian: did you mean tokenizer train?"),
+        ("prepare", "unknown command groundup prepare: did you mean data prepare?"),
+        ("--verison", "groundup has no option --verison: did you mean --version?"),
+        ("data --sample", "did you mean data sample?"),
+        ("xyz", "unknown command groundup xyz: known are"),
+    ],
+)
+def test_an_unknown_verb_offers_the_nearest(shell: Any, words: str, complaint: str) -> None:
+    assert complaint in shell.fails(*words.split())
+
+
+@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "MIMALLOC_PURGE_DELAY"])
+def test_what_torch_reads_as_it_loads_is_set_before_a_verb_runs(
+    verb: types.ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    seen = []
+    verb.run = lambda arguments: seen.append(os.environ[name])  # type: ignore[attr-defined]
+    monkeypatch.delenv(name, raising=False)
+    main(["try", "it", "r"])
+    monkeypatch.setenv(name, "mine")
+    main(["try", "it", "r"])
+    ours, theirs = seen
+    assert ours in ("PASSIVE", "-1") and theirs == "mine"
+
+
+@pytest.mark.parametrize(("returned", "status"), [(None, 0), (0, 0), (1, 1), (True, 1)])
+def test_a_verb_decides_its_exit_status(
+    verb: types.ModuleType, returned: int | None, status: int
+) -> None:
+    verb.run = lambda arguments: returned  # type: ignore[attr-defined]
+    assert main(["try", "it", "r"]) == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (DataError("a.txt is empty:\n use another"), 2, "a.txt is empty: use another"),
+        (FileNotFoundError(2, "No such file or directory", "a\x1b[2J"), 2, "a\\x1b[2J: no such"),
+        (PermissionError(13, "Permission denied", "a"), 2, "a: permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "free some space"),
+        (OSError(errno.EIO, "Input/output error", "a"), 1, "a: input/output error"),
+        (MemoryError(), 1, "out of memory"),
+        (RuntimeError("CUDA out of memory. Tried to allocate"), 1, "out of memory"),
+        (UnicodeEncodeError("ascii", "donn\xe9es", 4, 5, "odd"), 2, "no file name of this locale"),
+    ],
+)
+def test_what_goes_wrong_is_one_line_and_a_status(
+    shell: Any, verb: types.ModuleType, error: Exception, status: int, line: str
+) -> None:
+    def run(arguments: Arguments) -> None:
+        raise error
+
+    verb.run = run  # type: ignore[attr-defined]
+    message = shell.fails("try", "it", "r", status=status)
+    assert message.isprintable() and line in message
+
+
+def test_a_bug_of_ours_is_not_dressed_up(verb: types.ModuleType) -> None:
+    verb.run = lambda arguments: 1 // 0  # type: ignore[attr-defined]
+    with pytest.raises(ZeroDivisionError):
+        main(["try", "it", "r"])
+
+
+def run_in_shell(words: list[str], ending: str = "", **environment: str) -> tuple[int, bytes, str]:
+    command = f"{shlex.join([sys.executable, '-m', 'groundup', *words])} {ending}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, env={**os.environ, **environment}
+    )
+    return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
+
+
+def test_streams_may_be_closed_and_readers_may_leave() -> None:
+    for ending in (">&-", "<&- >&- 2>&-"):
+        assert run_in_shell(["plan", "--devices"], ending) == (0, b"", "")
+    status, _, errors = run_in_shell(["tokenizer", "decode", "--ids", "x y"], ">&-")
+    assert status == 2 and errors.startswith("error: ") and errors.count("\n") == 1
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "groundup", "--help"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_locale_without_an_encoding_prints_utf8(small_config: Path) -> None:
+    text = "née 日本 🙂"
+    flags = ["--tokenizer", str(small_config.parent / "tokenizer.json")]
+    locale = {"PYTHONUTF8": "0", "LC_ALL": "C"}
+    status, ids, errors = run_in_shell(["tokenizer", "encode", "--text", text, *flags], **locale)
+    assert status == 0 and errors == ""
+    words = ["tokenizer", "decode", "--ids", ids.decode().strip(), *flags]
+    assert run_in_shell(words, **locale)[1].decode("utf-8") == text
+    assert "日" in run_in_shell(["tokenizer", "inspect", text, *flags], **locale)[1].decode("utf-8")
+
+
+INTERRUPTED = """
+import sys, time, types
+from groundup.cli import verbs
+from groundup.cli.main import main
+from groundup.config import Settings
+module = types.ModuleType("groundup.cli.hang")
+def run(arguments):
+    print("hanging", flush=True)
+    time.sleep(60)
+module.Arguments, module.run = Settings, run
+sys.modules[module.__name__] = module
+verbs.VERBS["hang"] = verbs.Verb("hang", "")
+sys.exit(main(["hang"]))
+"""
+
+
+def test_an_interrupt_is_one_word_and_status_130() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == "hanging\n"
+        child.send_signal(signal.SIGINT)
+        _, stderr = child.communicate()
+    assert (child.returncode, stderr) == (130, "interrupted\n")
+
+
+def test_a_core_that_is_not_built_is_one_line(tmp_path: Path) -> None:
+    words = ["tokenizer", "train", "stories.txt", "--vocab-size", "300"]
+    script = (
+        "import sys; sys.modules['groundup._native'] = None\n"
+        f"from groundup.cli.main import main; sys.exit(main({words!r}))"
+    )
+    (tmp_path / "stories.txt").write_text("Once upon a time")
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: groundup's native core is not built: run `make install`")
+
+
+BFLOAT16 = "precision is bfloat16, but this CPU is slow at it: use --precision float32"
+WITHOUT_CUDA = "is built without CUDA"
+TRAIN = "train --config small.yaml --name new"
+
+
+@pytest.fixture(scope="module")
+def with_files(
+    folder_of_run: Path, small_config: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with a run, settings, sweeps, a tokenizer, text, and things that are damaged."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    shutil.copytree(folder_of_run, folder, dirs_exist_ok=True)
+    shutil.copytree(folder / "runs/small", folder / "runs/empty")
+    shutil.rmtree(folder / "runs/empty/checkpoints")
+    for name in ("small.yaml", "stories.txt", "tokenizer.json"):
+        shutil.copy(small_config.parent / name, folder)
+    for name, settings in {"half": {"precision": "bfloat16"}, "gpu": {"device": "cuda"}}.items():
+        sweep = {"name": name, "base": "small.yaml", "settings": settings}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
+    (folder / "blank.txt").write_text("\n \n")
+    (folder / "bad.txt").write_bytes(b"good \xc3( bad")
+    (folder / "odd.bin").write_bytes(b"abc")
+    (folder / "cut.json").write_bytes((folder / "tokenizer.json").read_bytes()[:500])
+    return folder
+
+
+@pytest.fixture
+def bare_machine(with_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(with_files)
+    monkeypatch.setattr("groundup.runtime.why_no_bfloat16", lambda: "this CPU is slow at it")
+    monkeypatch.setattr(
+        "groundup.training.execution.why_no_bfloat16",
+        lambda: "this CPU is slow at it",
+        raising=False,
+    )
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (f"{TRAIN} --precision bfloat16", BFLOAT16),
+        (f"{TRAIN} --precision float8", "float8"),
+        (f"{TRAIN} --device cuda:1", WITHOUT_CUDA),
+        (f"{TRAIN} --device mps", "is built without MPS"),
+        (f"{TRAIN} --device foo", "device is 'foo'"),
+        (f"{TRAIN} --seed {2**70}", "--seed"),
+        (f"{TRAIN} --model.num-layers 1e9", "--model.num-layers"),
+        ("train --config nowhere.yaml", "nowhere.yaml does not exist"),
+        ("sweep half.yaml", BFLOAT16),
+        ("sweep gpu.yaml", WITHOUT_CUDA),
+        ("sweep half.yaml --jobs 0", "--jobs"),
+        ("plan --preset quickstart --device cpu --precision bfloat16", "--precision float32"),
+        ("plan --preset quickstrat", "did you mean quickstart?"),
+        ("generate smal", "neither as a folder nor in runs: did you mean small?"),
+        ("generate runs/smal", "did you mean runs/small?"),
+        ("generate empty", "runs/empty has no checkpoint yet"),
+        ("generate small --precision bfloat16", BFLOAT16),
+        ("generate small --device cuda", WITHOUT_CUDA),
+        ("generate small --device foo", "device is 'foo'"),
+        ("generate small --checkpoint 7", "no checkpoint of step 7"),
+        ("generate small --checkpoint last", "--checkpoint"),
+        (f"generate small --checkpoint {'9' * 5000}", "--checkpoint"),
+        ("generate small --temperature -1", "temperature"),
+        ("generate small --top-p 0", "top-p"),
+        ("generate small --top-k 0", "top-k"),
+        ("generate small --min-p 2", "min-p"),
+        ("generate small --repetition-penalty 0", "repetition"),
+        ("generate small --max-tokens -1", "max-tokens"),
+        ("generate small --num-samples 0", "--num-samples"),
+        (f"generate small --seed {2**64 - 1} --num-samples 2", "seed"),
+        ("generate small --stop=", "a stop string is empty"),
+        ("generate small --past-context glide", "glide"),
+        ("generate small --prompts nowhere.txt", "nowhere.txt: no such file"),
+        ("generate small --prompts runs", "runs is a folder"),
+        ("generate small --prompts blank.txt", "blank.txt has no prompt"),
+        ("generate small --prompts blank.txt --prompt x", "--prompt or --prompts, not both"),
+        (f"generate small --prompt {'long' * 40}", "more than the context of 16"),
+        ("generate small --chat --prompt Hi", "the model has no chat template"),
+        ("serve small --port 0 --precision bfloat16", BFLOAT16),
+        ("serve small --port 0 --device foo", "device is 'foo'"),
+        ("serve small --port 70000", "--port"),
+        ("serve small --host 0.0.0.0", "token"),
+        ("evaluate small nowhere.txt", "nowhere.txt does not exist"),
+        ("evaluate small /dev/null", "/dev/null is empty"),
+        ("evaluate small --tasks agreemet", "did you mean agreement?"),
+        ("evaluate small --tasks agreement --whole", "--split, --whole and --shards are about"),
+        ("evaluate runs", "runs is not a run folder: it has no config.yaml"),
+        ("evaluate small --split validaton", "did you mean validation?"),
+        ("evaluate small --shards nowhere", "nowhere"),
+        ("evaluate small --precision bfloat16", BFLOAT16),
+        ("evaluate small --device cuda", WITHOUT_CUDA),
+        ("verify-resume smoll", "did you mean small?"),
+        ("verify-resume small --num-steps 3", "num_steps is 3"),
+        ("verify-resume small --num-steps 13", "has 12 in all"),
+        ("export smal out --to huggingface", "did you mean small?"),
+        ("export small out", "needs --to"),
+        ("export small out --to onnx", "onnx"),
+        ("export small out --to huggingface --checkpoint 99", "no checkpoint of step 99"),
+        ("export small runs --to huggingface --force", "runs holds"),
+        ("import huggingface runs", "needs --name"),
+        ("import huggingface runs --name new", "config.json is missing"),
+        ("import huggingface runs --name small", "exists"),
+        ("report smoll", "did you mean small?"),
+        ("report", "needs RUNS"),
+        ("report small --out runs", "--out runs is a folder"),
+        ("report small --out page.pdf", "must end in .html"),
+        ("tokenizer train stories.txt --vocab-size 256", "256 bytes"),
+        (f"tokenizer train stories.txt --vocab-size {2**63}", "vocab"),
+        ("tokenizer train stories.txt --special-token a --special-token a", "given twice"),
+        ("tokenizer train nowhere.txt", "nowhere.txt"),
+        ("tokenizer train stories.txt --out runs", "is a folder"),
+        ("tokenizer train stories.txt --out stories.txt", "is one of the inputs"),
+        ("tokenizer train stories.txt --pattern gpt-2", "did you mean"),
+        ("tokenizer train stories.txt --max-memory lots", "lots"),
+        ("tokenizer train stories.txt --ray-address x:1", "--engine ray"),
+        ("tokenizer train bad.txt --out new.json", "bad.txt"),
+        ("tokenizer encode bad.txt", "bad.txt is not UTF-8: byte 5 is 0xC3"),
+        ("tokenizer encode runs", "runs is a folder"),
+        ("tokenizer encode bad.txt --out bad.txt", "is one of the inputs"),
+        ("tokenizer encode bad.txt --text x", "either --text or"),
+        ("tokenizer decode bad.txt --ids 1", "either --ids or"),
+        ("tokenizer decode --ids x", "word 1 of --ids is 'x'"),
+        ("tokenizer decode --ids 99999", "99999"),
+        ("tokenizer decode --ids=-1", "-1"),
+        ("tokenizer decode odd.bin", "3 bytes"),
+        ("tokenizer decode --ids 1 --tokenizer cut.json", "was cut short"),
+        ("tokenizer inspect x --tokenizer cut.json", "was cut short"),
+        ("tokenizer compare cut.json --texts stories.txt", "was cut short"),
+        ("tokenizer compare tokenizer.json", "needs --texts"),
+        ("tokenizer convert cut.json new.json", "was cut short"),
+        ("tokenizer convert tokenizer.json new.json --to yaml", "yaml"),
+        ("data sample --megabytes 0", "--megabytes"),
+        ("data sample --megabytes 1e18", "--megabytes 1e+18 is more than"),
+        ("data sample --megabytes 1 --out runs", "is a folder"),
+        ("data download tinystory", "tinystories"),
+        ("data clean gone", "gone does not exist"),
+        ("data clean stories.txt --max-symbols 2", "--max-symbols"),
+        ("data prepare stories.txt --shard-ids 0", "--shard-ids"),
+        ("data prepare stories.txt --validation-fraction 2", "--validation-fraction"),
+        ("data prepare stories.txt --separator <|end|>", "has no special token <|end|>"),
+        ("data verify runs", "runs"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    shell: Any, bare_machine: None, words: str, complaint: str
+) -> None:
+    before = sorted(Path().rglob("*"))
+    told = shell.fails(*words.split(" "))
+    assert complaint in told and len(told) < 700
+    assert sorted(path for path in Path().rglob("*") if path.name != "sweeps") == before

@@ -1,0 +1,133 @@
+"""The data verbs as typed: what they print and leave."""
+
+import gzip
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundup.data.samples import write_stories
+from groundup.data.shards import open_shards
+from groundup.tokenizer import Tokenizer
+
+END = "<|endoftext|>"
+STORY = "The old fox walked down to the river at night and saw the moon in the water there. "
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a text and a tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text(END.join(f"{STORY}{number} 日本" for number in range(500)))
+    Tokenizer({id: bytes([id]) for id in range(256)}, [], [END]).save("tokenizer.json")
+    return tmp_path
+
+
+def test_stories_and_dialogues_are_written(shell: Any) -> None:
+    told = shell("data", "sample", "--megabytes", "0.2", "--seed", "4")
+    stories = list(write_stories(200_000, seed=4))
+    assert Path("stories.txt").read_text() == "".join(f"{one}\n{END}\n" for one in stories)
+    assert told.startswith(f"wrote stories.txt: {len(stories):,} stories, 20")
+    told = shell("data", "sample", "--kind", "dialogues", "--megabytes", "0.01")
+    num_lines = len(Path("dialogues.jsonl").read_text().splitlines())
+    assert told.startswith(f"wrote dialogues.jsonl: {num_lines} dialogues, 10.")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_line(shell: Any) -> None:
+    for words in ("data sample --megabytes 0.1 --out", "tokenizer convert tokenizer.json"):
+        assert "no space left" in shell.fails(*words.split(), "/dev/full")
+
+
+def test_prepare_then_verify(shell: Any) -> None:
+    words = ["data", "prepare", "corpus.txt", "--shard-ids", "30000"]
+    printed = shell(*words, "--validation-fraction", "0.1")
+    num_ids = open_shards("shards", "train").num_ids
+    assert printed.startswith("wrote shards") and f"{num_ids:,} ids" in printed
+    assert "bytes per token" in printed and "2 uint16 shards" in printed
+    for flags in ([], ["--tokenizer", "tokenizer.json"]):
+        assert shell("data", "verify", "shards", *flags).startswith("shards is sound: 3 shards")
+    assert shell(*words, "--validation-fraction", "0.1").startswith("up to date:")
+    assert "validation_fraction" in shell.fails(*words)
+    shell(*words, "--overwrite")
+    shard = Path("shards/train_000000.bin")
+    shard.write_bytes(b"\xff\xff" + shard.read_bytes()[2:])
+    assert "train_000000.bin has id 65535 at byte 0" in shell.fails("data", "verify", "shards")
+
+
+def test_standard_input_is_a_source(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["data", "prepare", "-", "--validation-fraction", "0"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"a{END}b".encode())))
+    shell(*words)
+    assert open_shards("shards").num_ids == 4
+    assert "cannot be read again" in shell.fails(*words)
+
+
+def test_too_few_documents_for_a_split_and_bad_text_are_told(shell: Any) -> None:
+    Path("one.txt").write_text("a single document")
+    assert "no validation split; rerun with" in shell("data", "prepare", "one.txt")
+    Path("bad.txt").write_bytes(b"good \xc3( bad")
+    words = ["data", "prepare", "bad.txt", "--out", "other"]
+    error = shell.fails(*words)
+    assert "bad.txt" in error and "--errors replace" in error
+    shell(*words, "--errors", "replace")
+
+
+def test_a_special_token_can_be_added_to_serve_as_separator(shell: Any) -> None:
+    Tokenizer({id: bytes([id]) for id in range(256)}, []).save("bare.json")
+    words = ["data", "prepare", "corpus.txt", "--tokenizer", "bare.json"]
+    assert END in shell.fails(*words)
+    shell(*words, "--special-token", END)
+    assert open_shards("shards").index.end.id == 256
+
+
+def test_an_interrupted_command_goes_on(repository: Path, hold: Any, shell: Any) -> None:
+    """Ctrl-C in a real process: status 130, no index, and the second run finishes the work."""
+    command = [sys.executable, "-m", "groundup", "data", "prepare", "corpus.txt"]
+    held = hold("groundup.data.prepare.shard_writer:ShardWriter.finish_shard")
+    process = subprocess.Popen(
+        [*command, "--shard-ids", "2000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    held.wait(process)
+    process.send_signal(signal.SIGINT)
+    held.release()
+    _, errors = process.communicate()
+    assert process.returncode == 130 and errors == "interrupted\n"
+    assert not Path("shards/index.json").exists()
+    assert shell(*command[3:], "--shard-ids", "2000").startswith("finished ")
+    shell("data", "verify", "shards", "--tokenizer", "tokenizer.json")
+
+
+@pytest.fixture
+def repeated() -> None:
+    other = "A quiet hen kept her nine warm eggs under a pile of yellow straw until spring came."
+    Path("a.txt").write_text(END.join([STORY, other, "x", STORY]))
+
+
+def test_clean_counts_and_shows_an_example(shell: Any, repeated: None) -> None:
+    shown = shell("data", "clean", "a.txt", "--validation", "a.txt")
+    lines = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.strip()}
+    assert lines["kept"][0] == "2" and lines["short"][:1] != ["0"]
+    assert "a.txt document 4, as a.txt document 1: 'The old fox" in shown
+    assert "3 of 4 documents stand in what is kept" in shown
+    assert Path("clean.jsonl").read_text().count("\n") == 2
+    assert "clean.jsonl exists" in shell.fails("data", "clean", "a.txt")
+
+
+def test_a_dry_run_leaves_nothing(shell: Any, repeated: None) -> None:
+    Path("held").mkdir()
+    Path("held/a.md").write_text(STORY)
+    Path("held/b.txt.gz").write_bytes(gzip.compress(STORY[::-1].encode()))
+    before = sorted(Path().rglob("*"))
+    for named in ("held", "held/*"):
+        shown = shell("data", "clean", "a.txt", "--dry-run", "--validation", named)
+        assert "counted, nothing written" in shown
+        assert "1 of 2 documents stand in what is kept" in shown
+    assert sorted(Path().rglob("*")) == before
