@@ -99,7 +99,7 @@ def main() -> int:
             "that the library generates one at a time from the same seeds"
         ),
         "hardware": describe_hardware(device),
-        "versions": describe_versions(["groundup", "torch", "fastapi", "uvicorn"]),
+        "versions": describe_versions(["groundup", "torch", "starlette", "uvicorn"]),
         "rows": [],
     }
     for shape in shapes:

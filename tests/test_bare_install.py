@@ -99,7 +99,7 @@ def test_a_bare_install_encodes_trains_generates_and_serves(
     monkeypatch.chdir(tmp_path)
     missing = names_missing_from_a_bare_install(repository)
     assert {"pytest", "optuna", "pyarrow", "gguf"} <= set(missing)
-    assert not {"numpy", "torch", "fastapi", "uvicorn", "plotly"} & set(missing)
+    assert not {"numpy", "torch", "starlette", "uvicorn", "plotly"} & set(missing)
     with start(missing, *COMMANDS) as process:
         _, err = process.communicate()
     assert process.returncode == 0, err

@@ -126,7 +126,7 @@ def test_it_names_the_server_and_where_it_answers(page: str, repository: Path) -
     ((command, address),) = re.findall(
         r"\$ groundup (serve .*)\nthen open (http://[\d.:]+\d)", page
     )
-    settings = ServerSettings(model_name="stories", runs_folder=RUN.parent)
+    settings = ServerSettings(runs_folder=RUN.parent)
     assert address == f"http://{settings.host}:{settings.port}"
     environment = {**os.environ, "PYTHONPATH": str(repository / "src"), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "groundup", *shlex.split(command), "--port", "0"]

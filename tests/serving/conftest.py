@@ -33,7 +33,7 @@ class Running:
     def __init__(self, url: str, server: Server) -> None:
         self.url = url
         self.port = int(url.rpartition(":")[2])
-        self.scheduler = server.scheduler
+        self.scheduler = server.schedulers[0]
         self.connections = server.server_state.connections
         # Reading the certificates of the world takes longer than a test.
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -115,12 +115,14 @@ def start(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFactor
     runs_folder = tmp_path_factory.mktemp("runs")
 
     @contextlib.contextmanager
-    def serving(served: LanguageModel = language_model, **values: Any) -> Iterator[Running]:
-        defaults = {"model_name": "tiny", "port": 0, "runs_folder": runs_folder, "max_rows": 8}
+    def serving(
+        served: LanguageModel = language_model, more: Any = None, **values: Any
+    ) -> Iterator[Running]:
+        defaults = {"port": 0, "runs_folder": runs_folder, "max_rows": 8}
         settings = ServerSettings.model_validate({**defaults, **values})
         started = threading.Event()
         with open_socket(settings) as listener:
-            server = make_server(served, settings, started.set)
+            server = make_server({"tiny": served, **(more or {})}, settings, started.set)
             thread = threading.Thread(target=server.run, args=([listener],))
             thread.start()
             try:

@@ -23,7 +23,7 @@ def write(
     for number, id in enumerate(ids, start=1):
         reason: Any = "length" if number == len(ids) else None
         pieces += writer.push(NewToken(id, -1.0, (), reason))
-        if writer.is_done():
+        if writer.is_done:
             break
     return writer, pieces
 

@@ -19,7 +19,11 @@ LONG = {"prompt": "a", "max_tokens": 4096, "past_context": "slide", "temperature
 
 
 def counted(running: Any, name: str) -> int:
-    found = re.search(rf"^groundup_{name} (\d+)$", running.get("/metrics").text, re.MULTILINE)
+    found = re.search(
+        rf"^groundup_{name}\{{model=\"tiny\"\}} (\d+)\.0$",
+        running.get("/metrics").text,
+        re.MULTILINE,
+    )
     assert found is not None
     return int(found[1])
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 import pytest
@@ -12,16 +12,17 @@ from groundup.errors import ConfigError
 from groundup.generation.request import GenerationRequest, NewToken
 from groundup.generation.sampling import Sampler
 from groundup.serving.api_errors import ApiError
-from groundup.serving.jobs import Job, NotTakingRequestsError, Outbox, QueueFullError, Row
-from groundup.serving.metrics_page import Metrics
+from groundup.serving.jobs import Event, Job, Outbox, Row
+from groundup.serving.metrics import Metrics
 from groundup.serving.scheduler import Scheduler
 from groundup.serving.settings import ServerSettings
 
 # For a test that fails: no machine is so slow.
 PATIENCE_SECONDS = 120.0
+UNAVAILABLE = "stopp|failed"
 
 
-class SteppedEngine:
+class Stepped:
     """Writes the ids 1, 2, 3 … for every request. `allow(n)` lets it take n steps."""
 
     def __init__(self) -> None:
@@ -80,9 +81,11 @@ async def read(job: Job) -> list[list[int]]:
         for event in await job.next_events():
             if event.error is not None:
                 raise event.error
-            assert event.token is not None
-            ids[event.row_index].append(event.token.id)
-            num_left -= event.token.finish_reason is not None
+            if event.token is None:
+                ids[event.number].append(event.result)
+            else:
+                ids[event.number].append(event.token.id)
+            num_left -= event.token is None or event.token.finish_reason is not None
     return ids
 
 
@@ -96,22 +99,22 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-Scene = Callable[[Scheduler, SteppedEngine], Coroutine[Any, Any, None]]
+Scene = Callable[[Scheduler, Stepped], Coroutine[Any, Any, None]]
 
 
 def play(
     max_rows: int = 2,
     max_queue: int = 4,
-    make: Callable[[], SteppedEngine] | None = None,
+    make: Callable[[], Stepped] | None = None,
     **limits: int,
 ) -> Callable[[Scene], Callable[[], None]]:
     """Make a test of a scene: it runs with a scheduler that works, which ends whatever happens."""
 
     def decorate(scene: Scene) -> Callable[[], None]:
-        engines: list[SteppedEngine] = []
+        engines: list[Stepped] = []
 
-        def make_engine() -> SteppedEngine:
-            engines.append(make() if make and engines else SteppedEngine())
+        def make_engine() -> Stepped:
+            engines.append(make() if make and engines else Stepped())
             return engines[-1]
 
         async def run() -> None:
@@ -135,18 +138,7 @@ def play(
 
 
 @play()
-async def test_every_request_gets_its_tokens_in_order(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
-    engine.allow(100)
-    assert await read(scheduler.submit([ask(1, 3), ask(2, 5)])) == [[1, 2, 3], [1, 2, 3, 4, 5]]
-    assert len(engine.threads) == 1 and threading.get_ident() not in engine.threads
-
-
-@play()
-async def test_requests_join_and_leave_between_steps(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
+async def test_requests_join_and_leave_between_steps(scheduler: Scheduler, engine: Stepped) -> None:
     first = scheduler.submit([ask(1, 4)])
     engine.allow(1)
     await first.next_events()
@@ -166,7 +158,7 @@ async def test_requests_join_and_leave_between_steps(
 
 @play()
 async def test_a_client_that_leaves_frees_its_row_before_the_next_step(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     gone, stays = scheduler.submit([ask(1, 50)]), scheduler.submit([ask(2, 4)])
     engine.allow(1)
@@ -182,7 +174,7 @@ async def test_a_client_that_leaves_frees_its_row_before_the_next_step(
 
 @play()
 async def test_a_waiting_request_that_is_cancelled_never_begins(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     running = scheduler.submit([ask(1), ask(2)])
     waiting = scheduler.submit([ask(3)])
@@ -196,14 +188,12 @@ async def test_a_waiting_request_that_is_cancelled_never_begins(
 
 
 @play(max_rows=2, max_queue=4)
-async def test_a_full_queue_refuses_all_of_a_request(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
+async def test_a_full_queue_refuses_all_of_a_request(scheduler: Scheduler, engine: Stepped) -> None:
     kept = scheduler.submit([ask(seed) for seed in range(5)])
-    with pytest.raises(QueueFullError):
+    with pytest.raises(ApiError, match="too many"):
         scheduler.submit([ask(8), ask(9)])
     last = scheduler.submit([ask(7)])
-    with pytest.raises(QueueFullError):
+    with pytest.raises(ApiError, match="too many"):
         scheduler.submit([ask(8)])
     engine.allow(100)
     await asyncio.gather(read(kept), read(last))
@@ -212,7 +202,7 @@ async def test_a_full_queue_refuses_all_of_a_request(
 
 @play(max_rows=2, max_queue=16)
 async def test_clients_take_turns_however_much_one_asks_for(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     many = scheduler.submit([ask(1, 2) for _ in range(8)], "greedy")
     await until(lambda: scheduler.num_running == 2)
@@ -228,62 +218,26 @@ async def test_clients_take_turns_however_much_one_asks_for(
 
 @play(max_rows=4, max_queue=8, max_client_rows=3)
 async def test_one_client_holds_no_more_than_its_rows_and_places(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     jobs = [scheduler.submit([ask(1, 2) for _ in range(4)], "greedy") for _ in range(2)]
     await until(lambda: scheduler.num_running == 3)
-    scheduler.submit([ask(1, 2) for _ in range(2)], "greedy")
-    with pytest.raises(QueueFullError):
-        scheduler.submit([ask(1, 2)], "greedy")
-    with pytest.raises(QueueFullError):
-        await scheduler.between_steps(lambda: None, "greedy")
-    # What belongs to a job that was taken needs no place of its own.
-    call = asyncio.ensure_future(scheduler.between_steps(lambda: 7, "greedy", jobs[0]))
+    # Calls beside a sequence need no place of their own.
+    jobs.append(scheduler.submit([int, ask(1, 2), ask(1, 2)], "greedy"))
+    for work in (ask(1, 2), int):
+        with pytest.raises(ApiError, match="too many"):
+            scheduler.submit([work], "greedy")
     job = scheduler.submit([ask(2, 1)], "modest")
     engine.allow(2)
     assert await read(job) == [[1]]
     assert [seeds.count(1) for seeds in engine.history] == [3, 3]
     engine.allow(100)
-    assert await call == 7
-    await asyncio.gather(*map(read, jobs))
-
-
-@play(max_rows=2, max_queue=0)
-async def test_no_queue_means_as_many_as_there_are_rows(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
-    two = scheduler.submit([ask(1), ask(2)])
-    with pytest.raises(QueueFullError):
-        scheduler.submit([ask(3)])
-    engine.allow(100)
-    await read(two)
-    assert await read(scheduler.submit([ask(3)])) == [[1, 2, 3]]
-
-
-@play(max_rows=2, max_queue=0)
-async def test_the_time_to_come_again_follows_from_what_is_left_and_the_speed(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
-    job = scheduler.submit([ask(1, 40), ask(2, 11)])
-    engine.allow(1)
-    await job.next_events()
-    scheduler._seconds_per_step = 0.5
-    with pytest.raises(QueueFullError) as caught:
-        scheduler.submit([ask(3)])
-    assert caught.value.retry_seconds == pytest.approx(10 * 0.5)
-    with pytest.raises(QueueFullError) as caught:
-        scheduler.submit([ask(3), ask(4)])
-    assert caught.value.retry_seconds == pytest.approx(39 * 0.5)
-
-
-def test_nobody_is_told_to_come_again_at_once_or_never() -> None:
-    seconds = [QueueFullError(wait).headers["Retry-After"] for wait in (0.0, 2.1, 1e9)]
-    assert seconds == ["1", "3", "60"]
+    assert [ids for job in jobs for ids in await read(job)] == [[1, 2]] * 8 + [[0], [1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize(("prompt", "status"), [(666, 400), (667, 500)])
 def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> None:
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
         good = scheduler.submit([ask(1)])
         bad = scheduler.submit([ask(2, prompt=(prompt,))])
         engine.allow(100)
@@ -297,13 +251,13 @@ def test_a_request_that_cannot_begin_fails_alone(prompt: int, status: int) -> No
 
 
 def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
-    made: list[SteppedEngine] = []
+    made: list[Stepped] = []
 
-    def make() -> SteppedEngine:
-        made.append(SteppedEngine())
+    def make() -> Stepped:
+        made.append(Stepped())
         return made[-1]
 
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
         inside = scheduler.submit([ask(1), ask(2)])
         waiting = scheduler.submit([ask(3)])
         await until(lambda: scheduler.num_running == 2)
@@ -317,17 +271,16 @@ def test_an_engine_that_breaks_fails_those_inside_and_is_replaced() -> None:
         made[0].allow(100)
         assert await read(waiting) == [[1, 2, 3]]
         assert scheduler.status == "ok" and len(made) == 1
-        page = scheduler._metrics.page(num_waiting=0, num_running=0, max_rows=1)
-        assert "groundup_engine_failures_total 1" in page
+        assert scheduler._engine_failures._value.get() == 1
 
     play(make=make)(scene)()
 
 
 def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
-    def make() -> SteppedEngine:
+    def make() -> Stepped:
         raise RuntimeError("the device is lost")
 
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
         inside, waiting = scheduler.submit([ask(1), ask(2)]), scheduler.submit([ask(3)])
         await until(lambda: scheduler.num_running == 2)
         engine.error = RuntimeError("a bug")
@@ -336,7 +289,7 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
             with pytest.raises(ApiError, match="the server failed"):
                 await read(job)
         assert scheduler.status == "failed"
-        with pytest.raises(NotTakingRequestsError):
+        with pytest.raises(ApiError, match=UNAVAILABLE):
             scheduler.submit([ask(4)])
 
     play(make=make)(scene)()
@@ -344,12 +297,12 @@ def test_an_engine_that_cannot_be_replaced_refuses_everyone() -> None:
 
 @play()
 async def test_after_refuse_new_what_is_there_comes_to_its_end(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     jobs = [scheduler.submit([ask(seed)]) for seed in range(4)]
     scheduler.refuse_new()
     assert scheduler.status == "stopping"
-    with pytest.raises(NotTakingRequestsError):
+    with pytest.raises(ApiError, match=UNAVAILABLE):
         scheduler.submit([ask(9)])
     engine.allow(100)
     await scheduler.wait_until_idle()
@@ -358,45 +311,41 @@ async def test_after_refuse_new_what_is_there_comes_to_its_end(
 
 
 @play()
-async def test_stopping_tells_whoever_still_waits(
-    scheduler: Scheduler, engine: SteppedEngine
-) -> None:
+async def test_stopping_tells_whoever_still_waits(scheduler: Scheduler, engine: Stepped) -> None:
     jobs = [scheduler.submit([ask(seed)]) for seed in range(3)]
     await until(lambda: scheduler.num_running == 2)
     made: list[int] = []
-    call = asyncio.ensure_future(scheduler.between_steps(lambda: made.append(1)))
-    await until(lambda: scheduler.num_waiting == 2)
+    jobs.append(scheduler.submit([lambda: made.append(1)]))
     stopping = asyncio.get_running_loop().run_in_executor(None, scheduler.stop)
     # Its thread may come late, and the step that is under way must be the last.
     await until(lambda: scheduler.status == "stopping")
     engine.allow(1)
     await stopping
-    for waiting in (*map(read, jobs), call):
-        with pytest.raises(NotTakingRequestsError):
+    for waiting in map(read, jobs):
+        with pytest.raises(ApiError, match=UNAVAILABLE):
             await waiting
     assert not made
 
 
-@play()
-async def test_a_call_runs_in_the_engines_thread_between_steps(
-    scheduler: Scheduler, engine: SteppedEngine
+@play(max_rows=1)
+async def test_a_call_runs_in_the_engines_thread_between_steps_with_or_without_a_free_row(
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
-    engine.allow(100)
-    work: Awaitable[int] = scheduler.between_steps(threading.get_ident)
-    await read(scheduler.submit([ask(1)]))
-    assert {await work} == engine.threads
-
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await scheduler.between_steps(fail)
-    await until(lambda: scheduler.num_waiting == 0)
+    job = scheduler.submit([ask(1, 9)])
+    await until(lambda: scheduler.num_running == 1)
+    calls = [scheduler.submit([threading.get_ident], "b"), scheduler.submit([lambda: 1 / 0], "c")]
+    engine.allow(4)
+    assert (await read(calls[0]))[0] == list(engine.threads)
+    with pytest.raises(ApiError, match="the server failed"):
+        await read(calls[1])
+    engine.allow(5)
+    assert len((await read(job))[0]) == 9
+    assert scheduler.num_running == scheduler.num_waiting == 0
 
 
 @play(max_rows=8, max_client_rows=8, max_queue=8)
 async def test_long_prompts_are_read_over_several_steps(
-    scheduler: Scheduler, engine: SteppedEngine
+    scheduler: Scheduler, engine: Stepped
 ) -> None:
     short = scheduler.submit([ask(0, 10)])
     await until(lambda: scheduler.num_running == 1)
@@ -419,13 +368,13 @@ def test_tokens_wait_for_each_other_but_not_for_long(
     async def scene() -> None:
         outbox, job = Outbox(asyncio.get_running_loop()), Job()
         row = Row(job, 0, ask(1))
-        outbox.put(row, NewToken(1, None, (), None))
+        outbox.put(row, Event(0, NewToken(1, None, (), None)))
         outbox.send_if_due()
         assert await next_ids(job) == [1]
-        outbox.put(row, NewToken(2, None, (), None), is_urgent=False)
+        outbox.put(row, Event(0, NewToken(2, None, (), None)), is_urgent=False)
         outbox.send_if_due()
         if patience_seconds:
-            outbox.put(row, NewToken(3, None, (), "length"))
+            outbox.put(row, Event(0, NewToken(3, None, (), "length")))
             outbox.send_if_due()
         assert await next_ids(job) == ([2, 3] if patience_seconds else [2])
 
@@ -435,7 +384,7 @@ def test_tokens_wait_for_each_other_but_not_for_long(
 def test_what_waits_is_sent_before_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundup.serving.jobs._PATIENCE_SECONDS", 1e9)
 
-    async def scene(scheduler: Scheduler, engine: SteppedEngine) -> None:
+    async def scene(scheduler: Scheduler, engine: Stepped) -> None:
         first = scheduler.submit([ask(1, 5)])
         engine.allow(2)
         await until(lambda: len(engine.history) == 2)

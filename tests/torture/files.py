@@ -36,8 +36,7 @@ from groundup.interop import import_huggingface
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import MetricsReader, cut_metrics, read_metrics, read_newest
-from groundup.serving.dashboard import lines_after
-from groundup.serving.run_reading import as_json
+from groundup.serving.runs_api import as_json, lines_after
 from groundup.text_files import read_document_batches
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.reference import encode_reference

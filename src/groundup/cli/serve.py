@@ -49,7 +49,6 @@ def run(arguments: Arguments) -> None:
     folder = find_run(arguments.run).resolve()
     samples = RunFolder(folder).read_config().samples
     settings = ServerSettings(
-        model_name=folder.name,
         # Default prompts say nothing about the model.
         prompts=samples.prompts if samples.every_steps else (),
         host=arguments.host,
@@ -70,7 +69,7 @@ def run(arguments: Arguments) -> None:
 
         def announce() -> None:
             address = address_to_open(listener)
-            name, step = settings.model_name, language_model.step
+            name, step = folder.name, language_model.step
             print(f"serving {name}, step {step:,}, at {address}", flush=True)
 
-        serve(language_model, settings, listener, announce)
+        serve({folder.name: language_model}, settings, listener, announce)

@@ -1,23 +1,18 @@
 """Errors as OpenAI's clients expect them: a status and {"error": {message, type, param, code}}.
 
-Every answer that is not a success has this shape, whoever gives it.
+Every answer that is not a success has this shape.
 """
 
 from __future__ import annotations
 
-import logging
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-
-from groundup.serving.protocol import OUT_OF_BOUNDS, SHAPES, ErrorAnswer, ErrorDetail
-
-_log = logging.getLogger(__name__)
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 _TYPES = {
     401: "authentication_error",
@@ -26,7 +21,13 @@ _TYPES = {
     500: "server_error",
     503: "server_error",
 }
-INTERNAL_ERROR = "the server failed to answer this request: its log says why"
+# The type of a pydantic error whose message is a complete sentence.
+OUT_OF_BOUNDS = "out_of_bounds"
+# What fields of several types take, instead of one complaint for each type.
+_SHAPES = {
+    "prompt": "it must be a text, a list of texts, a list of ids or a list of such lists",
+    "stop": "it must be a text or a list of at most 16 texts of 1 to 1000 characters",
+}
 
 
 class ApiError(Exception):
@@ -49,86 +50,54 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        detail = ErrorDetail(
-            message=self.message,
-            type=_TYPES.get(self.status, "invalid_request_error"),
-            param=self.param,
-            code=self.code,
-        )
-        return ErrorAnswer(error=detail).model_dump()
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        detail = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": detail}
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.body(), self.status, self.headers)
 
 
 def internal_error() -> ApiError:
-    """Says nothing of what happened: that is for the log alone."""
-    return ApiError(500, INTERNAL_ERROR, code="internal_error")
+    """Says nothing about the cause, which goes to the log alone."""
+    message = "the server failed to answer this request: its log says why"
+    return ApiError(500, message, code="internal_error")
 
 
-def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The description of errors that a route may answer with."""
-    return {status: {"model": ErrorAnswer, "description": _MEANINGS[status]} for status in statuses}
+def invalid_request(error: ValidationError) -> ApiError:
+    """The first thing that pydantic found wrong with a body or a query, as a sentence."""
+    finding = error.errors(include_url=False, include_context=False)[0]
+    kind, reason = finding["type"], finding["msg"]
+    if kind == "json_invalid":
+        return ApiError(400, f"the body is not valid JSON: {reason.partition(': ')[2]}")
+    if kind == OUT_OF_BOUNDS and not finding["loc"]:
+        # Fields that do not go together: the sentence begins with the name of one.
+        return ApiError(400, reason, param=reason.partition(" ")[0])
+    if not finding["loc"]:
+        return ApiError(400, "the body must be a JSON object")
+    field = str(finding["loc"][0]).encode("ascii", "backslashreplace").decode()[:60]
+    if kind == "extra_forbidden":
+        reason = f"unknown field {excerpt(field)}: it is not part of this API"
+    elif kind == "missing":
+        reason = f"{field} is missing"
+    elif kind != OUT_OF_BOUNDS:
+        reason = _SHAPES.get(field) or reason.removeprefix("Value error, ")
+        reason = f"{field} is {excerpt(finding['input'])}, but {reason[:1].lower()}{reason[1:]}"
+    return ApiError(400, reason, param=field)
 
 
-def register_error_handlers(app: FastAPI) -> None:
-    """Give every refusal of a route its shape; what nobody expected is the guards' matter."""
-    app.add_exception_handler(ApiError, _answer_api_error)
-    app.add_exception_handler(HTTPException, _answer_http_exception)
-    app.add_exception_handler(RequestValidationError, _answer_invalid_request)
-
-
-def _answer_api_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-def _answer_http_exception(request: Request, error: Exception) -> JSONResponse:
+def answer_http_exception(request: Request, error: Exception) -> JSONResponse:
+    """Starlette's own errors: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)
-    message = str(error.detail)
-    if error.status_code == 404 and message == "Not Found":
-        message = f"{excerpt(request.url.path)} does not exist here{_what_exists(request)}"
+    path, message = request.url.path, str(error.detail)
+    if error.status_code == 404:
+        message = f"{excerpt(path)} does not exist here"
+        if path.startswith("/v1/"):
+            known = {getattr(route, "path", "") for route in request.app.routes}
+            message += f": this server has {', '.join(sorted(p for p in known if '/v1/' in p))}"
     if error.status_code == 405:
-        message = f"{excerpt(request.url.path)} cannot be asked by {excerpt(request.method)}"
+        message = f"{excerpt(path)} does not take {excerpt(request.method)}"
     return ApiError(error.status_code, message, headers=error.headers).response()
-
-
-def _what_exists(request: Request) -> str:
-    """The tail of a 404 under /v1: what there is instead."""
-    if not request.url.path.startswith("/v1/"):
-        return ""
-    paths = {getattr(route, "path", "") for route in request.app.routes}
-    return f": this server has {', '.join(sorted(p for p in paths if p.startswith('/v1/')))}"
-
-
-def _answer_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    message, param = describe_findings(error.errors())
-    return ApiError(400, message, param=param).response()
-
-
-def describe_findings(findings: Sequence[Any]) -> tuple[str, str | None]:
-    """The first thing wrong with a body: in words, and the name of the field if it has one."""
-    finding = findings[0]
-    location = [part for part in finding["loc"][1:] if isinstance(part, str | int)]
-    if finding["type"] == "json_invalid":
-        reason = finding.get("ctx", {}).get("error", "")
-        return (
-            f"the body is not valid JSON: {reason} at character {location[0] if location else 0}",
-            None,
-        )
-    if not location:
-        return "the body must be a JSON object, sent with content-type application/json", None
-    field = str(location[0]).encode("ascii", "backslashreplace").decode()[:60]
-    if finding["type"] == "extra_forbidden":
-        return f"unknown field {excerpt(field)}: it is not part of this API", field
-    if finding["type"] == "missing":
-        return f"{field} is missing: it must be given", field
-    if finding["type"] == OUT_OF_BOUNDS:
-        return finding["msg"], field
-    reason = SHAPES.get(field) or finding["msg"].removeprefix("Value error, ")
-    reason = reason[:1].lower() + reason[1:]
-    return f"{field} is {excerpt(finding['input'])}, but {reason}", field
 
 
 def excerpt(value: object) -> str:
@@ -140,19 +109,7 @@ def excerpt(value: object) -> str:
     return text.encode("ascii", "backslashreplace").decode()
 
 
-# A hundred thousand elements are not written out for the sake of the first few.
+# Does not write out a hundred thousand elements for the sake of the first few.
 _short = reprlib.Repr()
 _short.maxlist = _short.maxdict = _short.maxlevel = 20
 _short.maxstring = _short.maxlong = _short.maxother = 200
-
-_MEANINGS = {
-    400: "The request cannot be granted; the message says why.",
-    401: "The bearer token is missing or wrong.",
-    403: "The Host or Origin header is not one of this server's own.",
-    404: "It does not exist here.",
-    405: "The path does not take this method.",
-    413: "The body is larger than this server reads.",
-    429: "Too many are waiting; Retry-After says in how many seconds to come again.",
-    500: "The server failed; its log says why.",
-    503: "The server is stopping.",
-}

@@ -1,78 +1,59 @@
-"""Request bodies as JSON, in time and memory that are linear in their size.
+"""Request bodies as pydantic models, in time and memory that are linear in their size.
 
-What a megabyte of JSON can cost lies in its small parts: they are counted before any is made. A
-long body is read in a thread, so that the event loop answers others meanwhile.
+What a megabyte of JSON can cost lies in its small parts, so they are counted before any is parsed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from fastapi import HTTPException, Request, Response
-from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
 
-# Ids in a prompt, for the most part.
+from groundup.serving.api_errors import ApiError, invalid_request
+
+# Mostly the ids of a prompt.
 MAX_ELEMENTS = 100_000
 # Lists, objects and the names in objects, each of which takes up to a hundred times its text.
 MAX_STRUCTURES = 10_000
 
-_LONG_BYTES = 20_000
-# One thread: several would hold Python's lock one after the other, and the event loop waits.
-_reader = ThreadPoolExecutor(1, "groundup-bodies")
+
+class Body(BaseModel):
+    """What a client sends. Types are strict ("5" is not a number), unknown fields are errors."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class JsonRoute(APIRoute):
-    """A route whose body, if it takes one, is read by `read_json`."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_request(request: Request) -> Response:
-            return await handle(_JsonRequest(request.scope, request.receive))
-
-        return handle_request
+AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-class _JsonRequest(Request):
-    async def json(self) -> Any:
-        body = await self.body()
-        if len(body) < _LONG_BYTES:
-            return read_json(body)
-        return await asyncio.get_running_loop().run_in_executor(_reader, read_json, body)
+async def read_body(request: Request, model: type[AnyBody]) -> AnyBody:
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise ApiError(400, "the body must be JSON, sent with content-type application/json")
+    return parse_body(await request.body(), model)
 
 
-def read_json(body: bytes) -> Any:
-    """The value; a JSONDecodeError or, for what is too much to be read, an HTTPException."""
+def parse_body(body: bytes, model: type[AnyBody]) -> AnyBody:
     num_elements, num_structures = _count_parts(body)
     if num_elements > MAX_ELEMENTS or num_structures > MAX_STRUCTURES:
-        raise HTTPException(
+        raise ApiError(
             400,
             f"the body has too many parts: at most {MAX_ELEMENTS} list elements and "
             f"{MAX_STRUCTURES} lists, objects and fields are read",
         )
     try:
-        return json.loads(body.decode())
-    except json.JSONDecodeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(
-            400,
-            "the body cannot be read as JSON: it must be UTF-8, not nested too deep, and without "
-            "numbers of hundreds of digits",
-        ) from error
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid_request(error) from None
 
 
 def _count_parts(body: bytes) -> tuple[int, int]:
-    """Elements and structures, as many as there are or more; exact where that could matter."""
+    """Elements and structures, or more than there are as long as they are few."""
     counts = _count_marks(body)
     if counts[0] <= MAX_ELEMENTS and counts[1] <= MAX_STRUCTURES:
         return counts
-    # Most marks may be in the strings of a long text: where an odd number of quotes has come.
+    # Most marks may be in the strings of a long text: after an odd number of quotes.
     bare = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     characters = np.frombuffer(bare, np.uint8)
     num_quotes = np.cumsum(characters == ord('"'), dtype=np.uint8)

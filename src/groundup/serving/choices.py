@@ -1,18 +1,16 @@
-"""From ids to the text of a choice: pieces of it, and for each token its position and
-log-probabilities.
+"""From ids to a choice of an answer: pieces of text, the log-probabilities of tokens, and JSON.
 
-Pieces join to the whole text; none holds half a character or any part of a stop string.
+Pieces join to the whole text; none holds half a character or any part of a stop string. The two
+routes differ only in the names around a text: a `Form`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from groundup.generation.scoring import log_softmax_tables
 from groundup.generation.text_stream import TextStream
-from groundup.serving.chat_protocol import ChatLogprobs, ChatToken, ChatTokenEntry
-from groundup.serving.protocol import Logprobs
 
 if TYPE_CHECKING:
     from groundup.generation.request import NewToken
@@ -29,13 +27,13 @@ class Entry(NamedTuple):
     id: int
     log_probability: float | None
     alternatives: tuple[tuple[int, float], ...]
-    # Characters of the choice's text: where the token begins, and how many there are after it.
+    # Characters of the choice's text before the token, and up to its end.
     begin: int
     end: int
 
 
 class Piece(NamedTuple):
-    """Some more of the text, and the token it stands for where log-probabilities are wanted."""
+    """Some more of the text, and its token if log-probabilities are asked for."""
 
     text: str
     entry: Entry | None = None
@@ -54,8 +52,8 @@ class ChoiceText:
     ) -> None:
         self._stream = TextStream(tokenizer, stop)
         self._with_entries = with_entries
-        # Who has a prompt scored counts on an entry for every new token, the one that ends a
-        # document too: lm-evaluation-harness asks for one token and drops the last entry.
+        # Whoever has a prompt scored counts on an entry for every new token, also for the one that
+        # ends a document: lm-evaluation-harness asks for one token and drops the last entry.
         self._shows_end = with_entries and echo is not None
         # Where tokens begin and end is known from the text before anything is held back.
         self._all_text = TextStream(tokenizer)
@@ -65,6 +63,7 @@ class ChoiceText:
         self.num_tokens = 0
         self.finish_reason: Literal["stop", "length"] | None = None
 
+    @property
     def is_done(self) -> bool:
         return self.finish_reason is not None
 
@@ -97,8 +96,8 @@ class ChoiceText:
             text, self._text = self._text[:length], self._text[length:]
             self._num_released += len(text)
             pieces.append(Piece(text, entry))
-        if self._text and (self.is_done() or not self._with_entries):
-            # With entries this is U+FFFD for half a character at the end: it is no token's.
+        if self._text and (self.is_done or not self._with_entries):
+            # With entries this is U+FFFD for half a character at the end, which no token has.
             pieces.append(Piece(self._text))
             self._text = ""
         return pieces
@@ -106,7 +105,7 @@ class ChoiceText:
     def _is_certain(self, entry: Entry) -> bool:
         """Whether the text up to the token's end is; at the end of the text, its beginning."""
         num_certain = self._num_released + len(self._text)
-        return entry.end <= num_certain or (self.is_done() and entry.begin < num_certain)
+        return entry.end <= num_certain or (self.is_done and entry.begin < num_certain)
 
 
 def score_prompt(
@@ -114,11 +113,7 @@ def score_prompt(
 ) -> list[Entry]:
     """An entry for each id of a prompt; the first has no log-probability, as nothing precedes it.
 
-    Args:
-        model: whose log softmax of the logits is told, by the id that follows each position.
-        tokenizer: tells which characters each id stands for.
-        ids: the prompt, within the model's context.
-        num_alternatives: how many of the likeliest ids are told for each position.
+    The log-probabilities are over all ids of the model, those of new tokens over the allowed ones.
     """
     scores: list[tuple[float | None, tuple[tuple[int, float], ...]]] = [(None, ())]
     for own, table in log_softmax_tables(model, ids):
@@ -136,7 +131,7 @@ def score_prompt(
 
 
 class TokenSpelling:
-    """A token in JSON: its text, or `bytes:\\xe2` where it is not whole characters."""
+    """Tokens in JSON: their text, or `bytes:\\xe2` if it is not whole characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._vocab = tokenizer.vocab
@@ -147,60 +142,6 @@ class TokenSpelling:
             self._known[id] = self._spell(id)
         return self._known[id]
 
-    def logprobs(self, pieces: Sequence[Piece]) -> Logprobs:
-        """What OpenAI's clients are told of the tokens of some pieces."""
-        result = Logprobs()
-        for _, entry in pieces:
-            if entry is None:
-                continue
-            result.tokens.append(self[entry.id])
-            result.token_ids.append(entry.id)
-            result.text_offset.append(entry.begin)
-            if entry.log_probability is None:
-                result.token_logprobs.append(None)
-                result.top_logprobs.append(None)
-                result.top_ids.append([])
-                continue
-            likeliest, ids = self.likeliest(entry)
-            result.token_logprobs.append(max(entry.log_probability, _LOWEST))
-            result.top_logprobs.append(likeliest)
-            result.top_ids.append(ids)
-        return result
-
-    def chat_logprobs(self, pieces: Sequence[Piece]) -> ChatLogprobs:
-        """The same as chat completions tell it: of the likeliest only as many as were asked for."""
-        return ChatLogprobs(
-            content=[
-                ChatTokenEntry(
-                    **self._token(entry.id, entry.log_probability or 0.0),
-                    top_logprobs=[
-                        ChatToken(**self._token(id, value)) for id, value in entry.alternatives
-                    ],
-                )
-                for _, entry in pieces
-                if entry is not None
-            ]
-        )
-
-    def _token(self, id: int, log_probability: float) -> dict[str, Any]:
-        return {
-            "token": self[id],
-            "logprob": max(log_probability, _LOWEST),
-            "bytes": list(self._vocab.get(id, b"")),
-            "id": id,
-        }
-
-    def likeliest(self, entry: Entry) -> tuple[dict[str, float], list[int]]:
-        """The likeliest and the chosen by their texts, and their ids in the same order."""
-        values = dict(entry.alternatives)
-        values.setdefault(entry.id, entry.log_probability or 0.0)
-        named: dict[str, float] = {}
-        for id, value in values.items():
-            # Two ids may stand for the same text, a special token and an ordinary one.
-            name = self[id] if self[id] not in named else f"<id {id}>"
-            named[name] = max(value, _LOWEST)
-        return named, list(values)
-
     def _spell(self, id: int) -> str:
         data = self._vocab.get(id)
         if data is None:
@@ -209,3 +150,87 @@ class TokenSpelling:
             return data.decode("utf-8")
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+    def logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Parallel lists, one element a token. The lists of ids are not OpenAI's."""
+        entries = [piece.entry for piece in pieces if piece.entry is not None]
+        likeliest = [self.likeliest(entry) for entry in entries]
+        return {
+            "tokens": [self[entry.id] for entry in entries],
+            "token_logprobs": [_bounded(entry.log_probability) for entry in entries],
+            "top_logprobs": [named for named, _ in likeliest],
+            "text_offset": [entry.begin for entry in entries],
+            "token_ids": [entry.id for entry in entries],
+            "top_ids": [ids for _, ids in likeliest],
+        }
+
+    def likeliest(self, entry: Entry) -> tuple[dict[str, float] | None, list[int]]:
+        """The likeliest tokens and the chosen one by text, and their ids in the same order."""
+        if entry.log_probability is None:
+            return None, []
+        values = dict(entry.alternatives)
+        values.setdefault(entry.id, entry.log_probability)
+        named: dict[str, float] = {}
+        for id, value in values.items():
+            # Two ids may have the same text, a special token and an ordinary one.
+            name = self[id] if self[id] not in named else f"<id {id}>"
+            named[name] = max(value, _LOWEST)
+        return named, list(values)
+
+    def chat_logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """One object a token, with as many of the likeliest as were asked for."""
+        content = [
+            self._token(entry.id, entry.log_probability)
+            | {"top_logprobs": [self._token(id, value) for id, value in entry.alternatives]}
+            for _, entry in pieces
+            if entry is not None
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, id: int, log_probability: float | None) -> dict[str, Any]:
+        data = list(self._vocab.get(id, b""))
+        return {"token": self[id], "logprob": _bounded(log_probability), "bytes": data, "id": id}
+
+
+def _bounded(log_probability: float | None) -> float | None:
+    return None if log_probability is None else max(log_probability, _LOWEST)
+
+
+class Form(NamedTuple):
+    """The names around a text in the answers of one route."""
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+    """The object in a stream."""
+    whole: Callable[[str], dict[str, Any]]
+    piece: Callable[[str], dict[str, Any]]
+    """The text's field in a whole answer and in an event of a stream."""
+    logprobs: Callable[[Sequence[Piece]], dict[str, Any]]
+    opening: dict[str, Any] | None = None
+    """The field in the first event of a choice, if it begins with an event of its own."""
+
+
+def text_form(spelling: TokenSpelling) -> Form:
+    def write(text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    return Form("cmpl", "text_completion", "text_completion", write, write, spelling.logprobs)
+
+
+def chat_form(spelling: TokenSpelling) -> Form:
+    def write_message(text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def write_delta(text: str) -> dict[str, Any]:
+        return {"delta": {"content": text} if text else {}}
+
+    return Form(
+        "chatcmpl",
+        "chat.completion",
+        "chat.completion.chunk",
+        write_message,
+        write_delta,
+        spelling.chat_logprobs,
+        opening={"delta": {"role": "assistant", "content": ""}},
+    )

@@ -2,30 +2,36 @@
 server-sent events.
 
 A request becomes a plan (`completion_plan`), whose rows the scheduler generates; their ids become
-text in `choices`; here the pieces become what OpenAI's clients read. The two routes differ in the
-names around a text alone: an `AnswerForm`.
+text in `choices`; here the pieces become what OpenAI's clients read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastapi import Request
-from fastapi.responses import Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from groundup.serving.answer_forms import AnswerForm, chat_form, text_form
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.chat_protocol import ChatRequest
-from groundup.serving.choices import ChoiceText, Piece, TokenSpelling, score_prompt
+from groundup.serving.choices import (
+    ChoiceText,
+    Form,
+    Piece,
+    TokenSpelling,
+    chat_form,
+    score_prompt,
+    text_form,
+)
 from groundup.serving.completion_plan import Plan, make_plan
-from groundup.serving.protocol import CompletionRequest, Usage
+from groundup.serving.protocol import ChatRequest, CompletionRequest
 
 if TYPE_CHECKING:
     from groundup.generation import LanguageModel
@@ -36,10 +42,13 @@ Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
-# Encoding less than this takes no longer than to hand it to a thread.
+# Encoding a shorter prompt takes no longer than handing it to a thread.
 _LONG_BYTES = 2_000
-# What servers log of a client that left; nobody is there to read it.
+# What servers log for a client that left; nobody reads it.
 _CLIENT_LEFT = 499
+
+# ASCII, because some clients take other line ends of Unicode for the end of an event.
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class _ClientLeftError(Exception):
@@ -50,8 +59,13 @@ class Completions:
     """Answers completion requests for one model."""
 
     def __init__(
-        self, language_model: LanguageModel, settings: ServerSettings, scheduler: Scheduler
+        self,
+        name: str,
+        language_model: LanguageModel,
+        settings: ServerSettings,
+        scheduler: Scheduler,
     ) -> None:
+        self._name = name
         self._language_model = language_model
         self._settings = settings
         self._scheduler = scheduler
@@ -59,71 +73,60 @@ class Completions:
         self._text_form, self._chat_form = text_form(spelling), chat_form(spelling)
 
     async def answer(self, request: Request, body: CompletionRequest | ChatRequest) -> Response:
-        def plan_it() -> Plan:
-            return make_plan(body, self._language_model, self._settings)
-
+        plan_it = functools.partial(
+            make_plan, body, self._name, self._language_model, self._settings
+        )
         length = int(request.headers.get("content-length", _LONG_BYTES))
         plan = await asyncio.to_thread(plan_it) if length >= _LONG_BYTES else plan_it()
-        running = _Running(plan, self._language_model, self._scheduler, request)
+        client = request.scope["client_name"]
+        running = _Running(plan, self._language_model, self._scheduler, client)
         form = self._chat_form if isinstance(body, ChatRequest) else self._text_form
         frame = {
             "id": f"{form.id_prefix}-{secrets.token_hex(12)}",
             "object": form.chunk_object if body.stream else form.object,
             "created": int(time.time()),
-            "model": self._settings.model_name,
+            "model": self._name,
         }
         try:
-            begin = await _unless_left(request, running.prompt_pieces())
             if body.stream:
                 # The first tokens decide the status: an error before them is not a stream.
-                news = [] if running.is_done else await _unless_left(request, running.next_pieces())
-                events = _events(running, form, frame, begin, news, body.wants_usage_chunk())
+                news = await _unless_left(request, running.next_pieces())
+                events = _events(running, form, frame, news, body.wants_usage_chunk)
                 return _EventStream(events, running.close)
-            parts = await _unless_left(request, running.collect(begin))
+            parts = await _unless_left(request, running.collect())
         except _ClientLeftError:
             running.close()
             return Response(status_code=_CLIENT_LEFT)
         except BaseException:
             running.close()
             raise
-
-        def render() -> bytes:
-            return _render(running, form, frame, parts)
-
+        render = functools.partial(_render, running, form, frame, parts)
         # With log-probabilities an answer may have megabytes.
-        is_long = plan.echo or plan.num_alternatives >= 0
+        is_long = plan.echo or plan.has_logprobs
         content = await asyncio.to_thread(render) if is_long else render()
         return Response(content, media_type="application/json")
 
 
 async def _events(
     running: _Running,
-    form: AnswerForm,
+    form: Form,
     frame: dict[str, Any],
-    begin: list[list[Piece]],
     news: list[tuple[int, list[Piece]]],
     wants_usage: bool,
 ) -> AsyncIterator[bytes]:
     """The stream: pieces as they come, the usage if wanted, and [DONE]."""
     head = _to_json(frame)[:-1]
     try:
-        first = [
-            await asyncio.to_thread(_chunk, running, form, head, index, pieces, None)
-            for index, pieces in enumerate(begin)
-            if pieces
-        ]
-        opening = [
-            _wrap(head, form.choice(index, form.opening, None, None))
-            for index in range(len(begin))
-            if form.opening
-        ]
-        if running.is_done and not news:
-            news = [(index, []) for index in range(len(begin))]
-        yield b"".join([*opening, *first, *_chunks(running, form, head, news)])
-        while not running.is_done:
-            chunks = _chunks(running, form, head, await running.next_pieces())
+        if form.opening is not None:
+            openings = [_choice(i, form.opening, None, None) for i in range(len(running.texts))]
+            yield b"".join([_wrap(head, opening) for opening in openings])
+        while True:
+            chunks = [chunk for one in news for chunk in _chunks(running, form, head, *one)]
             if chunks:
                 yield b"".join(chunks)
+            if running.is_done:
+                break
+            news = await running.next_pieces()
     except ApiError as error:
         # The status has been sent; clients know an error inside a stream by this shape.
         yield _event(error.body())
@@ -133,152 +136,149 @@ async def _events(
         yield _event(internal_error().body())
         return
     if wants_usage:
-        usage = {"usage": running.usage(), "seed": running.plan.wanted.seed}
-        yield _event({**frame, "choices": [], **usage})
+        yield _event({**frame, "choices": [], **running.summary()})
     yield b"data: [DONE]\n\n"
 
 
 def _chunks(
-    running: _Running, form: AnswerForm, head: str, news: list[tuple[int, list[Piece]]]
-) -> list[bytes]:
-    """One event a token where log-probabilities are wanted, else one for all that has come."""
-    wants_entries = running.plan.wants_entries
-    chunks = []
-    for index, pieces in news:
-        reason = running.texts[index].finish_reason
-        groups = [[piece] for piece in pieces] if wants_entries else [pieces]
-        groups = groups or [[]]
-        for number, group in enumerate(groups, start=1):
-            end = reason if number == len(groups) else None
-            if group or end:
-                chunks.append(_chunk(running, form, head, index, group, end))
-    return chunks
+    running: _Running, form: Form, head: str, index: int, pieces: list[Piece]
+) -> Iterator[bytes]:
+    """One event a token if log-probabilities are wanted, else one for all that has come."""
+    has_logprobs, reason = running.plan.has_logprobs, running.texts[index].finish_reason
+    groups = [[piece] for piece in pieces] if has_logprobs and pieces else [pieces]
+    for number, group in enumerate(groups, start=1):
+        end = reason if number == len(groups) else None
+        if group or end:
+            field = form.piece("".join([piece.text for piece in group]))
+            logprobs = form.logprobs(group) if has_logprobs else None
+            yield _wrap(head, _choice(index, field, logprobs, end))
 
 
-def _chunk(
-    running: _Running,
-    form: AnswerForm,
-    head: str,
-    index: int,
-    pieces: Sequence[Piece],
-    finish_reason: str | None,
-) -> bytes:
-    text = form.piece("".join([piece.text for piece in pieces]))
-    entries = pieces if running.plan.wants_entries else None
-    return _wrap(head, form.choice(index, text, entries, finish_reason))
+def _choice(
+    index: int, field: dict[str, Any], logprobs: Any, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, **field, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
-def _wrap(head: str, choice: str) -> bytes:
-    return f'data: {head},"choices":[{choice}],"usage":null}}\n\n'.encode()
+def _wrap(head: str, choice: dict[str, Any]) -> bytes:
+    return f'data: {head},"choices":[{_to_json(choice)}],"usage":null}}\n\n'.encode()
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return f"data: {_to_json(value)}\n\n".encode()
 
 
 def _render(
-    running: _Running, form: AnswerForm, frame: dict[str, Any], parts: list[list[Piece]]
+    running: _Running, form: Form, frame: dict[str, Any], parts: list[list[Piece]]
 ) -> bytes:
-    """The whole answer; JSON is made of a choice at a time, since that keeps Python's lock."""
+    """The whole answer, one choice at a time: the encoder holds Python's lock."""
     choices = [
-        form.choice(
-            index,
-            form.whole("".join(piece.text for piece in pieces)),
-            pieces if running.plan.wants_entries else None,
-            running.texts[index].finish_reason,
+        _to_json(
+            _choice(
+                index,
+                form.whole("".join(piece.text for piece in pieces)),
+                form.logprobs(pieces) if running.plan.has_logprobs else None,
+                running.texts[index].finish_reason,
+            )
         )
         for index, pieces in enumerate(parts)
     ]
-    rest = {"usage": running.usage(), "seed": running.plan.wanted.seed}
-    head, tail = _to_json(frame)[:-1], _to_json(rest)[1:]
+    head, tail = _to_json(frame)[:-1], _to_json(running.summary())[1:]
     return f'{head},"choices":[{",".join(choices)}],{tail}'.encode()
 
 
 class _Running:
-    """The choices of a plan while they are generated. `close` it whatever happens: rows that
-    nobody reads are freed."""
+    """The choices of a plan while they are generated. `close` it whatever happens, so that rows
+    that nobody reads are freed."""
 
     def __init__(
-        self, plan: Plan, language_model: LanguageModel, scheduler: Scheduler, request: Request
+        self, plan: Plan, language_model: LanguageModel, scheduler: Scheduler, client: str
     ) -> None:
         self.plan = plan
-        self._language_model = language_model
         self._scheduler = scheduler
-        self._client = request.scope["client_name"]
+        model, tokenizer = language_model.model, language_model.tokenizer
+        prompts = [prompt for prompt in plan.prompts for _ in range(plan.num_choices)]
         self.texts = [
             ChoiceText(
-                language_model.tokenizer,
+                tokenizer,
                 plan.wanted.stop,
-                echo=plan.prompt_of(index).text if plan.echo else None,
-                with_entries=plan.wants_entries,
+                echo=prompt.text if plan.echo else None,
+                with_entries=plan.has_logprobs,
             )
-            for index in range(len(plan.requests))
+            for prompt in prompts
         ]
-        self._job = (
-            scheduler.submit(plan.requests, self._client) if plan.wanted.max_tokens else None
-        )
-        if self._job is None:
+        if not plan.wanted.max_tokens:
             for text in self.texts:
                 text.finish_reason = "length"
+        # Echoed prompts are scored before their choices begin, by calls between engine steps.
+        is_scored = plan.echo and plan.has_logprobs
+        self._scored = [n for n, prompt in enumerate(plan.prompts) if is_scored and prompt.text]
+        calls = [
+            functools.partial(
+                score_prompt, model, tokenizer, plan.prompts[number].ids, plan.num_alternatives
+            )
+            for number in self._scored
+        ]
+        self._num_calls = self._num_calls_left = len(calls)
+        work: list[Any] = [*calls, *(plan.requests if plan.wanted.max_tokens else ())]
+        self._job = scheduler.submit(work, client) if work else None
+        # What choices begin with that needs no score.
+        self._pending = {
+            index: [Piece(prompt.text)] if plan.echo and prompt.text else []
+            for index, prompt in enumerate(prompts)
+            if index // plan.num_choices not in self._scored
+        }
 
     @property
     def is_done(self) -> bool:
-        return all(text.is_done() for text in self.texts)
+        return not self._num_calls_left and all(text.is_done for text in self.texts)
 
-    def usage(self) -> dict[str, int]:
+    def summary(self) -> dict[str, Any]:
         num_prompt = sum(len(prompt.ids) for prompt in self.plan.prompts)
         num_new = sum(text.num_tokens for text in self.texts)
-        return Usage(
-            prompt_tokens=num_prompt,
-            completion_tokens=num_new,
-            total_tokens=num_prompt + num_new,
-        ).model_dump()
-
-    async def prompt_pieces(self) -> list[list[Piece]]:
-        """What each choice begins with: nothing, or its prompt where that is echoed."""
-        plan, model = self.plan, self._language_model
-        if not plan.echo:
-            return [[] for _ in plan.requests]
-        parts = []
-        for text, ids in plan.prompts:
-            pieces = [Piece(text)] if text else []
-            if text and plan.wants_entries:
-
-                def score(ids: tuple[int, ...] = ids) -> list[Any]:
-                    return score_prompt(model.model, model.tokenizer, ids, plan.num_alternatives)
-
-                entries = await self._scheduler.between_steps(score, self._client, self._job)
-                pieces = [Piece(text[one.begin : one.end], one) for one in entries]
-            parts += [pieces] * plan.num_choices
-        return parts
+        usage = {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_new,
+            "total_tokens": num_prompt + num_new,
+        }
+        return {"usage": usage, "seed": self.plan.wanted.seed}
 
     async def next_pieces(self) -> list[tuple[int, list[Piece]]]:
-        """Wait for tokens: which choices have got more text, or have come to their end."""
-        assert self._job is not None
-        news: dict[int, list[Piece]] = {}
-        for index, token, error in await self._job.next_events():
-            text = self.texts[index]
-            if text.is_done():
-                continue
-            if token is None:
-                raise error or internal_error()
-            pieces = text.push(token)
-            if token.finish_reason is None and text.is_done():
-                # A stop string has come, of which the engine knows nothing.
-                self._scheduler.cancel([self._job.rows[index]])
-            news.setdefault(index, []).extend(pieces)
+        """Wait for tokens: the choices that have more text now, or have come to their end."""
+        news, self._pending = self._pending, {}
+        if self._job is None:
+            return list(news.items())
+        for event in await self._job.next_events():
+            index = event.number - self._num_calls
+            if event.error is not None and (index < 0 or not self.texts[index].is_done):
+                raise event.error
+            if index < 0:
+                self._num_calls_left -= 1
+                number = self._scored[event.number]
+                text = self.plan.prompts[number].text
+                pieces = [Piece(text[entry.begin : entry.end], entry) for entry in event.result]
+                for choice in range(self.plan.num_choices):
+                    news[number * self.plan.num_choices + choice] = list(pieces)
+            elif event.token is not None and not self.texts[index].is_done:
+                news.setdefault(index, []).extend(self.texts[index].push(event.token))
+                if event.token.finish_reason is None and self.texts[index].is_done:
+                    # A stop string has come, of which the engine knows nothing.
+                    self._scheduler.cancel([self._job.rows[event.number]])
         return list(news.items())
 
-    async def collect(self, begin: list[list[Piece]]) -> list[list[Piece]]:
+    async def collect(self) -> list[list[Piece]]:
         """All pieces of each choice, to its end."""
-        parts = [list(pieces) for pieces in begin]
-        while not self.is_done:
+        parts: list[list[Piece]] = [[] for _ in self.texts]
+        while True:
             for index, pieces in await self.next_pieces():
                 parts[index] += pieces
-        return parts
+            if self.is_done:
+                return parts
 
     def close(self) -> None:
         """Cancel what has not come to its end."""
-        rows = self._job.rows if self._job is not None else []
-        unfinished = [row for row in rows if not self.texts[row.index].is_done()]
-        if unfinished:
-            self._scheduler.cancel(unfinished)
+        if self._job is not None and not self.is_done:
+            self._scheduler.cancel(self._job.rows)
 
 
 class _EventStream(StreamingResponse):
@@ -294,14 +294,6 @@ class _EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._close()
-
-
-# ASCII, because some clients take other line ends of Unicode for the end of an event.
-_to_json = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return f"data: {_to_json(value)}\n\n".encode()
 
 
 async def _unless_left(request: Request, awaitable: Awaitable[Result]) -> Result:

@@ -1,8 +1,7 @@
-"""Connections that may not linger: time to send a request, time to take an answer, and how many.
+"""Connections that may not linger: time to send a request, time to read an answer, and how many.
 
-uvicorn bounds none of these, so that a few thousand clients that send a byte now and then could
-keep everybody else out. The protocol here is uvicorn's own with asyncio's callbacks overridden.
-When a request is complete, and when it is done, `guards` tells by `scope["state"]["connection"]`.
+uvicorn bounds none of these: a few thousand clients that send a byte now and then could keep
+everybody else out. The protocol here is uvicorn's own with asyncio's callbacks overridden.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import json
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -28,69 +27,31 @@ _MAX_CRUMBS = 256
 _MIN_CHUNK_BYTES = 64
 
 
-class Connections:
-    """The open connections of one server, and what each of them may take."""
-
-    def __init__(self, settings: ServerSettings, max_connections: int) -> None:
-        self.max_connections = max_connections
-        self.request_seconds = settings.request_seconds
-        self.write_seconds = settings.stalled_write_seconds
-        self.open: set[Connection] = set()
-        # Those whose request is not complete or not begun, the oldest first.
-        self.incomplete: dict[Connection, None] = {}
-
-    def protocol(self) -> type[Connection]:
-        """The class that uvicorn makes connections of."""
-        return type("BoundedConnection", (Connection,), {"all": self})
-
-    def drop_incomplete(self, count: int | None = None) -> int:
-        """Close those that have been at their request for longest; how many there were."""
-        dropped = list(self.incomplete)[:count]
-        for connection in dropped:
-            connection.transport.abort()
-            connection.forget()
-        return len(dropped)
-
-
 class Connection(H11Protocol):
-    """One connection: a timer while its request comes, another while its client does not read."""
+    """One connection: a timer while its request arrives, another while its client does not read."""
 
-    all: Connections
-    _request: object | None = None
+    settings: ServerSettings
+    max_connections: int
+    _opened = 0.0
     _read_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def __init__(
-        self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None
-    ) -> None:
-        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
-
-    def request_is_complete(self, request: object) -> None:
-        """All of a request has come, or it is being answered: it takes as long as it takes."""
-        self._request = request
-        self._stop_reading()
-
-    def request_is_done(self, request: object) -> None:
-        """The connection is idle, unless the next request of it has begun meanwhile."""
-        if self._request is request and self in self.all.open:
-            self._request = None
-            self.all.incomplete[self] = None
-
-    def forget(self) -> None:
-        """It no longer counts, even if its loss is reported later."""
-        self._stop_reading()
-        self.all.open.discard(self)
+    @property
+    def has_request(self) -> bool:
+        """Whether a request has arrived completely and is being answered."""
+        cycle = self.cycle
+        return cycle is not None and not (cycle.more_body or cycle.response_complete)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.all.open) >= self.all.max_connections and not self.all.drop_incomplete(1):
-            self._end(ApiError(503, "too many connections are open", code="too_many_connections"))
+        self._opened = self.loop.time()
+        if len(self.connections) > self.max_connections and not self._make_room():
+            self._refuse(ApiError(503, "too many connections are open", code="unavailable"))
             return
-        self.all.open.add(self)
-        self._begin_reading()
+        self._start_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.forget()
+        self._stop_read_timer()
         self._stop_write_timer()
         super().connection_lost(exc)
 
@@ -98,31 +59,45 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         if len(_CRUMB.findall(data)) > _MAX_CRUMBS + len(data) // _MIN_CHUNK_BYTES:
-            self._end(ApiError(400, "the body comes in too many chunks", code="invalid_http"))
+            self._refuse(ApiError(400, "the body has too many small chunks", code="invalid_http"))
             return
-        if self._request is None and self._read_timer is None:
-            self._begin_reading()
+        if self._read_timer is None and not self.has_request:
+            self._start_read_timer()
         super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.has_request:
+            self._stop_read_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stop_write_timer()
-        self._write_timer = self.loop.call_later(self.all.write_seconds, self.transport.abort)
+        seconds = self.settings.stalled_write_seconds
+        self._write_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._stop_write_timer()
         super().resume_writing()
 
-    def _begin_reading(self) -> None:
-        self.all.incomplete.pop(self, None)
-        self.all.incomplete[self] = None
-        seconds = self.all.request_seconds
+    def _make_room(self) -> bool:
+        """Close the oldest other connection without a complete request, if there are too many."""
+        others = [one for one in self.connections if isinstance(one, Connection) and one != self]
+        opened = [one for one in others if not one.transport.is_closing()]
+        if len(opened) < self.max_connections:
+            return True
+        waiting = [one for one in opened if not one.has_request]
+        if waiting:
+            min(waiting, key=lambda one: one._opened).transport.abort()
+        return bool(waiting)
+
+    def _start_read_timer(self) -> None:
+        seconds = self.settings.request_seconds
         message = f"the request was not complete after {seconds:g} s"
         error = ApiError(408, message, code="request_timeout")
-        self._read_timer = self.loop.call_later(seconds, self._end, error)
+        self._read_timer = self.loop.call_later(seconds, self._refuse, error)
 
-    def _stop_reading(self) -> None:
-        self.all.incomplete.pop(self, None)
+    def _stop_read_timer(self) -> None:
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
@@ -132,9 +107,11 @@ class Connection(H11Protocol):
             self._write_timer.cancel()
             self._write_timer = None
 
-    def _end(self, error: ApiError) -> None:
-        """Answer without the app, unless that has begun to, and close."""
-        if self._request is not None:
+    def _refuse(self, error: ApiError) -> None:
+        """Answer without the app, unless it has begun to, and close."""
+        self._stop_read_timer()
+        cycle = self.cycle
+        if cycle is not None and cycle.response_started and not cycle.response_complete:
             self.transport.abort()
             return
         body = json.dumps(error.body()).encode()
@@ -145,7 +122,6 @@ class Connection(H11Protocol):
             **SECURITY_HEADERS,
         }
         head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
-        head += [f"{name.lower()}: {value}" for name, value in headers.items()]
+        head += [f"{name}: {value}" for name, value in headers.items()]
         self.transport.write("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-        self._stop_reading()
         self.transport.close()

@@ -1,7 +1,7 @@
-"""What stands before every route: who may ask, from where, and how much they may send.
+"""ASGI middleware before every route: who may ask, from where, and how much they may send.
 
 Pure ASGI, so that a body is refused before it is read and streams pass through untouched. It also
-counts the answers and puts the security headers on them.
+counts the answers and adds the security headers.
 """
 
 from __future__ import annotations
@@ -19,84 +19,85 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from groundup.serving.api_errors import ApiError, excerpt, internal_error
 
 if TYPE_CHECKING:
-    from groundup.serving.metrics_page import Metrics
+    from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
 # Scripts, styles, connections and everything else come from here alone.
 SECURITY_HEADERS = {
-    "Content-Security-Policy": (
+    "content-security-policy": (
         "default-src 'self'; img-src 'self' data: blob:; "
         "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
 }
 
 # A browser cannot send a token when it opens a page; these files hold no secret.
 _OPEN_PATHS = ("/", "/chat", "/runs", "/health")
-_OPEN_PREFIX = "/static/"
 
-# After a refusal the client is still sending: closing at once would lose it the answer. So much is
-# thrown away, for so long, then the connection ends.
+# A refused client is still sending, and closing at once would lose it the answer: so many times the
+# largest body is discarded, for so long.
 _DISCARD_BODIES = 8
 _DISCARD_SECONDS = 2.0
 
 
 class Guards:
-    """ASGI middleware: the checks of one server."""
+    """The checks of one server."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app = app
-        self.settings = settings
-        self.metrics = metrics
+        self._settings = settings
+        self._metrics = metrics
         self._is_local = is_loopback(settings.host)
         self._tokens = [token.get_secret_value().encode() for token in settings.tokens]
-        self.headers = [(k.lower().encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
+        self._headers = [(k.encode(), v.encode()) for k, v in SECURITY_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        elif scope["type"] == "http":
-            request = _GuardedRequest(scope, receive, send, self)
-            try:
-                await self._answer(request)
-            finally:
-                request.tell_done()
+            return
+        max_bytes = self._settings.max_body_bytes
+        num_received, is_complete, is_answered = 0, False, False
 
-    async def _answer(self, request: _GuardedRequest) -> None:
-        scope = request.scope
-        max_bytes = self.settings.max_body_bytes
+        async def receive_bounded() -> Message:
+            nonlocal num_received, is_complete
+            message = await receive()
+            num_received += len(message.get("body", b""))
+            if num_received > max_bytes:
+                raise _too_large(max_bytes)
+            is_complete = not message.get("more_body")
+            return message
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start":
+                is_answered = True
+                message["headers"] = [*message.get("headers", ()), *self._headers]
+                self._metrics.answers.labels(_route_of(scope), str(message["status"])).inc()
+            await send(message)
+
         try:
             scope["client_name"] = self._check(scope)
-            announced = _header(scope, b"content-length")
-            if announced is not None and announced.isdigit() and int(announced) > max_bytes:
-                raise too_large(max_bytes)
-        except ApiError as error:
-            await request.refuse(error)
-            return
-        if scope["method"] == "HEAD":
-            # As GET; the protocol below sees to it that no body is sent.
-            request.scope = {**scope, "method": "GET"}
-        try:
-            await self._app(request.scope, request.receive, request.send)
-        except (_BodyTooLargeError, Exception) as error:
-            is_too_large = isinstance(error, _BodyTooLargeError)
-            if not is_too_large:
+            announced = _header(scope, b"content-length") or ""
+            if announced.isdigit() and int(announced) > max_bytes:
+                raise _too_large(max_bytes)
+            await self._app(scope, receive_bounded, send_guarded)
+        except Exception as error:
+            if not isinstance(error, ApiError):
                 _log.exception("%s %s failed", scope["method"], excerpt(scope["path"]))
-            if request.is_answered:
+                error = internal_error()
+            if is_answered:
                 raise
-            await request.refuse(too_large(max_bytes) if is_too_large else internal_error())
+            await self._refuse(error, None if is_complete else receive, send_guarded)
 
     def _check(self, scope: Scope) -> str:
-        """Whose request it is, by key or else by address; an ApiError where it is refused."""
+        """Whose request it is, by key or else by address; an ApiError if it is refused."""
         host = _header(scope, b"host")
-        if self._is_local and not _is_local_name(host, self.settings.host):
+        if self._is_local and not _is_local_name(host, self._settings.host):
             raise ApiError(
                 403,
                 f"the Host header is {excerpt(host or '')}, but this server answers only by a name "
@@ -105,14 +106,12 @@ class Guards:
             )
         origin = _header(scope, b"origin")
         if origin is not None and origin.partition("://")[2].lower() != (host or "").lower():
-            raise ApiError(
-                403,
-                f"pages of {excerpt(origin)} may not use this server",
-                code="foreign_origin",
-            )
-        if self._tokens and not _is_open(scope):
+            message = f"pages of {excerpt(origin)} may not use this server"
+            raise ApiError(403, message, code="foreign_origin")
+        path = scope["path"]
+        if self._tokens and path not in _OPEN_PATHS and not path.startswith("/static/"):
             number = self._check_token(_header(scope, b"authorization"))
-            # One key for all tells nobody from another.
+            # A single key does not tell clients apart.
             if len(self._tokens) > 1:
                 return f"key {number}"
         return _network_of(scope)
@@ -125,122 +124,60 @@ class Guards:
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(
                 401,
-                "this server wants its token: send the header Authorization: Bearer TOKEN",
+                "this server needs its token: send the header Authorization: Bearer TOKEN",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return matches.index(True)
 
-
-class _BodyTooLargeError(BaseException):
-    """Not an Exception: whoever reads the body may make those an answer of their own."""
-
-
-class _GuardedRequest:
-    """One request: what is received and sent for it passes through here."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, guards: Guards) -> None:
-        self.scope = scope
-        self._receive = receive
-        self._send = send
-        self._guards = guards
-        self._connection = scope.get("state", {}).get("connection")
-        self._num_bytes = 0
-        self.is_answered = False
-        if _header(scope, b"transfer-encoding") is None and not _header(scope, b"content-length"):
-            self._tell_complete()
-
-    async def receive(self) -> Message:
-        """Counts what is received and stops where it becomes too much."""
-        message = await self._receive()
-        if message["type"] == "http.request":
-            self._num_bytes += len(message.get("body", b""))
-            if self._num_bytes > self._guards.settings.max_body_bytes:
-                raise _BodyTooLargeError
-            if not message.get("more_body"):
-                self._tell_complete()
-        return message
-
-    async def send(self, message: Message) -> None:
-        """Puts the security headers on an answer, and counts it."""
-        if message["type"] == "http.response.start":
-            self.is_answered = True
-            self._tell_complete()
-            message["headers"] = [*message.get("headers", ()), *self._guards.headers]
-            self._guards.metrics.count_answer(_route_of(self.scope), message["status"])
-        await self._send(message)
-
-    async def refuse(self, error: ApiError) -> None:
-        """Answer at once, then throw away a little of what is still being sent."""
+    async def _refuse(self, error: ApiError, receive: Receive | None, send: Send) -> None:
+        """Answer at once, then discard a little of what is still being sent, if anything is."""
         body = json.dumps(error.body()).encode()
-        headers = {
-            "content-type": "application/json",
-            "content-length": str(len(body)),
-            **{name.lower(): value for name, value in error.headers.items()},
-        }
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": error.status, "headers": encoded})
-        await self.send({"type": "http.response.body", "body": body, "more_body": True})
-        await self._discard(_DISCARD_BODIES * self._guards.settings.max_body_bytes)
-        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _discard(self, max_bytes: int) -> None:
-        num_bytes = 0
+        headers = {**error.headers, "content-type": "application/json"}
+        headers["content-length"] = str(len(body))
+        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": error.status, "headers": encoded})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        num_left = _DISCARD_BODIES * self._settings.max_body_bytes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DISCARD_SECONDS):
-                while num_bytes <= max_bytes:
-                    message = await self._receive()
-                    num_bytes += len(message.get("body", b""))
+                while receive is not None and num_left >= 0:
+                    message = await receive()
+                    num_left -= len(message.get("body", b""))
                     if not message.get("more_body"):
-                        return
-
-    def _tell_complete(self) -> None:
-        if self._connection is not None:
-            self._connection.request_is_complete(self)
-
-    def tell_done(self) -> None:
-        if self._connection is not None:
-            self._connection.request_is_done(self)
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    """The value; None where the header is missing, and nothing good where it comes twice."""
-    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
-    return ", ".join(values) if values else None
-
-
-def too_large(max_bytes: int) -> ApiError:
-    return ApiError(
-        413,
-        f"the body is larger than {max_bytes} bytes: send less",
-        code="body_too_large",
-        headers={"Connection": "close"},
-    )
+                        break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; a name counts if it is localhost."""
+    """Whether only this machine reaches an address; of names only localhost."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
 
+def _header(scope: Scope, name: bytes) -> str | None:
+    """The value, or all of them with commas if the header is repeated."""
+    values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+    return ", ".join(values) if values else None
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    message = f"the body is larger than {max_bytes} bytes: send less"
+    return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
+
+
 def _is_local_name(host: str | None, bound: str) -> bool:
-    """Whether a Host header names this machine: a page from elsewhere may resolve to it too."""
+    """Whether a Host header names this machine: a foreign name may resolve to it too."""
     if host is None:
         return False
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     return is_loopback(name) or name.lower() == bound.lower()
 
 
-def _is_open(scope: Scope) -> bool:
-    path = scope["path"]
-    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
-
-
 def _network_of(scope: Scope) -> str:
-    """The address; of IPv6 the half that one subscriber has all addresses of."""
+    """The client's address, or its /64 network in IPv6: one subscriber has all of it."""
     host = (scope.get("client") or ("unknown", 0))[0]
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -252,7 +189,5 @@ def _network_of(scope: Scope) -> str:
 
 
 def _route_of(scope: Scope) -> str:
-    """The route's own pattern, so that a monitor sees few names whatever is asked for."""
-    route = scope.get("route")
-    path = getattr(route, "path", None)
-    return path if isinstance(path, str) else "other"
+    """The route's own pattern, so that metrics have few labels whatever is asked for."""
+    return getattr(scope.get("route"), "path", None) or "other"

@@ -1,8 +1,8 @@
 """A server as a process: its socket, the event loop, the signals, the end.
 
 The socket is opened before the model is loaded, so that mistakes show at once. The first SIGINT or
-SIGTERM lets what is running and waiting come to its end while new requests are refused, for a
-limited time; the second ends the process at once.
+SIGTERM lets what is running and waiting finish while new requests are refused, for a limited time;
+the second ends the process at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -25,34 +26,38 @@ import uvicorn
 
 from groundup.errors import ConfigError
 from groundup.planner.quantities import show_bytes
-from groundup.runtime import count_of, memory_bytes
+from groundup.runtime import memory_bytes
 from groundup.serving.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from groundup.generation import LanguageModel
-    from groundup.serving.connections import Connections
-    from groundup.serving.scheduler import Scheduler
     from groundup.serving.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
 
-# Nothing is generated any more; what is left is to send the last of it.
+# After everything is generated, time to send the last of it.
 _LAST_WORDS_SECONDS = 5
-# The engine gives Python's lock away with every operation of torch and waits so long to get it back
-# from a busy event loop. The default is ten times as long.
+# The engine releases the GIL with every operation of torch and waits so long to get it back from a
+# busy event loop. The default is ten times as long.
 _SWITCH_SECONDS = 0.0005
-# Reading an integer takes time that grows with the square of its digits; Python allows no less.
-_MAX_DIGITS = 640
 _MAX_HEAD_BYTES = 16_384
 
 _BACKLOG = 1024
-# Files that are open beside the connections: the model, the runs, the log, what Python has open.
+# Files that are open beside the connections: the model, the runs, the log, those of Python.
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 
+_ADVICE = {
+    errno.EADDRINUSE: "the port is in use: choose another by --port, or --port 0 for any free one",
+    errno.EACCES: "you may not open this port: choose one above 1023 by --port",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine: choose another --host",
+}
+
 
 def open_socket(settings: ServerSettings) -> socket.socket:
-    """Bind to the host and port; a ConfigError says what to do where that cannot be."""
+    """Bind to the host and port; a ConfigError says what to do if that fails."""
     host, port = settings.host, settings.port
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -61,7 +66,8 @@ def open_socket(settings: ServerSettings) -> socket.socket:
             f"--host {host} cannot be found ({error}): use an address of this machine"
         ) from error
     family, kind, protocol, _, address = found[0]
-    if not settings.tokens and not _is_local(str(address[0])):
+    is_local = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+    if not settings.tokens and not is_local:
         raise ConfigError(
             f"--host {host} lets other machines in, and no token keeps strangers out: "
             f"write one into a file and name it by --token-file (or set {TOKEN_VARIABLE}), or stay "
@@ -74,7 +80,8 @@ def open_socket(settings: ServerSettings) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(_explain(error, host, port)) from error
+        advice = _ADVICE.get(error.errno or 0, str(error.strerror))
+        raise ConfigError(f"cannot listen on --host {host} --port {port}: {advice}") from error
     return listener
 
 
@@ -87,46 +94,41 @@ def address_to_open(listener: socket.socket) -> str:
 
 
 def serve(
-    language_model: LanguageModel,
+    models: Mapping[str, LanguageModel],
     settings: ServerSettings,
     listener: socket.socket,
     on_start: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal comes.
-
-    language_model: what is served.
-    settings: limits, tokens and names.
-    listener: the open socket, see `open_socket`.
-    on_start: called when requests are taken.
-    """
-    # Only failures of ours are worth a line: what clients do wrong is told to them.
+    """Serve models by name until a signal comes; `on_start` is called when requests are taken."""
+    # Only our own failures are worth a line: clients are told their mistakes.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    sys.set_int_max_str_digits(_MAX_DIGITS)
-    server = make_server(language_model, settings, on_start)
-    # What is here stays: looking through it again for garbage would hold everyone up.
+    server = make_server(models, settings, on_start)
+    # What is here stays: looking through it for garbage again and again would delay everyone.
     gc.collect()
     gc.freeze()
     server.run(sockets=[listener])
-    # All are answered: nothing holds the process up any more.
+    # All are answered: the process may end in its own time.
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def make_server(
-    language_model: LanguageModel,
+    models: Mapping[str, LanguageModel],
     settings: ServerSettings,
     on_start: Callable[[], None] = lambda: None,
 ) -> Server:
     """A server that is not running yet; the arguments are those of `serve`."""
-    from groundup.serving.connections import Connections
-    from groundup.serving.server import create_app
+    from groundup.serving.app import create_app
+    from groundup.serving.connections import Connection
 
-    _check_rows(language_model, settings.max_rows)
-    app = create_app(language_model, settings)
-    connections = Connections(settings, raise_file_limit(settings.max_connections))
+    for language_model in models.values():
+        _check_rows(language_model, settings.max_rows)
+    max_connections = raise_file_limit(settings.max_connections)
+    limits = {"settings": settings, "max_connections": max_connections}
+    app = create_app(models, settings)
     config = uvicorn.Config(
         app,
-        http=connections.protocol(),
+        http=type("BoundedConnection", (Connection,), limits),
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         ws="none",
         loop="asyncio",
@@ -138,23 +140,21 @@ def make_server(
         forwarded_allow_ips=list(settings.trusted_proxies),
         timeout_graceful_shutdown=_LAST_WORDS_SECONDS,
     )
-    return Server(config, app.state.scheduler, connections, settings.drain_seconds, on_start)
+    return Server(config, app, settings.drain_seconds, on_start)
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, with an end of our own."""
+    """uvicorn's server, with a shutdown of our own."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        scheduler: Scheduler,
-        connections: Connections,
+        app: Starlette,
         drain_seconds: float,
         on_start: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self.scheduler = scheduler
-        self.connections = connections
+        self.schedulers = app.state.schedulers
         self._drain_seconds = drain_seconds
         self._on_start = on_start
         self._ending: asyncio.Task[None] | None = None
@@ -168,33 +168,36 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
-        # Kills the process, whatever holds it up.
+        # SIGALRM kills the process then, whatever holds it up.
         signal.setitimer(signal.ITIMER_REAL, self._drain_seconds)
         self._loop.call_soon_threadsafe(self._begin_to_end, signal.Signals(sig).name)
 
+    @property
+    def _num_unfinished(self) -> int:
+        return sum(one.num_running + one.num_waiting for one in self.schedulers)
+
     def _begin_to_end(self, name: str) -> None:
-        count = self.scheduler.num_running + self.scheduler.num_waiting
-        if count:
-            _log.warning(
-                "%s: %d running or waiting, given %g s to finish; press again to quit now",
-                name,
-                count,
-                self._drain_seconds,
-            )
-        self.scheduler.refuse_new()
+        if count := self._num_unfinished:
+            words = "%s: %d running or waiting, given %g s to finish; press again to quit now"
+            _log.warning(words, name, count, self._drain_seconds)
+        for scheduler in self.schedulers:
+            scheduler.refuse_new()
         self._ending = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
         last_words = min(_LAST_WORDS_SECONDS, self._drain_seconds / 2)
         try:
             async with asyncio.timeout(self._drain_seconds - last_words):
-                await self.scheduler.wait_until_idle()
+                for scheduler in self.schedulers:
+                    await scheduler.wait_until_idle()
         except TimeoutError:
-            count = self.scheduler.num_running + self.scheduler.num_waiting
-            _log.warning("%d not finished in time: given up", count)
-            self.scheduler.give_up()
-        # A request that has not come by now is not waited for.
-        self.connections.drop_incomplete()
+            _log.warning("%d not finished in time: given up", self._num_unfinished)
+            for scheduler in self.schedulers:
+                scheduler.give_up()
+        # A request that has not arrived by now is not waited for.
+        for connection in list(self.server_state.connections):
+            if not getattr(connection, "has_request", True):
+                connection.transport.abort()
         self.should_exit = True
 
 
@@ -213,34 +216,27 @@ def raise_file_limit(max_connections: int) -> int:
 
 
 def _check_rows(language_model: LanguageModel, max_rows: int) -> None:
-    """Refuse more rows than there is memory for their keys and values, before any is taken."""
+    """Refuse more rows than there is free memory for their keys and values."""
     import torch
 
     config, device = language_model.model.config, language_model.model.device
     size = next(language_model.model.parameters()).element_size()
     row_bytes = 2 * config.num_layers * config.key_value_heads * config.d_head * size
     row_bytes *= config.context_length
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else memory_bytes()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory_bytes()
     if max_rows * row_bytes > free:
         raise ConfigError(
-            f"{count_of(max_rows, 'text')} at a time take {show_bytes(max_rows * row_bytes)} for "
-            f"their context of {config.context_length}, and there are {show_bytes(free)}: set "
-            f"--max-rows to {max(1, free // (2 * row_bytes))} or so"
+            f"{max_rows} rows take {show_bytes(max_rows * row_bytes)} for their context of "
+            f"{config.context_length}, and {show_bytes(free)} are free: set --max-rows to "
+            f"{max(1, free // (2 * row_bytes))} or so"
         )
 
 
-def _is_local(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _explain(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"port {port} of {host} is in use: choose another by --port, or --port 0 for any that "
-            f"is free"
-        )
-    if error.errno == errno.EACCES:
-        return f"port {port} of {host} may not be opened by you: choose one above 1023 by --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host} is not an address of this machine: use one of its own, or 127.0.0.1"
-    return f"cannot listen on port {port} of {host}: {error.strerror}"
+def free_memory_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that can be had without swapping; all of the machine's if the system does not say."""
+    total = memory_bytes()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = meminfo.read_text("ascii").splitlines()
+        available = next(line for line in lines if line.startswith("MemAvailable:"))
+        return min(total, int(available.split()[1]) * 1024)
+    return total

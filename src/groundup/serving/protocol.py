@@ -1,143 +1,132 @@
-"""The wire: OpenAI's completions as pydantic models, and what we add to them.
+"""What clients send: OpenAI's completions and chat completions as pydantic models, with our fields.
 
-Only here, in `chat_protocol` and in `answer_forms` do OpenAI's names appear. Types are strict ("5"
-is not a number) and an unknown field is an error, as it is there. What depends on the model is
-checked by `completion_plan`.
+Answers are written by `choices` and `completions`. What depends on the model is checked by
+`completion_plan`.
 """
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictInt,
-    StrictStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from groundup.errors import ConfigError
+from groundup.errors import ConfigError, DataError
 from groundup.generation.request import GenerationSettings, PastContext
+from groundup.serving.api_errors import OUT_OF_BOUNDS
+from groundup.serving.bodies import Body
+from groundup.tokenizer.chat_template import check_messages
 
 DEFAULT_MAX_TOKENS = 16
-OUT_OF_BOUNDS = "out_of_bounds"
 MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-
-# What to say of a field that takes several kinds of values, instead of one complaint for each kind.
-SHAPES = {
-    "prompt": "it must be a text, a list of texts, a list of ids or a list of such lists",
-    "stop": f"it must be a text or a list of at most {MAX_STOP_STRINGS} texts of 1 to "
-    f"{MAX_STOP_CHARACTERS} characters",
-}
-
-
-class Body(BaseModel):
-    """What a client sends. Of many mistakes only a few are looked for: each takes time to tell."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_one_unknown(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        unknown = next((name for name in values if name not in cls.model_fields), None)
-        known = {name: values[name] for name in cls.model_fields if name in values}
-        return known if unknown is None else {**known, unknown: None}
-
-
 Ids = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+NumTokens = Annotated[int, Field(ge=0)]
+
+
+def out_of_bounds(message: object) -> PydanticCustomError:
+    """A mistake that is told in exactly these words."""
+    return PydanticCustomError(OUT_OF_BOUNDS, "{message}", {"message": str(message)})
 
 
 class StreamOptions(Body):
-    """What a stream ends with."""
+    """What a stream ends with. Nothing is ever padded, so obfuscation has no effect."""
 
     include_usage: bool | None = False
-    include_obfuscation: bool | None = Field(False, description="Accepted; nothing is padded.")
+    include_obfuscation: bool | None = False
 
 
 class GenerationBody(Body):
-    """How to continue what is given. `null` stands for a field's default."""
+    """How to continue what is given; `null` stands for a field's default."""
 
-    # What is continued, in words and as a field: for errors.
+    # What is continued, for error messages: a word and the field's name.
     subject: ClassVar[str]
     subject_field: ClassVar[str]
 
-    model: str | None = Field(None, description="The model's name; the only one if left out.")
-    max_tokens: int | None = Field(None, ge=0, description="Generate at most this many.")
-    temperature: Finite | None = Field(
-        None, description="0: greedy; below 1: likelier tokens; above 1: more random."
-    )
-    top_p: Finite | None = Field(
-        None, description="Sample from the likeliest ids whose probabilities sum to this."
-    )
-    n: int | None = Field(None, ge=1, description="How many texts for each prompt.")
+    model: str | None = None
+    max_tokens: NumTokens | None = None
+    temperature: Finite | None = None
+    top_p: Finite | None = None
+    n: int | None = Field(None, ge=1)
     stop: (
         StopString
         | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
         | None
-    ) = Field(None, description="The text ends before the first of these.")
-    seed: int | None = Field(None, ge=-(2**63), lt=2**63, description="Same seed, same text.")
+    ) = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="Accepted; not used.")
-
-    presence_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
-    frequency_penalty: Finite | None = Field(None, description="Not supported: must be 0.")
-    logit_bias: dict[str, Any] | None = Field(None, description="Not supported: must be empty.")
-
-    top_k: int | None = Field(None, description="Ours: sample from the k likeliest ids.")
-    min_p: Finite | None = Field(
-        None, description="Ours: leave out ids below this fraction of the likeliest."
-    )
-    repetition_penalty: Finite | None = Field(
-        None, description="Ours: above 1, repeated ids become less likely."
-    )
-    past_context: PastContext | None = Field(
-        None, description="Ours: what to do when the context is full; stop if left out."
-    )
+    # Accepted without effect.
+    user: str | None = None
+    # Refused unless empty: ignoring them would give another text than the one asked for.
+    presence_penalty: Finite | None = None
+    frequency_penalty: Finite | None = None
+    logit_bias: dict[str, Any] | None = None
+    # Not OpenAI's.
+    top_k: int | None = None
+    min_p: Finite | None = None
+    repetition_penalty: Finite | None = None
+    past_context: PastContext | None = None
 
     @field_validator("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     @classmethod
     def _check_rule(cls, value: Any, info: ValidationInfo) -> Any:
-        # What a rule takes, the rule itself knows.
+        # The sampling rules know their own bounds.
         if value is not None:
             try:
                 GenerationSettings(**{str(info.field_name): value}).sampler()
             except ConfigError as error:
-                raise PydanticCustomError(OUT_OF_BOUNDS, "{why}", {"why": str(error)}) from error
+                raise out_of_bounds(error) from error
         return value
 
-    @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
+    @field_validator(
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "suffix",
+        "tools",
+        "response_format",
+        check_fields=False,
+    )
     @classmethod
-    def _refuse_each(cls, value: Any) -> Any:
-        return refuse(value)
+    def _refuse_unsupported(cls, value: Any) -> Any:
+        if value and value != {"type": "text"}:
+            raise ValueError("this server does not support it: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> GenerationBody:
+        if self.stream_options is not None and not self.stream:
+            raise out_of_bounds("stream_options are only for a stream")
+        return self
+
+    @property
+    def num_choices(self) -> int:
+        return 1 if self.n is None else self.n
 
     @property
     def num_alternatives(self) -> int:
-        """Likeliest ids to tell beside each token; below 0, tell no log-probabilities."""
+        """How many of the likeliest tokens to return with each; below 0, no log-probabilities."""
         raise NotImplementedError
 
     @property
     def echoes(self) -> bool:
-        """Whether the answer begins with what was given."""
+        """Whether the answer begins with the prompt."""
         return False
 
+    @property
+    def wants_usage_chunk(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
     def settings(self, default_max_tokens: int) -> GenerationSettings:
-        """What was asked for; what was left out has the settings' own default, but `max_tokens` the
-        given one. Without a seed there is a new one each time."""
+        """What was asked for. Without a seed there is a new one each time."""
         given = {
             field.name: value
             for field in fields(GenerationSettings)
@@ -148,20 +137,9 @@ class GenerationBody(Body):
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return GenerationSettings(**{**given, "stop": stop})
 
-    def wants_usage_chunk(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
-
-def refuse(value: Any) -> Any:
-    """The value of a field that this server does not know, if it asks for nothing."""
-    # Ignoring one of these would give another text than the one asked for.
-    if value:
-        raise ValueError("this server does not know it: leave it out")
-    return value
-
 
 class CompletionRequest(GenerationBody):
-    """A prompt, and how to continue it."""
+    """A prompt, and how to continue it. Nothing, or an empty text, begins a document."""
 
     subject: ClassVar[str] = "prompt"
     subject_field: ClassVar[str] = "prompt"
@@ -172,18 +150,18 @@ class CompletionRequest(GenerationBody):
         | Ids
         | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
         | None
-    ) = Field(None, description="Texts or ids. Nothing, or an empty text, begins a document.")
-    max_tokens: int | None = Field(None, ge=0, description=f"{DEFAULT_MAX_TOKENS} if left out.")
-    logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    echo: bool | None = Field(None, description="Begin the answer with the prompt.")
+    ) = None
+    logprobs: NumLogprobs | None = None
+    echo: bool | None = None
+    # Only equal to n.
+    best_of: int | None = Field(None, ge=1)
+    suffix: str | None = None
 
-    best_of: int | None = Field(None, ge=1, description="Only n itself.")
-    suffix: str | None = Field(None, description="Not supported: must be empty.")
-
-    @field_validator("suffix")
-    @classmethod
-    def _refuse_suffix(cls, value: Any) -> Any:
-        return refuse(value)
+    @model_validator(mode="after")
+    def _check_best_of(self) -> CompletionRequest:
+        if self.best_of not in (None, self.num_choices):
+            raise out_of_bounds("best_of must be n, or left out: every text generated is returned")
+        return self
 
     @property
     def num_alternatives(self) -> int:
@@ -194,90 +172,54 @@ class CompletionRequest(GenerationBody):
         return bool(self.echo)
 
 
-class Logprobs(BaseModel):
-    """One entry a token: its text, its log-probability, the likeliest and itself, its offset.
+class ChatRequest(GenerationBody):
+    """A conversation, and how to answer it."""
 
-    A token that is not whole characters is spelled `bytes:\\xe2\\x82`. The ids are ours.
-    """
+    subject: ClassVar[str] = "conversation"
+    subject_field: ClassVar[str] = "messages"
 
-    tokens: list[str] = []
-    token_logprobs: list[float | None] = []
-    top_logprobs: list[dict[str, float] | None] = []
-    text_offset: list[int] = []
-    token_ids: list[int] = []
-    top_ids: list[list[int]] = []
+    messages: list[Any]
+    # The newer name of max_tokens.
+    max_completion_tokens: NumTokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: NumLogprobs | None = None
+    # Accepted without effect.
+    metadata: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    # Refused unless they ask for nothing but text.
+    tools: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
 
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _check_messages(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            # The newer name of the system role.
+            value = [
+                {**one, "role": "system"}
+                if isinstance(one, dict) and one.get("role") == "developer"
+                else one
+                for one in value
+            ]
+        try:
+            return check_messages(value, "the request")
+        except DataError as error:
+            raise out_of_bounds(error) from error
 
-class Choice(BaseModel):
-    """One text."""
+    @model_validator(mode="after")
+    def _check_pairs(self) -> ChatRequest:
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise out_of_bounds("max_tokens and max_completion_tokens are the same: give one")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise out_of_bounds("top_logprobs needs logprobs to be true")
+        return self
 
-    index: int
-    text: str
-    logprobs: Logprobs | None = None
-    finish_reason: Literal["stop", "length"] | None
+    @property
+    def num_alternatives(self) -> int:
+        return (self.top_logprobs or 0) if self.logprobs else -1
 
-
-class Usage(BaseModel):
-    """Ids read and ids generated."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-
-
-class Completion(BaseModel):
-    """The answer, and in a stream each piece of it."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[Choice]
-    usage: Usage | None = None
-    seed: int | None = Field(None, description="Ours: gives the same texts again.")
-
-
-class ModelCard(BaseModel):
-    """What is served."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "groundup"
-    context_length: int
-    vocab_size: int
-    step: int | None
-    max_new_tokens: int
-    has_chat_template: bool
-    prompts: list[str] = Field([], description="Beginnings that the run was sampled with.")
-
-
-class ModelList(BaseModel):
-    """All that is served: one model."""
-
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class Health(BaseModel):
-    """Whether requests are taken, and how many are being worked on."""
-
-    status: Literal["ok", "stopping", "failed"]
-    model: str
-    running: int
-    waiting: int
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorAnswer(BaseModel):
-    """Every answer that is not a success."""
-
-    error: ErrorDetail
+    def settings(self, default_max_tokens: int) -> GenerationSettings:
+        chosen = self.max_completion_tokens
+        return super().settings(default_max_tokens if chosen is None else chosen)

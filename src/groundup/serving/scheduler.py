@@ -12,27 +12,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from groundup.errors import GroundupError
 from groundup.generation.sampling import not_finite
 from groundup.serving.api_errors import ApiError, internal_error
-from groundup.serving.jobs import (
-    FairQueue,
-    Job,
-    NotTakingRequestsError,
-    Outbox,
-    QueueFullError,
-    Row,
-)
+from groundup.serving.jobs import Event, FairQueue, Job, Outbox, Row
 
 if TYPE_CHECKING:
     from groundup.generation.request import GenerationRequest, NewToken
-    from groundup.serving.metrics_page import Metrics
+    from groundup.serving.metrics import Metrics
     from groundup.serving.settings import ServerSettings
-
-Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +31,7 @@ _PROMPT_IDS_A_STEP = 4096
 
 
 class EngineLike(Protocol):
-    """What is used of `generation.Engine`."""
+    """The part of `generation.Engine` that is used here."""
 
     def add(self, request: GenerationRequest) -> int: ...
     def step(self) -> list[tuple[int, NewToken]]: ...
@@ -52,81 +42,74 @@ class Scheduler:
     """Hands requests to the engine and its tokens back to their jobs."""
 
     def __init__(
-        self, make_engine: Callable[[], EngineLike], settings: ServerSettings, metrics: Metrics
+        self,
+        make_engine: Callable[[], EngineLike],
+        settings: ServerSettings,
+        metrics: Metrics,
+        model: str = "",
     ) -> None:
         self._make_engine = make_engine
-        self._max_rows = settings.max_rows
-        self._max_client_rows = settings.client_rows
-        self._max_held = settings.max_rows + settings.max_queue
-        self._max_client_held = settings.client_held
-        self._metrics = metrics
+        self._settings = settings
         self._wake = threading.Condition()
-        self._waiting: FairQueue[Row] = FairQueue()
+        self._waiting = FairQueue()
         self._running: dict[int, Row] = {}
         # Rows that each client holds: admitted and not yet free.
         self._held: collections.Counter[str] = collections.Counter()
         self._cancelled: list[Row] = []
-        self._calls: FairQueue[tuple[Callable[[], Any], Future[Any]]] = FairQueue()
-        self._seconds_per_step = 0.0
         self._last_step: float | None = None
         self._is_refusing = False
         self._is_stopped = False
         self._is_broken = False
         self._thread = threading.Thread(target=self._run, name="groundup-engine", daemon=True)
+        self._prompt_tokens = metrics.prompt_tokens.labels(model)
+        self._generated_tokens = metrics.generated_tokens.labels(model)
+        self._cancelled_texts = metrics.cancelled_texts.labels(model)
+        self._engine_failures = metrics.engine_failures.labels(model)
+        self._first_token_seconds = metrics.first_token_seconds.labels(model)
+        self._step_seconds = metrics.step_seconds.labels(model)
+        metrics.queue_depth.labels(model).set_function(lambda: self.num_waiting)
+        metrics.running_rows.labels(model).set_function(lambda: self.num_running)
+        metrics.max_rows.labels(model).set(settings.max_rows)
 
     def start(self) -> None:
-        """Make the engine and start the thread; called in the event loop that requests come from.
+        """Make the engine, whose errors are raised here, and start the thread.
 
-        Errors of the engine are raised here.
+        Called in the event loop that requests come from.
         """
         self._outbox = Outbox(asyncio.get_running_loop())
         self._engine = self._make_engine()
         self._thread.start()
 
-    def submit(self, requests: Sequence[GenerationRequest], client: str = "") -> Job:
-        """Queue all of the requests or none. Called in the event loop, as `cancel` is.
+    def submit(
+        self, work: Sequence[GenerationRequest | Callable[[], Any]], client: str = ""
+    ) -> Job:
+        """Queue all of the work of one request, or nothing. Called in the event loop, as `cancel`.
 
-        requests: one for each sequence.
-        client: whose they are; clients take turns.
+        work: sequences to generate, and functions to call between two steps, when the model is
+            free. Calls beside sequences need no room of their own.
+        client: clients take turns.
         """
         job = Job(client)
-        job.rows = [Row(job, index, request) for index, request in enumerate(requests)]
+        job.rows = [Row(job, index, one) for index, one in enumerate(work)]
+        num_sequences = sum(not callable(one) for one in work)
         with self._wake:
-            self._check_room(client, len(requests))
+            self._check_room(client, num_sequences or len(work))
             for row in job.rows:
-                self._waiting.push(client, row)
+                self._waiting.push(row)
             self._wake.notify()
         return job
 
     def cancel(self, rows: Sequence[Row]) -> None:
-        """Nobody wants these any more: they are freed before the next step."""
+        """Free rows that nobody wants any more, before the next step."""
         with self._wake:
             for row in rows:
                 row.is_cancelled = True
-                if not self._waiting.remove(row.job.client, row):
+                if not self._waiting.remove(row):
                     self._cancelled.append(row)
             self._wake.notify()
 
-    async def between_steps(
-        self, function: Callable[[], Result], client: str = "", job: Job | None = None
-    ) -> Result:
-        """Call a function in the engine's thread, where the model is free to be used.
-
-        function: what to call.
-        client: whose call it is; clients take turns.
-        job: what it belongs to, if that has room already.
-        """
-        future: Future[Result] = Future()
-        with self._wake:
-            if job is None:
-                self._check_room(client, 1)
-            self._calls.push(client, (function, future))
-            self._wake.notify()
-        result: Result = await asyncio.wrap_future(future)
-        return result
-
     def refuse_new(self) -> None:
-        """From now on only what is queued and running is worked on."""
+        """From now on only finish what is queued and running."""
         self._is_refusing = True
 
     async def wait_until_idle(self) -> None:
@@ -134,7 +117,7 @@ class Scheduler:
             await asyncio.sleep(0.02)
 
     def give_up(self) -> None:
-        """End the thread after its current step; whoever still waits hears of it."""
+        """End the thread after its current step; whatever still waits gets an error."""
         with self._wake:
             self._is_refusing = self._is_stopped = True
             self._wake.notify()
@@ -148,7 +131,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         with self._wake:
-            return len(self._waiting) + len(self._calls)
+            return len(self._waiting)
 
     @property
     def num_running(self) -> int:
@@ -163,30 +146,20 @@ class Scheduler:
 
     def _check_room(self, client: str, num_wanted: int) -> None:
         if self._is_broken:
-            raise NotTakingRequestsError("the engine has failed: the server must be started again")
+            raise _unavailable("the engine has failed: the server must be started again")
         if self._is_refusing:
-            raise NotTakingRequestsError("the server is stopping")
-        missing = self.num_waiting + self.num_running + num_wanted - self._max_held
-        if missing > 0:
-            raise QueueFullError(self._seconds_until_free(missing, list(self._running.values())))
-        num_own = self._waiting.count(client) + self._calls.count(client) + self._held[client]
-        missing = num_own + num_wanted - self._max_client_held
-        if missing > 0:
-            own = [row for row in list(self._running.values()) if row.job.client == client]
-            raise QueueFullError(self._seconds_until_free(missing, own))
-
-    def _seconds_until_free(self, num_rows: int, rows: Sequence[Row]) -> float:
-        """When so many of the running rows are done, at the latest, at the present speed."""
-        left = sorted(row.request.max_tokens - row.num_new for row in rows)
-        if not left:
-            return 1.0
-        rounds, nth = divmod(num_rows - 1, len(left))
-        return (rounds * left[-1] + left[nth]) * self._seconds_per_step
+            raise _unavailable("the server is stopping")
+        settings = self._settings
+        num_all = self.num_waiting + self.num_running + num_wanted
+        num_own = self._waiting.count(client) + self._held[client] + num_wanted
+        if num_all > settings.max_rows + settings.max_queue or num_own > settings.client_held:
+            message = "too many requests are waiting: try again later"
+            raise ApiError(429, message, code="queue_full", headers={"Retry-After": "2"})
 
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._has_work() or self._is_stopped):
+                while not (self._waiting or self._running or self._cancelled or self._is_stopped):
                     self._wake.wait()
                 if self._is_stopped:
                     break
@@ -195,119 +168,108 @@ class Scheduler:
             try:
                 self._work(cancelled)
             except Exception:
-                _log.exception("the engine failed; it is made anew")
+                _log.exception("the engine failed; it is replaced")
                 has_failed = True
             # Not inside the handler: the error holds on to the engine and its memory.
             if has_failed:
-                self._begin_again()
+                self._replace_engine()
             if self._running:
                 self._outbox.send_if_due()
             else:
                 self._outbox.send()
-        self._fail_everyone(NotTakingRequestsError("the server stopped"))
-
-    def _has_work(self) -> bool:
-        return bool(self._waiting or self._running or self._cancelled or self._calls)
+        self._fail_everyone(_unavailable("the server stopped"))
 
     def _work(self, cancelled: Sequence[Row]) -> None:
-        """One round: rows leave, a call is made, rows join, everyone gets a token."""
+        """One round: rows leave, rows join, everyone gets a token."""
         for row in cancelled:
             if row.handle is not None and self._running.pop(row.handle, None) is not None:
                 self._engine.remove(row.handle)
                 self._free(row)
-                self._metrics.count("cancelled_texts_total")
-        self._make_call()
+                self._cancelled_texts.inc()
         admitted = self._admit()
         if admitted:
             # Reading their prompts takes longer than a step.
             self._outbox.send()
         for row in admitted:
-            self._add(row)
+            self._begin(row)
         if self._running:
             self._step()
 
-    def _make_call(self) -> None:
-        with self._wake:
-            client = self._calls.next_client({}, 1)
-            if client is None:
-                return
-            function, future = self._calls.first(client)
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-        # Only now: whoever looks meanwhile must not find that nothing is left to do.
-        with self._wake:
-            self._calls.pop(client)
-
     def _admit(self) -> list[Row]:
-        """As many of those waiting as there are free rows and time to read their prompts."""
+        """As many as there are free rows and time to read their prompts, and at most one call."""
         admitted: list[Row] = []
         prompts: set[int] = set()
         num_ids = 0
         with self._wake:
-            while self.num_running < self._max_rows:
-                client = self._waiting.next_client(self._held, self._max_client_rows)
-                if client is None:
-                    break
-                prompt = self._waiting.first(client).request.prompt_ids
-                # The engine reads a prompt once for all the rows that begin with it.
-                if id(prompt) not in prompts:
-                    num_ids += len(prompt)
+            while (row := self._next_row()) is not None:
+                if not callable(row.work):
+                    # The engine reads a prompt once for all the rows that begin with it.
+                    prompt = row.work.prompt_ids
+                    num_ids += 0 if id(prompt) in prompts else len(prompt)
                     prompts.add(id(prompt))
-                if admitted and num_ids > _PROMPT_IDS_A_STEP:
+                    if admitted and num_ids > _PROMPT_IDS_A_STEP:
+                        break
+                self._waiting.pop(row)
+                self._held[row.job.client] += 1
+                admitted.append(row)
+                if callable(row.work):
                     break
-                self._held[client] += 1
-                admitted.append(self._waiting.pop(client))
         return admitted
 
-    def _add(self, row: Row) -> None:
-        """A request that cannot be begun fails alone."""
+    def _next_row(self) -> Row | None:
+        """Of the clients that may begin something now, the next one of the one that holds least."""
+        has_room = self.num_running < self._settings.max_rows
+        limit = self._settings.client_rows
+        heads = [
+            row
+            for row in self._waiting.heads()
+            if callable(row.work) or (has_room and self._held[row.job.client] < limit)
+        ]
+        return min(heads, key=lambda row: self._held[row.job.client], default=None)
+
+    def _begin(self, row: Row) -> None:
+        """Make the call, or let the sequence join; what cannot be begun fails alone."""
         try:
-            row.handle = self._engine.add(row.request)
+            if callable(row.work):
+                self._outbox.put(row, Event(row.index, result=row.work()))
+                self._free(row)
+                return
+            row.handle = self._engine.add(row.work)
         except Exception as error:
-            told = ApiError(400, str(error))
-            if not isinstance(error, GroundupError):
-                _log.exception("the engine could not begin a request")
-                told = internal_error()
-            self._outbox.put(row, error=told)
+            told = internal_error()
+            if isinstance(error, GroundupError) and not callable(row.work):
+                told = ApiError(400, str(error))
+            else:
+                _log.exception("a request could not be begun")
+            self._outbox.put(row, Event(row.index, error=told))
             self._free(row)
             return
         self._running[row.handle] = row
-        self._metrics.count("prompt_tokens_total", len(row.request.prompt_ids))
+        self._prompt_tokens.inc(len(row.work.prompt_ids))
 
     def _step(self) -> None:
         if self._last_step is None:
             self._last_step = time.perf_counter()
         tokens = self._engine.step()
         now = time.perf_counter()
-        num_first = 0
         for handle, token in tokens:
             row = self._running[handle]
             row.num_new += 1
             if row.num_new == 1:
-                num_first += 1
-                self._metrics.first_token_seconds.observe(now - row.job.submitted)
+                self._first_token_seconds.observe(now - row.job.submitted)
             if token.finish_reason is not None:
                 del self._running[handle]
                 self._free(row)
             if token.finish_reason == "error":
                 _log.error("%s", not_finite())
-                self._outbox.put(row, error=internal_error())
+                self._outbox.put(row, Event(row.index, error=internal_error()))
             elif not row.is_cancelled:
                 is_urgent = row.num_new == 1 or token.finish_reason is not None
-                self._outbox.put(row, token, is_urgent=is_urgent)
-        # With the prompts that were read since the last one: so long did a running row wait.
-        seconds = now - self._last_step
+                self._outbox.put(row, Event(row.index, token), is_urgent=is_urgent)
+        # Includes the prompts read since the last step: a running row waited for them too.
+        self._step_seconds.observe(now - self._last_step)
         self._last_step = now if self._running else None
-        self._metrics.count("engine_steps_total")
-        self._metrics.count("generated_tokens_total", len(tokens))
-        if len(tokens) > num_first:
-            self._metrics.token_seconds.observe(seconds, len(tokens) - num_first)
-        # A mean that forgets: a step counts for a tenth, the ten before it for most of the rest.
-        weight = 0.1 if self._seconds_per_step else 1.0
-        self._seconds_per_step += weight * (seconds - self._seconds_per_step)
+        self._generated_tokens.inc(len(tokens))
 
     def _free(self, row: Row) -> None:
         row.handle = None
@@ -317,12 +279,12 @@ class Scheduler:
             if not self._held[client]:
                 del self._held[client]
 
-    def _begin_again(self) -> None:
-        """Fail what was running and replace the broken engine."""
-        self._metrics.count("engine_failures_total")
-        for row in list(self._running.values()):
-            self._outbox.put(row, error=internal_error())
-            # The new engine may give the same handle to somebody else.
+    def _replace_engine(self) -> None:
+        """Fail what was running and make a new engine."""
+        self._engine_failures.inc()
+        for row in self._running.values():
+            self._outbox.put(row, Event(row.index, error=internal_error()))
+            # The new engine may give the same handle to another row.
             row.handle = None
         with self._wake:
             self._running.clear()
@@ -333,20 +295,19 @@ class Scheduler:
         try:
             self._engine = self._make_engine()
         except Exception:
-            _log.exception("the engine cannot be made anew: every request is refused from now on")
+            _log.exception("the engine cannot be replaced: every request is refused from now on")
             self._is_broken = True
             self._fail_everyone(internal_error())
 
     def _fail_everyone(self, error: ApiError) -> None:
         with self._wake:
             for row in (*self._running.values(), *self._waiting):
-                self._outbox.put(row, error=error)
+                self._outbox.put(row, Event(row.index, error=error))
             self._running.clear()
             self._waiting.clear()
             self._held.clear()
-            calls = list(self._calls)
-            self._calls.clear()
-        for _, future in calls:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
         self._outbox.send()
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(503, message, code="unavailable", headers={"Retry-After": "5"})

@@ -1,4 +1,4 @@
-"""What a server may be told: where it listens, how much it takes on, who may ask."""
+"""Settings of a server: where it listens, how much it takes on, who may use it."""
 
 import os
 import re
@@ -11,26 +11,25 @@ from groundup.errors import ConfigError
 
 TOKEN_VARIABLE = "GROUNDUP_SERVE_TOKEN"
 _SHORTEST_TOKEN = 16
-# The fraction of the rows and of the queue that one client leaves for others: one in so many.
+# One client leaves one in so many rows and places in the queue for others.
 _RESERVED = 8
 
 
 class ServerSettings(Settings):
     """The limits hold for a request or for the server as a whole; times are in seconds."""
 
-    model_name: str = "model"
-    # Beginnings to offer on the page.
+    # Prompts to offer in the playground.
     prompts: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = pydantic.Field(8000, ge=0, le=65535)
     runs_folder: Path = Path("runs")
-    # Whoever asks must know one; secrets, so that no log and no traceback shows them.
+    # Secrets, so that no log and no traceback shows them.
     tokens: tuple[pydantic.SecretStr, ...] = ()
-    # Addresses whose X-Forwarded-For is believed.
+    # Addresses whose X-Forwarded-For is trusted.
     trusted_proxies: tuple[str, ...] = ()
 
-    # Sequences generated at once (rows of the batch), sequences that may wait for a row, and how
-    # many rows one client may hold.
+    # Sequences generated at once (rows of the batch), sequences that may wait for a row, and rows
+    # that one client may hold.
     max_rows: int = pydantic.Field(64, ge=1, le=10_000)
     max_queue: int = pydantic.Field(256, ge=0, le=10**6)
     max_client_rows: int | None = pydantic.Field(None, ge=1, le=10_000)
@@ -40,7 +39,7 @@ class ServerSettings(Settings):
     max_choices: int = pydantic.Field(16, ge=1, le=10**6)
     max_body_bytes: int = pydantic.Field(1_000_000, ge=1, le=10**9)
 
-    # What a connection may take: time to send a request, time to read a piece of the answer.
+    # How long a connection may take to send a request, and to read a piece of the answer.
     max_connections: int = pydantic.Field(2048, ge=1, le=10**6)
     request_seconds: float = pydantic.Field(20, gt=0, le=1e6)
     stalled_write_seconds: float = pydantic.Field(30, gt=0, le=1e6)
@@ -50,17 +49,18 @@ class ServerSettings(Settings):
 
     @property
     def client_rows(self) -> int:
-        """Rows that one client may hold: if not said, an eighth of them is left for others."""
-        return self.max_client_rows or self.max_rows - self.max_rows // _RESERVED
+        """Rows that one client may hold: 7/8 of them by default."""
+        default = self.max_rows - self.max_rows // _RESERVED
+        return min(self.max_client_rows or default, self.max_rows)
 
     @property
     def client_held(self) -> int:
         """Sequences of one client that may run or wait."""
-        return min(self.client_rows, self.max_rows) + self.max_queue - self.max_queue // _RESERVED
+        return self.client_rows + self.max_queue - self.max_queue // _RESERVED
 
 
 def read_tokens(file: Path | None) -> tuple[pydantic.SecretStr, ...]:
-    """The bearer tokens of a file, one a line, or else of the environment variable."""
+    """The bearer tokens in a file, one a line, or else in the environment variable."""
     if file is not None:
         source = str(file)
         tokens = file.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]

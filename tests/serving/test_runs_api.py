@@ -14,23 +14,21 @@ from typing import Any
 
 import pytest
 import torch
-from fastapi import FastAPI
-from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from groundup.checkpoint import CheckpointFolder
 from groundup.config import load_settings, save_yaml
-from groundup.errors import GroundupError
 from groundup.files import append_json_line, write_json_atomic
 from groundup.planner.parameters import count_parameters
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
 from groundup.runs.outcome import Outcome
-from groundup.serving.api_errors import register_error_handlers
-from groundup.serving.dashboard import router_for_runs, thin
-from groundup.serving.server import plotly_script_path
+from groundup.serving.api_errors import ApiError
+from groundup.serving.runs_api import RunsApi, thin
 
 LONG_AGO = 1_000_000_000
 SECRET = "the-secret-of-another-folder"
@@ -48,10 +46,12 @@ def runs_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(runs_folder: Path) -> TestClient:
-    app = FastAPI()
-    register_error_handlers(app)
-    app.include_router(router_for_runs(runs_folder))
-    return TestClient(app)
+    return client_of(runs_folder)
+
+
+def client_of(runs_folder: Path) -> TestClient:
+    handlers: Any = {ApiError: lambda request, error: error.response()}
+    return TestClient(Starlette(routes=RunsApi(runs_folder).routes(), exception_handlers=handlers))
 
 
 def make_run(runs_folder: Path, name: str = "one", **changes: Any) -> RunFolder:
@@ -204,9 +204,7 @@ def test_a_folder_with_one_file_alone_is_shown(
 
 
 def test_there_may_be_no_runs_and_no_runs_folder(tmp_path: Path) -> None:
-    app = FastAPI()
-    app.include_router(router_for_runs(tmp_path / "nothing"))
-    assert TestClient(app).get("/api/runs").json()["runs"] == []
+    assert client_of(tmp_path / "nothing").get("/api/runs").json()["runs"] == []
 
 
 BOMB = b"a: &a {x: 1}\n" + b"".join(
@@ -478,9 +476,3 @@ def test_thinning_keeps_ends_extremes_and_order(
         finite = [values[i] for i in kept if not math.isnan(values[i])]
         assert max(finite) == max(values[i] for i in present)
         assert min(finite) == min(values[i] for i in present)
-
-
-def test_a_missing_plotly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(GroundupError, match=r"pip install 'plotly>=6'"):
-        plotly_script_path()

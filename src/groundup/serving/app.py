@@ -1,0 +1,206 @@
+"""The app: the routes of the models, the pages, and what stands before them.
+
+The pages are the playground with the tokenizer view at `/`, the chat at `/chat` and the runs at
+`/runs`. Their files are those of static/ and plotly's own script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import time
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from groundup.errors import GroundupError
+from groundup.serving.api_errors import ApiError, answer_http_exception, excerpt
+from groundup.serving.bodies import read_body
+from groundup.serving.completions import Completions
+from groundup.serving.guards import Guards
+from groundup.serving.metrics import Metrics
+from groundup.serving.protocol import ChatRequest, CompletionRequest
+from groundup.serving.runs_api import RunsApi
+from groundup.serving.scheduler import Scheduler
+from groundup.serving.tokenizer_view import TokenizeRequest, describe_tokenization
+
+if TYPE_CHECKING:
+    from groundup.generation import LanguageModel
+    from groundup.serving.settings import ServerSettings
+
+STATIC_FOLDER = Path(__file__).parent / "static"
+# A newer groundup brings newer pages: the browser asks each time and is told "unchanged".
+_NO_CACHE = {"Cache-Control": "no-cache"}
+
+
+class ServedModel:
+    """A model, the scheduler that owns its engine, and what /v1/models says of it."""
+
+    def __init__(
+        self,
+        name: str,
+        language_model: LanguageModel,
+        settings: ServerSettings,
+        metrics: Metrics,
+    ) -> None:
+        self.name = name
+        self.tokenizer = language_model.tokenizer
+        self.scheduler = Scheduler(
+            lambda: language_model.make_engine(settings.max_rows), settings, metrics, name
+        )
+        self.completions = Completions(name, language_model, settings, self.scheduler)
+        self.card = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "groundup",
+            "context_length": language_model.model.config.context_length,
+            "vocab_size": language_model.tokenizer.vocab_size,
+            "step": language_model.step,
+            "max_new_tokens": settings.max_new_tokens,
+            "has_chat_template": language_model.tokenizer.chat_template is not None,
+            "prompts": list(settings.prompts),
+        }
+
+
+def create_app(language_models: Mapping[str, LanguageModel], settings: ServerSettings) -> Starlette:
+    """An app that serves the models by their names, the first one to requests that name none.
+
+    `app.state.schedulers` has the schedulers of their engines.
+    """
+    metrics = Metrics()
+    models = {
+        name: ServedModel(name, language_model, settings, metrics)
+        for name, language_model in language_models.items()
+    }
+    schedulers = [model.scheduler for model in models.values()]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        for scheduler in schedulers:
+            scheduler.start()
+        yield
+        for scheduler in schedulers:
+            scheduler.stop()
+
+    runs = RunsApi(settings.runs_folder, served=next(iter(models)))
+    app = Starlette(
+        routes=[
+            *_model_routes(models),
+            *_monitor_routes(models, metrics),
+            *runs.routes(),
+            *_page_routes(),
+        ],
+        middleware=[Middleware(Guards, settings=settings, metrics=metrics)],
+        exception_handlers={HTTPException: answer_http_exception},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.schedulers = schedulers
+    return app
+
+
+def _model_routes(models: Mapping[str, ServedModel]) -> list[Route]:
+    # One thread: the work is Python's own, and several would delay the streams of others.
+    worker = ThreadPoolExecutor(1, "groundup-tokenizer")
+
+    def find(name: str | None) -> ServedModel:
+        model = next(iter(models.values())) if name is None else models.get(name)
+        if model is None:
+            message = f"model {excerpt(name)} does not exist here: {', '.join(models)} is served"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return model
+
+    async def list_models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [one.card for one in models.values()]})
+
+    async def get_model(request: Request) -> Response:
+        return JSONResponse(find(request.path_params["name"]).card)
+
+    async def complete(request: Request) -> Response:
+        body = await read_body(request, CompletionRequest)
+        return await find(body.model).completions.answer(request, body)
+
+    async def chat(request: Request) -> Response:
+        body = await read_body(request, ChatRequest)
+        return await find(body.model).completions.answer(request, body)
+
+    async def tokenize(request: Request) -> Response:
+        body = await read_body(request, TokenizeRequest)
+        tokenizer = find(body.model).tokenizer
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(worker, describe_tokenization, tokenizer, body.text)
+        return JSONResponse(await work)
+
+    return [
+        Route("/v1/models", list_models),
+        Route("/v1/models/{name}", get_model),
+        Route("/v1/completions", complete, methods=["POST"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/api/tokenize", tokenize, methods=["POST"]),
+    ]
+
+
+def _monitor_routes(models: Mapping[str, ServedModel], metrics: Metrics) -> list[Route]:
+    async def health(request: Request) -> Response:
+        """Whether requests are taken, and how many sequences run and wait."""
+        schedulers = [model.scheduler for model in models.values()]
+        states = {scheduler.status for scheduler in schedulers}
+        status = next(state for state in ("failed", "stopping", "ok") if state in states)
+        content = {
+            "status": status,
+            "models": list(models),
+            "running": sum(scheduler.num_running for scheduler in schedulers),
+            "waiting": sum(scheduler.num_waiting for scheduler in schedulers),
+        }
+        return JSONResponse(content, 200 if status == "ok" else 503)
+
+    async def show_metrics(request: Request) -> Response:
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return [Route("/health", health), Route("/metrics", show_metrics)]
+
+
+def _page_routes() -> list[Route | Mount]:
+    files = {f"/{page}": f"{page}.html" for page in ("chat", "runs")}
+    paths = {path: STATIC_FOLDER / name for path, name in files.items()}
+    paths |= {"/": STATIC_FOLDER / "playground.html", "/static/plotly.min.js": plotly_script_path()}
+
+    def page(path: Path) -> Any:
+        async def answer(request: Request) -> Response:
+            return FileResponse(path, headers=_NO_CACHE)
+
+        return answer
+
+    pages = [Route(address, page(path)) for address, path in paths.items()]
+    return [*pages, Mount("/static", _StaticFiles(directory=STATIC_FOLDER))]
+
+
+class _StaticFiles(StaticFiles):
+    def file_response(self, *given: Any, **options: Any) -> Response:
+        response = super().file_response(*given, **options)
+        response.headers.update(_NO_CACHE)
+        return response
+
+
+def plotly_script_path() -> Path:
+    """plotly.js in the installed plotly package."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        script = Path(folder) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            return script
+    raise GroundupError(
+        "the page of the runs needs plotly.min.js, which the package plotly brings: "
+        "run pip install 'plotly>=6' and try again"
+    )

@@ -1,0 +1,338 @@
+"""The API behind the page at /runs: a list, the details of one run, and its metrics as they come.
+
+It only reads, and copes with whatever a run folder holds. A name is looked up among the entries of
+the runs folder and never joined to a path as it came, and links are not followed, so that no
+spelling of a name leads elsewhere.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import time
+from array import array
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+from pydantic import BaseModel, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from groundup.planner.parameters import count_parameters
+from groundup.runs.checkpoint_list import list_checkpoints
+from groundup.runs.config import model_of
+from groundup.runs.folder import RunFolder
+from groundup.runs.metrics import Metrics
+from groundup.runs.metrics_file import MetricsReader, Newest, read_newest
+from groundup.runs.plain_files import file_signature
+from groundup.runs.standing import judge
+from groundup.serving.api_errors import ApiError, invalid_request
+
+_SUMMARY = ("step", "tokens", "loss", "validation_loss", "tokens_per_second", "wall_seconds")
+_POSITIONS = frozenset({"step", "tokens", "wall_seconds"})
+_INTEGERS = frozenset({"step", "tokens", "memory_bytes"})
+
+# A run is expected to write a line at least this often.
+_PATIENCE_SECONDS = 60.0
+_PATIENCE_BEFORE_FIRST_LINE_SECONDS = 300.0
+_PATIENCE_GAPS = 5.0
+
+
+class _Query(BaseModel):
+    """Which lines of metrics.jsonl a page asks for: those it does not have."""
+
+    after: int = Field(0, ge=0)
+    version: str | None = Field(None, max_length=100)
+    limit: int | None = Field(None, ge=100, le=100_000)
+
+
+class RunsApi:
+    """GET /api/runs, /api/runs/{name} and /api/runs/{name}/metrics?after=N over one folder.
+
+    served: the run that the server answers with, which the page shows first.
+    """
+
+    def __init__(self, runs_folder: Path, served: str | None = None) -> None:
+        self._folder = Path(runs_folder).absolute()
+        self._served = served
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/api/runs", self._list_runs),
+            Route("/api/runs/{name}", self._show_run),
+            Route("/api/runs/{name}/metrics", self._show_metrics),
+        ]
+
+    # Not coroutines: they read files, so Starlette calls them in its threads.
+    def _list_runs(self, request: Request) -> Response:
+        runs = [summarize(folder) for folder in find_runs(self._folder)]
+        runs.sort(key=lambda run: run["started"] or run["updated"] or 0.0, reverse=True)
+        folder, now = self._folder.name, time.time()
+        return _answer({"runs": runs, "served": self._served, "folder": folder, "now": now})
+
+    def _show_run(self, request: Request) -> Response:
+        return _answer(describe(self._find(request)))
+
+    def _show_metrics(self, request: Request) -> Response:
+        reader = _reader_of(self._find(request).metrics_file)
+        try:
+            query = _Query.model_validate(dict(request.query_params))
+        except ValidationError as error:
+            raise invalid_request(error) from error
+        return _answer(lines_after(reader, query.after, query.version, query.limit))
+
+    def _find(self, request: Request) -> RunFolder:
+        name = request.path_params["name"]
+        for folder in find_runs(self._folder):
+            if folder.path.name == name:
+                return folder
+        message = f"run {name[:200]!r} does not exist here"
+        raise ApiError(404, message, param="name", code="run_not_found")
+
+
+def find_runs(runs_folder: Path) -> list[RunFolder]:
+    """Every run folder directly below `runs_folder`, by name."""
+    try:
+        with os.scandir(runs_folder) as entries:
+            names = sorted(entry.name for entry in entries if _is_own_folder(entry))
+    except OSError:
+        return []
+    folders = (RunFolder(runs_folder / name, follow_links=False) for name in names)
+    return [folder for folder in folders if folder.is_begun()]
+
+
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        # Names on disk need not be text.
+        entry.name.encode("utf-8")
+        return not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+    except (OSError, UnicodeEncodeError):
+        return False
+
+
+def summarize(folder: RunFolder) -> dict[str, Any]:
+    """A row of the list; whatever is not known is None."""
+    settings, newest, started, num_parameters = _read_small(folder)
+    num_steps = settings.get("num_steps")
+    num_steps = num_steps if isinstance(num_steps, int) else None
+    step = newest.values.get("step")
+    step = None if step is None else int(step)
+    state, message = status_of(folder, step, num_steps, newest.longest_gap)
+    return {
+        "name": folder.path.name,
+        "status": state,
+        "message": message,
+        **{name: newest.values.get(name) for name in _SUMMARY},
+        "num_steps": num_steps,
+        "started": started,
+        "updated": last_change(folder),
+        "num_parameters": num_parameters,
+    }
+
+
+def status_of(
+    folder: RunFolder, step: int | None, num_steps: int | None, longest_gap: float | None
+) -> tuple[str, str]:
+    """The state of a run in a word and a sentence; a run that is silent too long is stalled.
+
+    longest_gap: the longest time between recent lines of metrics, in seconds.
+    """
+    state, reason = judge(folder, step, num_steps)
+    if state == "finished":
+        return "finished", "All steps are done."
+    if state in ("failed", "diverged"):
+        return "failed", (reason or "Its folder does not say why.")[:2_000]
+    if state == "stopped":
+        return "stopped", "Stopped and saved; continue it with --resume."
+    patience = _PATIENCE_BEFORE_FIRST_LINE_SECONDS
+    if step is not None:
+        patience = max(_PATIENCE_SECONDS, _PATIENCE_GAPS * (longest_gap or 0.0))
+    if time.time() - (last_change(folder) or 0.0) <= patience:
+        return "running", "Training." if step else "Started; no metrics yet."
+    if state != "killed":
+        return "stalled", "No new metrics for much longer than usual."
+    if step is None and file_signature(folder.log_file) is None:
+        return "stopped", "The folder has no metrics."
+    message = "No process holds this run: it was killed, or it trains on another machine."
+    return "failed", message
+
+
+def last_change(folder: RunFolder) -> float | None:
+    """When the run last wrote something, in seconds since the epoch."""
+    files = (folder.metrics_file, folder.log_file, folder.config_file, folder.environment_file)
+    signatures = (file_signature(path) for path in files)
+    return max((found[2] / 1e9 for found in signatures if found is not None), default=None)
+
+
+def describe(folder: RunFolder) -> dict[str, Any]:
+    """Everything except the curves."""
+    settings = _read_small(folder).settings
+    with _reader_of(folder.metrics_file).reading() as metrics:
+        samples = _samples(metrics, settings.get("samples.prompts"))
+        health = _health(metrics)
+    return {
+        **summarize(folder),
+        "settings": settings,
+        "environment": folder.read_environment(),
+        "samples": samples,
+        "health": {**health, "checkpoints": list_checkpoints(folder.checkpoints)},
+        "now": time.time(),
+    }
+
+
+def lines_after(
+    reader: MetricsReader, after: int, version: str | None = None, limit: int | None = None
+) -> dict[str, Any]:
+    """The lines from number `after` on, thinned to about `limit`.
+
+    If the file is not the version that the page has its lines from, or has fewer of them, the
+    answer starts at the first line again.
+    """
+    with reader.reading() as metrics:
+        total = metrics.num_lines
+        is_restarted = after > total or (after > 0 and version not in (None, reader.version))
+        kept = thin(metrics.columns, 0 if is_restarted else after, total, limit, metrics.reasons)
+        return {
+            "lines": [_line(metrics, index) for index in kept],
+            "next": total,
+            "version": reader.version,
+            "restarted": is_restarted,
+        }
+
+
+def thin(
+    columns: Mapping[str, "array[float]"],
+    first: int,
+    stop: int,
+    limit: int | None,
+    always: Iterable[int] = (),
+) -> list[int]:
+    """The line numbers to keep of `first` to `stop`: all, or about `limit` with the extremes.
+
+    For each metric the lines are cut into spans of equal count, and the minimum and the maximum of
+    every span are kept, so that a spike of one line is still seen. Half of the limit is the loss's.
+
+    columns: each metric's values by line number, NaN if a line has none.
+    always: line numbers to keep in any case.
+    """
+    if limit is None or stop - first <= limit:
+        return list(range(first, stop))
+    metrics = [name for name in columns if name not in _POSITIONS]
+    kept = {first, stop - 1, *(index for index in always if first <= index < stop)}
+    for name in metrics:
+        num_lines = limit / 2 if name == "loss" else limit / 2 / max(1, len(metrics) - 1)
+        num_spans = max(1, int(num_lines / 2))
+        values = numpy.array(columns[name][first:stop])
+        present = numpy.flatnonzero(numpy.isfinite(values))
+        if len(present) > 2 * num_spans:
+            spans = numpy.array_split(present, num_spans)
+            extremes = [span[find(values[span])] for span in spans for find in _EXTREMES]
+            present = numpy.array([present[0], present[-1], *extremes])
+        kept.update((first + present).tolist())
+    return sorted(kept)
+
+
+_EXTREMES = (numpy.argmin, numpy.argmax)
+
+
+def as_json(value: Any) -> bytes:
+    """JSON that any client can read, whatever a file held: what is no finite number is null."""
+    text = json.dumps(value, default=str, skipkeys=True)
+    if re.search(r"NaN|Infinity|\d{309}", text):
+        # JavaScript takes an integer of 309 digits for infinite.
+        text = json.dumps(
+            json.loads(
+                text,
+                parse_constant=lambda name: None,
+                parse_int=lambda digits: int(digits) if len(digits) < 309 else None,
+            )
+        )
+    return text.encode("ascii")
+
+
+def _answer(value: dict[str, Any]) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(as_json(value), headers=headers, media_type="application/json")
+
+
+@lru_cache(maxsize=32)
+def _reader_of(path: Path) -> MetricsReader:
+    """The reader of a run looked at lately; it remembers what it has parsed."""
+    return MetricsReader(path, follow_links=False)
+
+
+def _health(metrics: Metrics) -> dict[str, Any]:
+    lowest = {name: metrics.lowest(name) for name in ("loss", "validation_loss")}
+    return {
+        "num_lines": metrics.num_lines,
+        "num_damaged_lines": metrics.num_damaged,
+        "num_skipped": metrics.num_skipped,
+        "skipped": [
+            {"step": metrics.step_of(index), "reason": reason}
+            for index, reason in metrics.reasons.items()
+        ],
+        "num_spikes": metrics.spikes.num_spikes,
+        "spikes": [vars(spike) for spike in metrics.spikes.spikes],
+        "best": {
+            name: None if found is None else {"value": found[0], "step": found[1]}
+            for name, found in lowest.items()
+        },
+        "memory_bytes": metrics.last("memory_bytes"),
+    }
+
+
+def _line(metrics: Metrics, index: int) -> dict[str, Any]:
+    """The numbers of a line as they were written, without its texts."""
+    line: dict[str, Any] = {}
+    for name in metrics.columns:
+        if (value := metrics.at(name, index)) is not None:
+            line[name] = int(value) if name in _INTEGERS else value
+    if index in metrics.reasons:
+        line |= {"skipped": True, "reason": metrics.reasons[index]}
+    return line
+
+
+def _samples(metrics: Metrics, prompts: Any) -> list[dict[str, Any]]:
+    known = prompts if isinstance(prompts, list) else []
+    return [
+        {"step": sample.step, "prompt": str(prompt), "text": text}
+        for sample in metrics.samples
+        for text, prompt in zip(sample.texts, chain(known, repeat("")), strict=False)
+    ]
+
+
+class _Small(NamedTuple):
+    """What a run's small files say, and its newest metrics."""
+
+    settings: dict[str, Any]
+    newest: Newest
+    started: float | None
+    num_parameters: int | None
+
+
+def _read_small(folder: RunFolder) -> _Small:
+    files = (folder.config_file, folder.metrics_file, folder.environment_file)
+    return _read_once(folder.path, tuple(map(file_signature, files)))
+
+
+@lru_cache(maxsize=1024)
+def _read_once(path: Path, signatures: tuple[tuple[int, int, int] | None, ...]) -> _Small:
+    """Read again only if the signature of a file has changed."""
+    folder = RunFolder(path, follow_links=False)
+    settings = folder.read_settings()
+    # A copied folder still says when the run began.
+    started = None if signatures[2] is None else signatures[2][2] / 1e9
+    with contextlib.suppress(ValueError, OverflowError):
+        text = str(folder.read_environment().get("started"))
+        started = datetime.datetime.fromisoformat(text).timestamp()
+    model, num_parameters = model_of(settings), None
+    with contextlib.suppress(ArithmeticError):
+        num_parameters = None if model is None else sum(count_parameters(model).values())
+    newest = read_newest(folder.metrics_file, follow_links=False)
+    return _Small(settings, newest, started, num_parameters)

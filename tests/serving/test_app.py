@@ -1,0 +1,210 @@
+"""The routes that are not completions, who may use them, and the metrics."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from groundup.errors import GroundupError
+from groundup.generation import LanguageModel
+from groundup.serving.app import STATIC_FOLDER, plotly_script_path
+from groundup.serving.settings import ServerSettings
+
+TOKEN = "sesame-open-the-door-0123456789"
+
+
+def read_metrics(running: Any) -> dict[str, float]:
+    answer = running.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_a_stopping_server_says_so_and_takes_nothing(start: Any) -> None:
+    with start() as running:
+        health = {"status": "ok", "models": ["tiny"], "running": 0, "waiting": 0}
+        assert running.get("/health").json() == health
+        running.scheduler.refuse_new()
+        answer = running.get("/health")
+        assert answer.status_code == 503 and answer.json()["status"] == "stopping"
+        for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": ["a", "b"]}):
+            answer = running.complete(body)
+            assert answer.status_code == 503 and int(answer.headers["retry-after"]) > 0
+            assert answer.json()["error"]["type"] == "server_error"
+
+
+def test_several_models_are_served_by_name(
+    start: Any, language_model: LanguageModel, chat_model: LanguageModel
+) -> None:
+    body = {"prompt": "the cat", "max_tokens": 9, "temperature": 0}
+    with start(language_model, more={"chatty": chat_model}) as running:
+        cards = running.get("/v1/models").json()["data"]
+        assert [(card["id"], card["has_chat_template"]) for card in cards] == [
+            ("tiny", False),
+            ("chatty", True),
+        ]
+        first = running.complete(body).json()
+        assert first["model"] == "tiny"
+        for name in ("tiny", "chatty"):
+            answer = running.complete({**body, "model": name}).json()
+            assert answer["model"] == name and answer["choices"] == first["choices"]
+        assert running.get("/v1/models/chatty").json() == cards[1]
+        assert running.complete({**body, "model": "other"}).status_code == 404
+        tokens = 'groundup_generated_tokens_total{model="chatty"}'
+        assert read_metrics(running)[tokens] == 9
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/static/nothing.js", 404),
+        ("GET", "/api/runs/nothing", 404),
+        ("GET", "/api/runs/", 404),
+    ],
+)
+def test_errors_have_the_one_shape(running: Any, method: str, path: str, status: int) -> None:
+    answer = running.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    # Only users of the API are told what there is.
+    assert ("/v1/chat/completions" in answer.text) == (path == "/v1/embeddings")
+
+
+def test_metrics_count_what_happened(start: Any) -> None:
+    with start() as running:
+        body = {"prompt": "the cat", "max_tokens": 9, "n": 2, "temperature": 0}
+        usage = running.complete(body).json()["usage"]
+        running.complete({"n": 0})
+        running.get(f"/v1/models/{'x' * 50}")
+        running.get("/never/heard/of")
+        found = read_metrics(running)
+    expected = {
+        "generated_tokens_total": 18,
+        "prompt_tokens_total": 2 * usage["prompt_tokens"],
+        "step_seconds_count": 9,
+        "time_to_first_token_seconds_count": 2,
+        "queue_depth": 0,
+        "running_rows": 0,
+        "max_rows": 8,
+    }
+    for name, value in expected.items():
+        assert found[f'groundup_{name}{{model="tiny"}}'] == value, name
+    answered = {
+        ("/v1/completions", 200): 1,
+        ("/v1/completions", 400): 1,
+        # Whatever a client asks for, there are only labels of routes.
+        ("/v1/models/{name}", 404): 1,
+        ("other", 404): 1,
+    }
+    for (route, status), count in answered.items():
+        label = f'groundup_http_requests_total{{route="{route}",status="{status}"}}'
+        assert found[label] == count
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [(name, 200) for name in ("127.0.0.1:80", "localhost", "LOCALHOST:5", "[::1]:1", "127.9.9.9")]
+    + [
+        (name, 403)
+        for name in ("evil.example", "127.0.0.1.evil.example", "192.168.0.7:8000", "", "[")
+    ],
+)
+def test_only_names_of_this_machine_are_answered(running: Any, host: str, status: int) -> None:
+    for path in ("/", "/health", "/v1/models", "/api/runs"):
+        answer = running.get(path, headers={"host": host})
+        assert answer.status_code == status
+        assert status == 200 or answer.json()["error"]["code"] == "foreign_host"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_foreign_origin_is_refused(running: Any, origin: str, method: str) -> None:
+    headers = {"origin": origin, "access-control-request-method": "POST"}
+    answer = running.request(method, "/v1/completions", headers=headers)
+    assert answer.status_code == 403 and answer.json()["error"]["code"] == "foreign_origin"
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert running.get("/health", headers={"origin": running.url}).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def locked(start: Any) -> Any:
+    with start(tokens=[TOKEN]) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        *([("authorization", value)] for value in ("", "Bearer", f"Basic {TOKEN}", TOKEN)),
+        [("authorization", f"Bearer {TOKEN[:-1]}")],
+        [("authorization", f"Bearer {TOKEN}x")],
+        [("authorization", b"Bearer \xff\xfe")],
+        [("authorization", f"Bearer {TOKEN}")] * 2,
+    ],
+)
+def test_without_the_token_nothing_is_told(locked: Any, headers: Any) -> None:
+    for path in ("/v1/models", "/metrics", "/api/runs", "/nowhere"):
+        answer = locked.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert TOKEN not in answer.text
+
+
+def test_with_the_token_all_is_as_usual_and_pages_need_none(locked: Any) -> None:
+    headers = {"authorization": f"bearer {TOKEN}"}
+    assert locked.get("/v1/models", headers=headers).status_code == 200
+    assert locked.get("/nowhere", headers=headers).status_code == 404
+    # A browser cannot send one when it opens a page.
+    for path in ("/", "/chat", "/runs", "/health", "/static/pages.css"):
+        assert locked.get(path).status_code == 200
+    settings = ServerSettings(tokens=(TOKEN,))
+    assert TOKEN not in repr(settings) and TOKEN not in str(settings.model_dump())
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/health", "/nowhere", "/static/pages.css"])
+def test_answers_carry_the_security_headers(running: Any, path: str) -> None:
+    headers = running.get(path).headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "script-src" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+
+
+SOURCES = sorted(STATIC_FOLDER.glob("*.html")) + sorted(STATIC_FOLDER.glob("*.[jc]s*"))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_files_refer_to_files_of_ours_and_make_no_markup_of_text(source: Path) -> None:
+    text = source.read_text(encoding="utf-8")
+    files = {path.name for path in STATIC_FOLDER.iterdir()} | {"plotly.min.js"}
+    names = re.findall(r'["(]/static/([\w.-]+)', text) + re.findall(r'from "\./([\w.-]+)"', text)
+    assert [name for name in names if name not in files] == []
+    addresses = re.findall(r"(?:https?:)?//[\w.-]+\.[a-z]{2,}/?\S*", text)
+    assert [address for address in addresses if "www.w3.org" not in address] == []
+    banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function"
+    assert re.findall(banned, text) == []
+
+
+def test_an_unchanged_file_is_not_sent_again(running: Any) -> None:
+    first: httpx.Response = running.get("/static/pages.css")
+    assert first.headers["cache-control"] == "no-cache"
+    again = running.get(str(first.url), headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_plots_are_drawn_by_the_installed_plotly(
+    running: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running.stream("GET", "/static/plotly.min.js") as answer:
+        assert int(answer.headers["content-length"]) > 1_000_000
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(GroundupError, match="plotly"):
+        plotly_script_path()
