@@ -78,7 +78,6 @@ bench: $(BENCH_INSTALLED)
 	$(RUN) tools/write_benchmark_table.py
 
 docs: setup
-	$(RUN) tools/generate_docs.py
 	$(RUN) -m pytest -q tests/test_docs.py
 
 # A copy of the package with the native core compiled under the sanitizers, tested through Python.

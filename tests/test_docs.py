@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from groundup.cli.main import main
 from groundup.cli.verbs import GROUPS, VERBS, Verb
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -103,23 +102,6 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     script = REPOSITORY / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "make test" in script.read_text(encoding="utf-8")
-
-
-def test_the_guide_to_many_gpus_shows_what_the_planner_says() -> None:
-    page = (REPOSITORY / "docs" / "guides" / "distributed.md").read_text(encoding="utf-8")
-    assert load_tool("generate_docs").render_scaling(page) == page, "run make docs"
-    assert "planned, not measured" in page
-
-
-def test_the_guide_to_many_gpus_shows_the_plan_of_its_first_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    page = REPOSITORY / "docs" / "guides" / "distributed.md"
-    words = next(words for words in commands(page) if words[:2] == ["groundup", "plan"])
-    assert main(words[1:]) == 0
-    (planned,) = re.findall(r"^  efficiency +(.*%)$", capsys.readouterr().out, re.MULTILINE)
-    table = page.read_text("utf-8").split("strategies:begin")[1].split("strategies:end")[0]
-    assert re.findall(r"(\S+%) \|$", table, re.MULTILINE) == planned.split()
 
 
 def test_the_guide_to_experiments_shows_the_sweep_that_it_runs() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from groundup.experiments.results.run_cost import Cost, cost_of
 from groundup.model.config import PRESETS
-from groundup.planner import Execution, step_flops, training_memory
+from groundup.planner import Execution, step_flops, step_memory
 from groundup.runs.metrics import Metrics
 from groundup.runs.metrics_file import read_metrics
 
@@ -23,24 +23,16 @@ def no_metrics(tmp_path: Path) -> Metrics:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_the_memory_of_what_is_measured_is_planned(no_metrics: Metrics, device: str) -> None:
-    """On a CPU that of the process, on a GPU that of the tensors."""
-
     def planned(**changes: Any) -> int:
         settings = {"num_steps": 10, "batch_size": 8, "precision": "float32", "device": device}
         found = cost_of({**MODEL, **settings, **changes}, {}, no_metrics).planned_bytes
         assert found is not None
         return found
 
-    memory = training_memory(PRESETS["quickstart"], Execution.of(device, "float32"))
-    assert planned() == memory.process_bytes + memory.bytes_at(8)
-    assert (memory.process_bytes > 100_000_000) == (device == "cpu")
+    memory = step_memory(PRESETS["quickstart"], Execution.of(device, "float32"))
+    assert planned() == memory.bytes_at(8)
     assert planned(micro_batch_size=2) < planned()
-    if device != "cpu":
-        assert planned(precision="bfloat16") < planned(precision="float8") < planned()
-    chats: dict[str, Any] = {"tuning.chats": ["chats.jsonl"]}
-    # On a CPU rows of several conversations need no mask.
-    assert (planned() < planned(**chats)) == (device != "cpu")
-    assert planned(**chats) > planned(**chats, **{"tuning.lora_rank": 2})
+    assert planned(**{"tuning.lora_rank": 2}) < planned()
 
 
 WORK = 10 * step_flops(PRESETS["quickstart"], 8)

@@ -9,22 +9,17 @@ from groundup.model.config import PRESETS, ModelConfig
 from groundup.planner import (
     Execution,
     Plan,
-    count_parameters,
     describe_cpu,
     expected_duration,
     get_accelerator,
     make_plan,
-    memory_line,
     step_flops,
     time_line,
-    training_memory,
-    training_state_bytes,
     two_line_plan,
 )
-from groundup.planner.activations import DeviceKind
 from groundup.planner.duration import EXPECTED_MFU
 from groundup.planner.hardware import Price
-from groundup.planner.quantities import show_bytes
+from groundup.planner.memory import DeviceKind
 
 
 def plan_on(device: str, preset: str = "gpt2-small", mfu: float = 0.5) -> Plan:
@@ -131,7 +126,7 @@ def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
         "40,000 steps of 8,192 tokens: 327.7 million tokens (1.6 epochs of 200.0 million), "
         "915 gigaFLOP a step, 36.6 petaFLOP in all"
     )
-    averaging, _ = two_line_plan(config, 32, 40_000, averages=True)
+    averaging, _ = two_line_plan(config, 32, 40_000, ema=True)
     assert averaging.startswith("22.7 million parameters: 453.9 MB of memory")
     tiny = ModelConfig(vocab_size=2, context_length=1, d_model=2, num_layers=0, num_heads=1)
     first, second = two_line_plan(tiny, 1, 1)
@@ -139,28 +134,6 @@ def test_two_lines_say_parameters_memory_tokens_and_operations() -> None:
     assert second.startswith("1 step of ")
     _, second = two_line_plan(PRESETS["gpt2-xl"], 512, 10_000_000)
     assert "zettaFLOP in all" in second and "e+" not in second
-
-
-def test_a_third_line_says_the_peak_and_what_it_is_made_of() -> None:
-    memory = training_memory(PRESETS["tinystories"], Execution("cuda", "bfloat16"))
-    whole, parts = memory_line(memory, 512, 512), memory_line(memory, 64, 512)
-    assert whole.startswith("about 10.7 GB at the peak of a step with all 512 sequences at once: ")
-    assert "373.0 MB fixed, 17.5 MB per sequence" in whole
-    fixed = memory.state_bytes + memory.workspaces
-    rest = memory.bytes_at(512) - fixed - 512 * memory.bytes_per_sequence
-    assert rest > 10**9 and whole.endswith(f", {show_bytes(rest)} temporary")
-    assert "with micro-batches of 64 of 512 sequences" in parts
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_state_is_two_values_a_parameter_and_the_optimizers(name: str) -> None:
-    config = PRESETS[name]
-    parts = count_parameters(config)
-    num_parameters = sum(parts.values())
-    assert training_state_bytes(config, "sgd") == 8 * num_parameters
-    assert training_state_bytes(config, "adamw") == 16 * num_parameters
-    in_blocks = parts["attention"] + parts["feed_forward"] + parts.get("head_gates", 0)
-    assert training_state_bytes(config, "muon") == 16 * num_parameters - 4 * in_blocks
 
 
 @pytest.mark.parametrize(

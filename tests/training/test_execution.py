@@ -167,7 +167,7 @@ def test_the_greatest_micro_batch_that_fits_is_taken_and_a_choice_never_changed(
     memory = planned_memory(BATCH_OF_24.model_copy(update={"precision": "float32"}))
     needed = 1
     if fitting:
-        needed = memory.process_bytes + memory.bytes_at(fitting, -(-24 // fitting))
+        needed = 1 + round(memory.bytes_at(fitting, -(-24 // fitting)) / 0.6)
     monkeypatch.setattr(execution, "memory_bytes", lambda: needed)
     resolved = resolve(BATCH_OF_24.model_copy(update={"micro_batch_size": chosen}))
     assert resolved.micro_batch_size == expected
@@ -208,7 +208,7 @@ def test_a_model_that_cannot_fit_is_refused_before_it_is_built_but_may_be_evalua
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(execution, "memory_bytes", lambda: 1_000)
-    with pytest.raises(ConfigError, match="one sequence of 256 tokens, and of 1,000 it may use 0"):
+    with pytest.raises(ConfigError, match="256 tokens, and of 1,000 it may use 600"):
         resolve(BATCH_OF_24)
     resolved = resolve_device(BATCH_OF_24)
     assert resolved.device == "cpu" and resolved.micro_batch_size == "auto"

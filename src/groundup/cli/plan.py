@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import Fixed, Suppress
 
@@ -16,22 +16,21 @@ from groundup.optim.config import OptimizerConfig
 from groundup.planner import (
     Accelerator,
     Plan,
-    StepKind,
     count_parameters,
     describe_cpu,
     find_accelerator,
     get_accelerator,
     make_plan,
+    memory_options,
 )
 from groundup.planner.duration import ASSUMED_MFU, EXPECTED_MFU
 from groundup.planner.flops import OptimizerName, optimal_tokens
 from groundup.planner.hardware import Price
-from groundup.planner.memory import USUAL_STEP
 from groundup.runs.config import RunConfig
 from groundup.runtime import memory_bytes, num_cores
 
 if TYPE_CHECKING:
-    from groundup.planner.scaling import Scaling
+    from groundup.planner.distributed import DistributedPlan
     from groundup.training.budget import Probe
 
 
@@ -93,9 +92,8 @@ class Arguments:
     gpus_per_machine: int = 8
     """Devices in each machine."""
 
-    interconnect: tuple[str, ...] = ()
-    """What connects them: nvlink4, pcie5, … inside a machine; infiniband-ndr, ethernet-100g, … or
-    GB/s of each device across machines. What the device usually has, if not given."""
+    across_gb: float | None = None
+    """GB/s that each device sends to other machines; what the device usually has, if not given."""
 
     probe: bool = False
     """Time three real steps on this machine, and plan for it with what they took."""
@@ -109,7 +107,7 @@ class Arguments:
     model: ModelConfig = field(default_factory=ModelConfig)
 
     reduce_dtype: Suppress[Fixed[Literal["float32", "bfloat16"]]] = "float32"
-    step: Suppress[Fixed[StepKind]] = USUAL_STEP
+    memory_options: Suppress[Fixed[Mapping[str, Any]]] = field(default_factory=dict)
     """As the settings file says."""
 
 
@@ -134,7 +132,7 @@ def defaults(argv: Sequence[str]) -> Arguments:
         corpus_tokens=_tokens_in(run.data.folders),
         optimizer=run.optimizer.name,
         reduce_dtype=run.distributed.reduce_dtype,
-        step=StepKind.of(dict(flatten(run.model_dump()))),
+        memory_options=memory_options(dict(flatten(run.model_dump()))),
         device=device,
         mfu=EXPECTED_MFU["cpu" if on_cpu else "cuda"],
         precision="tf32" if run.precision == "float32" and run.tf32 else run.evaluation_precision,
@@ -151,13 +149,13 @@ def run(arguments: Arguments) -> None:
         return
     probe = _probe(arguments) if arguments.probe else None
     plan = _plan(arguments, probe)
-    scaling = _scaling(arguments, plan)
+    distributed = _distributed(arguments, plan)
     if arguments.json:
         results = plan.to_json()
         if probe is not None:
             results["probe"] = probe.to_json()
-        if scaling is not None:
-            results["distributed"] = scaling.to_json()
+        if distributed is not None:
+            results["distributed"] = distributed.to_json()
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     from groundup.cli.plan_page import print_plan, print_probe
@@ -165,10 +163,10 @@ def run(arguments: Arguments) -> None:
     print_plan(plan, _assumptions(arguments, plan))
     if probe is not None:
         print_probe(plan, probe)
-    if scaling is not None:
-        from groundup.cli.plan_scaling import print_scaling
+    if distributed is not None:
+        from groundup.cli.plan_page import print_distributed
 
-        print_scaling(scaling)
+        print_distributed(distributed)
 
 
 def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
@@ -192,25 +190,25 @@ def _plan(arguments: Arguments, probe: "Probe | None") -> Plan:
         micro_batch=arguments.micro_batch_size,
         price=price,
         tokens_in_corpus=arguments.corpus_tokens,
-        memory_factor=1.0 if probe is None else probe.memory_factor,
-        step=arguments.step,
+        measured=None if probe is None else probe.step,
+        **arguments.memory_options,
     )
     return plan if arguments.minutes is None else plan.within(60 * arguments.minutes)
 
 
-def _scaling(arguments: Arguments, plan: Plan) -> "Scaling | None":
+def _distributed(arguments: Arguments, plan: Plan) -> "DistributedPlan | None":
     """The same run on --gpus."""
     if arguments.gpus is None:
         return None
-    from groundup.planner.scaling import plan_scaling
+    from groundup.planner.distributed import plan_distributed
 
-    return plan_scaling(
+    return plan_distributed(
         plan,
         num_gpus=arguments.gpus,
         gpus_per_machine=arguments.gpus_per_machine,
-        interconnects=arguments.interconnect,
         micro_batch=arguments.micro_batch_size,
-        reduce_dtype=arguments.reduce_dtype,
+        reduce_bytes=4 if arguments.reduce_dtype == "float32" else 2,
+        across_bytes_per_second=None if arguments.across_gb is None else 1e9 * arguments.across_gb,
     )
 
 
@@ -232,8 +230,6 @@ def _assumptions(arguments: Arguments, plan: Plan) -> list[str]:
         if arguments.num_steps is None and arguments.tokens is None and arguments.minutes is None:
             parts.append("20 tokens a parameter (--tokens, --num-steps)")
         lines.append(f"planned for {', '.join(parts)}")
-    if arguments.step.in_float8:
-        lines.append("float8 is planned as bfloat16: a step of it is up to a sixth shorter")
     return lines
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _LENGTHS = ("--num-steps", "--tokens", "--minutes")
 # What a probe finds out by itself.
 _MEASURED = ("--device", "--mfu", "--peak-tflops", "--memory-gb")
-_OF_MANY = ("--interconnect", "--gpus-per-machine")
+_OF_MANY = ("--across-gb", "--gpus-per-machine")
 _COUNTS = "batch_size num_steps tokens micro_batch_size corpus_tokens gpus gpus_per_machine".split()
 # Beyond them a number was mistyped.
 _RANGES = {
@@ -20,6 +20,7 @@ _RANGES = {
     "memory_gb": (1e-3, 1e9),
     "price_per_hour": (1e-6, 1e9),
     "minutes": (1e-3, 1e9),
+    "across_gb": (1e-6, 1e6),
 }
 
 

@@ -13,7 +13,6 @@ from groundup.planner.flops import (
     optimal_tokens,
 )
 from groundup.planner.hardware import ACCELERATORS, Accelerator, describe_cpu, find_price
-from groundup.planner.interconnects import INTERCONNECTS
 from groundup.planner.plan import Plan
 from groundup.planner.quantities import (
     show_bytes,
@@ -24,6 +23,7 @@ from groundup.planner.quantities import (
 from groundup.runtime import format_duration, memory_bytes, num_cores
 
 if TYPE_CHECKING:
+    from groundup.planner.distributed import DistributedPlan
     from groundup.training.budget import Probe
 
 
@@ -60,8 +60,41 @@ def print_probe(plan: Plan, probe: "Probe") -> None:
     print_results(f"measured on {plan.duration.device}", rows)
 
 
+def print_distributed(distributed: "DistributedPlan") -> None:
+    """The strategies beside each other, and the run with the one that auto takes."""
+    plan = distributed.plan
+    gpus = f"{distributed.num_gpus:,} x {plan.duration.device}"
+    columns = [one.to_json() for one in distributed.strategies.values()]
+    rows = [
+        (_words(name), *(show_bytes(one[name]) for one in columns))
+        for name in (
+            "weights", "gradients", "optimizer_state", "weight_copies", "gathered", "activations",
+            "peak_bytes", "sent_inside_bytes", "sent_across_bytes",
+        )
+    ]  # fmt: skip
+    rows += [
+        ("sequences at once", *(f"{one['micro_batch'] or 1:,}" for one in columns)),
+        ("fits", *("yes" if one["fits"] else "no" for one in columns)),
+        *(
+            (_words(name), *(f"{one[f'{name}_milliseconds']:,.4g} ms" for one in columns))
+            for name in ("communication", "exposed", "step")
+        ),
+        ("efficiency", *(f"{one['efficiency']:.1%}" for one in columns)),
+    ]
+    inside, across = distributed.inside_bytes_per_second, distributed.across_bytes_per_second
+    title = f"each GPU of {gpus}, {inside / 1e9:.3g} GB/s inside and {across / 1e9:.3g} across"
+    print_table(f"{title} machines", ("", *distributed.strategies), rows)
+    results = [
+        ("speed", f"{show_count(distributed.tokens_per_second)} tokens/s"),
+        ("time", format_duration(distributed.seconds)),
+    ]
+    if distributed.dollars is not None:
+        results.append(("price", show_dollars(distributed.dollars)))
+    print_results(f"the run on {gpus} with {distributed.chosen}, as auto chooses", results)
+
+
 def show_devices(*, is_json: bool) -> None:
-    """The table of devices, and where its rates and prices were read; then that of interconnects.
+    """The table of devices, and where its rates and prices were read.
 
     is_json: print the devices as JSON instead.
     """
@@ -75,18 +108,6 @@ def show_devices(*, is_json: bool) -> None:
         print(json.dumps(found, ensure_ascii=False, indent=2))
         return
     _print_devices(devices)
-    links = [
-        (
-            link.name,
-            f"{link.bytes_per_second / 1e9:,.4g}",
-            "across" if link.is_across else "inside",
-            "a machine" if link.is_shared else "a GPU",
-            link.source,
-        )
-        for link in INTERCONNECTS
-    ]
-    headers = ("interconnect", "GB/s", "machines", "of", "measured")
-    print_table("interconnects, with bus bandwidths of collectives", headers, links)
 
 
 def _print_devices(devices: Sequence[Accelerator]) -> None:
@@ -148,8 +169,6 @@ def _print_memory(plan: Plan) -> None:
         ("optimizer state", show_bytes(memory.optimizer_state)),
         ("copies of weights", show_bytes(memory.weight_copies)),
     ]
-    if memory.workspaces:
-        rows.append(("matmul workspaces", show_bytes(memory.workspaces)))
     for name, count in memory.activations_per_sequence.items():
         rows.append((f"a sequence: {_words(name)}", show_bytes(count)))
     largest = memory.largest_micro_batch(plan.memory_bytes)
@@ -165,8 +184,6 @@ def _show_peak(plan: Plan) -> str:
         one = show_bytes(plan.memory.bytes_at(1))
         return f"does not fit: one sequence at a time takes {one}"
     shown = f"{show_bytes(plan.peak_bytes)} with micro-batches of {plan.micro_batch:,}"
-    if plan.memory.process_bytes:
-        shown += f", {show_bytes(plan.memory.process_bytes)} more for the process"
     return shown if plan.fits else f"does not fit: {shown}"
 
 

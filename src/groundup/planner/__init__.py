@@ -1,6 +1,5 @@
 """What a run costs before it runs: parameters, operations, memory, time, money. No torch."""
 
-from groundup.planner.activations import Execution
 from groundup.planner.duration import expected_duration, time_line
 from groundup.planner.flops import forward_flops, step_flops, training_flops_per_token
 from groundup.planner.hardware import (
@@ -10,18 +9,26 @@ from groundup.planner.hardware import (
     get_accelerator,
     peak_flops_per_second,
 )
-from groundup.planner.memory import StepKind, TrainingMemory, pick_micro_batch, training_memory
-from groundup.planner.optimizer_memory import training_state_bytes
+from groundup.planner.memory import (
+    Execution,
+    MeasuredStep,
+    StepMemory,
+    choose_micro_batch,
+    memory_line,
+    memory_options,
+    step_memory,
+)
 from groundup.planner.parameters import check_holdable, count_parameters
-from groundup.planner.plan import Plan, make_plan, memory_line, two_line_plan
+from groundup.planner.plan import Plan, make_plan, two_line_plan
 
 __all__ = [
     "Accelerator",
     "Execution",
+    "MeasuredStep",
     "Plan",
-    "StepKind",
-    "TrainingMemory",
+    "StepMemory",
     "check_holdable",
+    "choose_micro_batch",
     "count_parameters",
     "describe_cpu",
     "expected_duration",
@@ -30,12 +37,11 @@ __all__ = [
     "get_accelerator",
     "make_plan",
     "memory_line",
+    "memory_options",
     "peak_flops_per_second",
-    "pick_micro_batch",
     "step_flops",
+    "step_memory",
     "time_line",
     "training_flops_per_token",
-    "training_memory",
-    "training_state_bytes",
     "two_line_plan",
 ]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.planner.activations import DeviceKind
 from groundup.planner.flops import FORWARDS_A_STEP, forward_flops
 from groundup.planner.hardware import Price, find_accelerator, find_price
+from groundup.planner.memory import DeviceKind
 from groundup.planner.quantities import show_dollars
 from groundup.runtime import count_of, format_duration
 
@@ -107,11 +107,16 @@ class Duration:
             f"a step: 3 x forward (backward is twice forward) x {self.batch_size:,} sequences "
             f"= {self.flops_per_step:,} FLOPs",
             f"{rate} ({self.source})" if self.source else rate,
-            *self._limit_lines(),
             f"the run: {self.num_steps:,} steps = {self.total_flops:,} FLOPs",
             f"the time: {self.total_flops:.6g} / {self.flops_per_second:.6g} "
             f"= {self.seconds:,.0f} s = {_show_amount(self.days)} days",
         ]
+        if self.limit_seconds is not None:
+            lines.insert(
+                3,
+                f"the budget: {self.limit_seconds:,.6g} s x {self.flops_per_second:.6g} FLOP/s / "
+                f"{self.flops_per_step:.6g} FLOPs a step = {self.num_steps:,} whole steps",
+            )
         if self.price is not None and self.dollars is not None:
             hours = self.seconds / _SECONDS_AN_HOUR
             lines.append(
@@ -120,14 +125,6 @@ class Duration:
                 f"({self.price.source}, {self.price.date})"
             )
         return lines
-
-    def _limit_lines(self) -> list[str]:
-        if self.limit_seconds is None:
-            return []
-        return [
-            f"the budget: {self.limit_seconds:,.6g} s x {self.flops_per_second:.6g} FLOP/s / "
-            f"{self.flops_per_step:.6g} FLOPs a step = {self.num_steps:,} whole steps"
-        ]
 
 
 def _show_amount(number: float, num_decimals: int = 1) -> str:
@@ -144,12 +141,7 @@ def expected_duration(
     kind: DeviceKind,
     precision: str,
 ) -> Duration:
-    """The time of a run's steps on a device.
-
-    config, batch_size, num_steps: the model and the length of the run.
-    peak_flops_per_second: what the device does at best in `precision`.
-    device: its name as torch or `describe_cpu` has it.   kind: cpu, cuda or mps.
-    """
+    """The time of a run's steps on a device, by its name as torch or `describe_cpu` has it."""
     row = find_accelerator(device)
     name = device if row is None else row.name
     return Duration(
@@ -168,8 +160,7 @@ def expected_duration(
 def time_line(duration: Duration, num_devices: int = 1) -> str:
     """One line for the log of a run: the time of its steps, what that assumes, and the price.
 
-    duration: of one device's part.
-    num_devices: how many share the run; what they wait for each other is not counted.
+    duration: of one device's part; what devices wait for each other is not counted.
     """
     devices = "one" if num_devices == 1 else f"each of {num_devices:,}"
     line = (

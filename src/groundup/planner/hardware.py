@@ -110,6 +110,20 @@ ACCELERATORS = tuple(
     for name, bfloat16, tf32, float32, memory_gib in rows
 )
 
+# GB/s that each GPU sends in a collective, inside a machine and to other machines: bus bandwidths
+# that nccl-tests measured (github.com/NVIDIA/nccl-tests/issues/175, 178, 212, 290), InfiniBand with
+# an adapter for each GPU. Others: PCIe, and 100 Gb/s Ethernet shared by eight GPUs.
+_LINKS = {
+    ("V100", "V100 32GB"): (123, 24),
+    ("A100", "A100 80GB"): (232, 24),
+    ("A800", "H800"): (160, 24),
+    ("H100", "H200", "GH200"): (370, 47),
+    ("B200", "GB200"): (740, 47),
+    ("MI300X",): (367, 47),
+}
+_OTHER_LINKS = (20, 0.6)
+_CPU_LINKS = (0.8, 1.0)
+
 # A relative, or a slice, of what the rest of the name says.
 _OTHER_DEVICE_WORDS = frozenset(
     {"LAPTOP", "MOBILE", "MAX", "D", "TI", "SUPER", "MIG", "PRO", "ULTRA"}
@@ -162,6 +176,13 @@ def _find_written_otherwise(name: str) -> Accelerator | None:
         if typed in (row.name.replace(" ", ""), row.name.removeprefix("RTX ")):
             return row
     return None
+
+
+def link_rates(device: str) -> tuple[float, float]:
+    """Bytes a second that one device of that name sends inside a machine, and across machines."""
+    found = next((rates for names, rates in _LINKS.items() if device in names), _OTHER_LINKS)
+    inside, across = _CPU_LINKS if device.startswith("CPU") else found
+    return inside * 1e9, across * 1e9
 
 
 def device_kind(accelerator: Accelerator) -> Literal["cpu", "cuda", "mps"]:

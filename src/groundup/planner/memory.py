@@ -1,84 +1,77 @@
-"""The memory of a training step, as ours takes it: what is fixed, what a batch adds, and the peak.
+"""Memory of a training step in closed form, and the micro-batch that fits.
 
-A step is fullest at one of a few moments, each of them a·micro_batch + b: while the loss works
-through its chunks of logits, when it returns its gradients, in a block's backward pass, and at the
-update, when activations are gone and every gradient is there.
+peak = weights + gradients + optimizer state + copies of weights
+       + micro_batch · activations + one chunk of logits + the gradient of the output layer
+
+Counted from the layers: fused attention keeps no scores, the loss keeps no logits, a matmul keeps
+its input. On 18 peaks measured on an H200 the form is within 0.97 to 1.17 of them. What it cannot
+know (allocators, libraries) comes from a `MeasuredStep` where there is a device to measure on.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
 from groundup.nn.limits import logit_chunk_bytes, logit_chunk_rows
-from groundup.planner.activations import (
-    FLOAT32_ON_CPU,
-    Execution,
-    backward_temporaries,
-    kept_weight_copies,
-    layer_activations,
-    output_activations,
-)
 from groundup.planner.flops import OptimizerName
-from groundup.planner.optimizer_memory import optimizer_state_bytes, update_temporaries
-from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
-from groundup.planner.process import process_bytes
-from groundup.runtime import allocates_by_mimalloc, is_arm_linux, is_onednn_slow
+from groundup.planner.parameters import (
+    FLOAT32_BYTES,
+    block_matrices,
+    count_learned,
+    count_matrices,
+    count_parameters,
+)
+from groundup.planner.quantities import show_bytes
 
-# Of a GPU's memory the driver, the libraries and blocks of the wrong size take the rest.
-_USABLE_FRACTION = 0.92
+DeviceKind = Literal["cpu", "cuda", "mps"]
+
+_MOST_SEQUENCES = 1 << 20
 # More tokens at once make a CPU no faster.
 _BUSY_TOKENS = 4_096
-_LARGEST_MICRO_BATCH = 1 << 20
-
-# cuBLAS takes a workspace for each thread and stream that multiplies: forward, backward, and the
-# recorded step; of 32 MiB each on an H200, where runs of 13 of 15 shapes took that much and a
-# little more beyond their tensors (2026-11). Older GPUs have smaller ones.
-_CUDA_WORKSPACES = 3 * (32 << 20)
+# Of a device's memory; an OOM inside a collective of FSDP hangs the other ranks.
+_CPU_FRACTION, _GPU_FRACTION, _SHARDED_FRACTION = 0.6, 0.9, 0.8
+# A smaller peak is lost among what a process holds anyway.
+_LEAST_MEASURED_BYTES = 100_000_000
 
 
-@dataclass(frozen=True)
-class _Holes:
-    """What a process on a CPU grows by beyond its tensors, in parts of what it is made by.
+class Execution(NamedTuple):
+    """Where and in which precision a step computes; weights are float32 always."""
 
-    Freed memory is kept, and the holes between blocks of different life are never all used. Most
-    come of what comes and goes in the passes and at the update; parts of the model that make blocks
-    of other sizes add to them. Where a heap is one, blocks of the size of the output matrix and the
-    embedding find no room where anything small lies.
-    """
+    device: DeviceKind
+    precision: Literal["float32", "bfloat16"]
 
-    passes: float
-    parts: Mapping[str, float]
-    update: float
-    state: float
-    output_matrix: float
-    embedding: float
+    @classmethod
+    def of(cls, device: str, precision: str) -> "Execution":
+        """From the settings of a run: cpu, mps, cuda or cuda:N, and the precision of matmuls."""
+        kinds: dict[str, DeviceKind] = {"cuda": "cuda", "mps": "mps"}
+        kind = kinds.get(device.partition(":")[0], "cpu")
+        return cls(kind, "bfloat16" if precision in ("bfloat16", "float8") else "float32")
+
+    @property
+    def value_bytes(self) -> int:
+        """Of an activation; on a CPU bfloat16 is for matmuls alone."""
+        return 2 if self.precision == "bfloat16" and self.device != "cpu" else FLOAT32_BYTES
 
 
-_PARTS = {"qk_norm": 0.1, "head_gates": 0.03, "extra_values": 0.03}
-# This meets the whole process of `groundup train`, evaluations and checkpoints included, to 7% over
-# 39 shapes; models of gigabytes take up to a tenth less, and where the vocabulary is nearly all of
-# a model, no two runs grow alike, and it may be 16% (Linux, glibc, 2026-11). Interpreter and
-# libraries come on top.
-_GLIBC = _Holes(0.25, _PARTS, 0.23, 0.0, output_matrix=2.2, embedding=0.8)
-# mimalloc rounds blocks up, into huge pages (14 shapes, to 7%; deep ones under
-# muon take 9% more; Neoverse N1, torch 2.13, 2026-11).
-_MIMALLOC = _Holes(
-    0.34,
-    {name: part / 2 for name, part in _PARTS.items()},
-    0.28,
-    0.09,
-    output_matrix=0.0,
-    embedding=0.0,
-)
+FLOAT32_ON_CPU = Execution("cpu", "float32")
+
+
+class MeasuredStep(NamedTuple):
+    """One real step of a micro-batch, as training measures it."""
+
+    micro_batch: int
+    seconds: float
+    peak_bytes: int
+    optimizer_state_bytes: int = 0
+    """0: as the formula says."""
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes by kind; what depends on the batch is given for one sequence."""
+class StepMemory:
+    """Bytes by kind; activations are those of one sequence."""
 
     config: ModelConfig
     execution: Execution
@@ -86,329 +79,292 @@ class TrainingMemory:
     gradients: int
     optimizer_state: int
     weight_copies: int
-    """Weights a second time, packed or in lower precision, from forward to backward."""
-    update_temporaries: int
-    """What the optimizer needs besides its state, for the time of an update."""
+    """Matrices of the blocks in bfloat16, or added to their adapters, from forward to backward."""
     activations_per_sequence: dict[str, int]
     chunk_bytes: int
     """Logits that the loss holds at once."""
-    recompute: bool = False
-    """Blocks keep their input alone, and compute the rest again in the backward pass."""
-    adds_in_tree: bool = False
-    """Micro-batches are added in the fixed tree of the exact reduction, not one after another."""
-    is_adapted: bool = False
-    """Low-rank adapters alone learn, and each weight is read as a sum with its own."""
-    is_masked: bool = False
-    """Rows hold several sequences that do not see each other."""
-    in_float8: bool = False
-    """Matmuls are in float8, and so are the gradients of a chunk's logits besides."""
-    is_compiled_whole: bool = False
-    """The model is compiled as one: all gradients of a micro-batch are there before any is added to
-    those of the ones before."""
+    is_exact: bool = False
+    """Micro-batches are summed in the fixed tree of the exact reduction."""
     num_shards: int = 1
-    """GPUs that hold the state between them; weights, gradients and the optimizer's are a part."""
-    factor: float = 1.0
-    """The peak of a step as measured, in parts of the one that follows from the rest."""
+    scale: float = 1.0
+    """Measured peak over the closed form."""
 
     @property
     def state_bytes(self) -> int:
-        """What is there between two steps."""
+        """What stays between two steps."""
         return self.weights + self.optimizer_state
 
     @property
-    def workspaces(self) -> int:
-        """What the matmul library keeps for itself among the tensors."""
-        return _CUDA_WORKSPACES if self.execution.device == "cuda" else 0
+    def bytes_per_sequence(self) -> int:
+        return sum(self.activations_per_sequence.values())
 
     @property
     def gathered_bytes(self) -> int:
-        """Of shards, the whole weights outside of blocks, of the block at work and of the next."""
+        """With FSDP: whole weights outside of blocks, and of two blocks with one's gradients."""
         if self.num_shards == 1:
             return 0
-        outside, block = self._unit_bytes()
-        return outside + min(2, self.config.num_layers) * block
-
-    @property
-    def bytes_per_sequence(self) -> int:
-        """What one more sequence in a micro-batch keeps for the backward pass."""
-        return sum(self.activations_per_sequence.values())
+        parts = count_parameters(self.config)
+        outside = parts["token_embedding"] + parts["lm_head"]
+        block = (sum(parts.values()) - outside) // max(1, self.config.num_layers)
+        return FLOAT32_BYTES * (outside + 3 * block)
 
     def bytes_at(self, micro_batch: int, num_micro_batches: int = 1) -> int:
-        """The peak of a step with `micro_batch` sequences at once; where there are several
-        micro-batches, the gradients of those before stay."""
-        moments = self.moments(micro_batch, num_micro_batches)
-        tensors = self.state_bytes + self.workspaces + max(moments.values())
-        if self.execution.device == "cpu":
-            tensors += self._holes(moments)
-        return tensors if self.factor == 1 else round(self.factor * tensors)
+        """The peak of a step with `micro_batch` sequences at once.
 
-    @property
-    def process_bytes(self) -> int:
-        """What the interpreter and its libraries hold besides, where tensors lie in the memory of
-        the process."""
-        if self.execution.device != "cpu":
-            return 0
-        return process_bytes(self.execution.precision)
-
-    def moments(self, micro_batch: int, num_micro_batches: int = 1) -> dict[str, int]:
-        """Bytes of tensors above the fixed ones where a step may be fullest.
-
-        micro_batch, num_micro_batches: as in `bytes_at`.
+        In the tree of the exact reduction one sum of gradients of every level waits while the next
+        micro-batch is computed.
         """
-        config, execution = self.config, self.execution
-        tokens = micro_batch * config.context_length
-        kept = micro_batch * self.bytes_per_sequence + self.weight_copies
-        head = FLOAT32_BYTES * config.vocab_size * config.d_model
-        earlier = self._num_waiting(num_micro_batches) * self.gradients
-        kept_by_blocks = kept - micro_batch * self.activations_per_sequence["output"]
-        by_part = layer_activations(config, execution, is_masked=self.is_masked)
-        one_layer = tokens * sum(by_part.values()) if config.num_layers else 0
-        if self.recompute:
-            kept_by_blocks += one_layer + kept_weight_copies(
-                config, execution, is_adapted=self.is_adapted
-            )
-        in_block = tokens * backward_temporaries(config, execution)
-        inner = tokens * by_part["feed_forward"] if config.num_layers else 0
-        # The gradient of the output matrix; beside adapters also the matrix with its learned rows,
-        # and of both the rows alone stay.
-        tables, staying = (2 * head, 0) if self.is_adapted else (head, head)
-        moments = {
-            "loss": earlier + kept + tables + self._head_copies() + self._chunk(tokens),
-            "loss_backward": earlier + kept + 2 * head,
-            "first_block_backward": earlier + kept_by_blocks + staying + in_block,
-            # What the feed-forward layer kept has been let go by then.
-            "attention_backward": earlier + kept_by_blocks - inner + staying,
-            "last_block_backward": self.gradients
-            + (earlier if self.adds_in_tree or self.is_compiled_whole else 0)
-            + one_layer
-            + in_block,
-            "update": self.gradients + self.update_temporaries,
-        }
-        return moments if self.num_shards == 1 else self._with_gathered(moments, head)
+        waiting = math.ceil(math.log2(num_micro_batches)) if self.is_exact else 0
+        kept = micro_batch * self.bytes_per_sequence + self.weight_copies + self.gathered_bytes
+        head = FLOAT32_BYTES * self.config.vocab_size * self.config.d_model // self.num_shards
+        in_loss = max(1, waiting) * self.gradients + kept + head + self._chunk(micro_batch)
+        after_backward = (waiting + 1) * self.gradients
+        return round(self.scale * (self.state_bytes + max(in_loss, after_backward)))
 
-    def largest_micro_batch(self, memory_bytes: int, num_micro_batches: int = 1) -> int:
-        """The most sequences at once that fit into `memory_bytes`; 0 where not even one does.
+    def shard(self, num_shards: int) -> "StepMemory":
+        """The memory of one of the ranks that hold weights, gradients and state between them."""
+        if num_shards == 1:
+            return self
+        return replace(
+            self,
+            weights=-(-self.weights // num_shards),
+            gradients=-(-self.gradients // num_shards),
+            optimizer_state=-(-self.optimizer_state // num_shards),
+            num_shards=num_shards,
+            is_exact=False,
+        )
 
-        num_micro_batches: as in `bytes_at`.
-        """
-        low, high = 0, _LARGEST_MICRO_BATCH
+    def corrected(self, measured: MeasuredStep | None) -> "StepMemory":
+        """The same form, scaled to agree with a measured step."""
+        if measured is None:
+            return self
+        state = measured.optimizer_state_bytes or self.optimizer_state
+        memory = replace(self, optimizer_state=state, scale=1.0)
+        predicted = memory.bytes_at(measured.micro_batch)
+        if not measured.peak_bytes or predicted < _LEAST_MEASURED_BYTES:
+            return memory
+        return replace(memory, scale=measured.peak_bytes / predicted)
+
+    def largest_micro_batch(self, memory_bytes: float) -> int:
+        """The most sequences at once that fit; 0 where not even one does."""
+        low, high = 0, _MOST_SEQUENCES
         while low < high:
             middle = (low + high + 1) // 2
-            if self.fits(middle, memory_bytes, num_micro_batches):
+            if self.bytes_at(middle) <= memory_bytes:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    def largest_divisor(self, batch_size: int, memory_bytes: int) -> int:
-        """The most sequences at once that fit into `memory_bytes` and cut `batch_size` evenly; 0
-        where not even one does."""
-        if self.fits(batch_size, memory_bytes):
-            return batch_size
-        most = min(batch_size // 2, self.largest_micro_batch(memory_bytes, 2))
-        divisors = (size for size in range(most, 0, -1) if batch_size % size == 0)
-        fitting = (size for size in divisors if self.fits(size, memory_bytes, batch_size // size))
-        return next(fitting, 0)
+    def usable_bytes(self, memory_bytes: int) -> int:
+        """What a step may take of a device's memory without having been measured there."""
+        if self.execution.device == "cpu":
+            return int(_CPU_FRACTION * memory_bytes)
+        return int((_GPU_FRACTION if self.num_shards == 1 else _SHARDED_FRACTION) * memory_bytes)
 
-    def fits(self, micro_batch: int, memory_bytes: int, num_micro_batches: int = 1) -> bool:
-        """Whether a step leaves of `memory_bytes` what else a device or a process has to hold.
-
-        micro_batch, num_micro_batches: as in `bytes_at`.
-        """
-        return self.bytes_at(micro_batch, num_micro_batches) <= self._usable(memory_bytes)
-
-    def _num_waiting(self, num_micro_batches: int) -> int:
-        """Sums of gradients that wait while others are computed: in the tree one of every level."""
-        if self.adds_in_tree:
-            return math.ceil(math.log2(num_micro_batches))
-        return 1 if num_micro_batches > 1 else 0
-
-    def _usable(self, memory_bytes: int) -> int:
-        if self.execution.device == "cuda":
-            return int(memory_bytes * _USABLE_FRACTION)
-        return max(0, memory_bytes - self.process_bytes)
-
-    def _holes(self, moments: dict[str, int]) -> int:
-        config, holes = self.config, _MIMALLOC if allocates_by_mimalloc() else _GLIBC
-        in_passes = max(count for name, count in moments.items() if name != "update")
-        head = FLOAT32_BYTES * config.vocab_size * config.d_model
-        per_head = holes.output_matrix + (0 if config.tie_embeddings else holes.embedding)
-        per_pass = holes.passes + sum(
-            part
-            for name, part in holes.parts.items()
-            if getattr(config, name) not in (False, "none")
-        )
-        in_steps = per_pass * in_passes + holes.update * moments["update"]
-        return round(in_steps + holes.state * self.state_bytes + per_head * head)
-
-    def _with_gathered(self, moments: dict[str, int], head: int) -> dict[str, int]:
-        """The same with what FSDP2 needs besides: in a block's backward pass its weights and those
-        of the next, its gradients, and what they are summed from and to. On a CPU that is up to 12%
-        more than a step of one micro-batch took (4 shapes, 2 and 4 ranks, torch 2.13, 2026-11)."""
-        outside, block = self._unit_bytes()
-        in_backward = outside + 4 * block + 2 * block // self.num_shards
-        added = {
-            "loss": self.gathered_bytes,
-            "loss_backward": self.gathered_bytes,
-            "first_block_backward": in_backward,
-            "attention_backward": in_backward,
-            "last_block_backward": in_backward,
-            "update": 0,
-        }
-        found = {name: count + added[name] for name, count in moments.items()}
-        found["outside_sums"] = self.gradients + 2 * outside + head
-        return found
-
-    def _unit_bytes(self) -> tuple[int, int]:
-        """The weights outside of blocks, and of one block."""
-        parts = count_parameters(self.config)
-        outside = parts["token_embedding"] + parts["lm_head"]
-        block = (sum(parts.values()) - outside) // max(1, self.config.num_layers)
-        return FLOAT32_BYTES * outside, FLOAT32_BYTES * block
-
-    def _head_copies(self) -> int:
-        """The output matrix as the matmul of the logits wants it, where that is not as it lies."""
-        is_cast = self.execution.precision != "float32"
-        is_copied = self.execution.device == "cpu" and _copies_transposed()
-        size = self.config.vocab_size * self.config.d_model * self.execution.value_bytes
-        return (is_cast + is_copied) * size
-
-    def _chunk(self, tokens: int) -> int:
-        """The logits of one chunk, of which all are of one size, and copies where no kernel works
-        in place."""
+    def _chunk(self, micro_batch: int) -> int:
+        """Logits of one chunk; without a kernel that works in place, in float32 on CUDA, thrice."""
         row = self.config.vocab_size * self.execution.value_bytes
-        rows = logit_chunk_rows(tokens, row, self.chunk_bytes)
-        copies = self._wide_copies() * FLOAT32_BYTES + self.in_float8
-        # In float8 the layer is there in both orders, and its inputs are.
-        size = (2 * self.config.vocab_size + tokens) * self.config.d_model
-        return rows * (row + copies * self.config.vocab_size) + self.in_float8 * size
-
-    def _wide_copies(self) -> int:
-        """How often passes over logits hold them in float32 besides, where no kernel of ours works
-        in place."""
-        if self.execution == ("cuda", "bfloat16"):
-            return 0
-        if self.execution.device != "cpu":
-            return 2
-        return int(self.execution.precision == "bfloat16")
+        rows = logit_chunk_rows(micro_batch * self.config.context_length, row, self.chunk_bytes)
+        return rows * row * (3 if self.execution == ("cuda", "float32") else 1)
 
 
-@dataclass(frozen=True)
-class StepKind:
-    """What a step keeps or spares beside what model and optimizer say."""
-
-    averages: bool = False
-    """Whether the optimizer keeps an average of the weights."""
-
-    recompute: bool = False
-    adds_in_tree: bool | None = None
-    """Both as in `TrainingMemory`; None is True on a CPU alone."""
-
-    lora_rank: int | None = None
-    """Of low-rank adapters, if they alone learn."""
-
-    is_masked: bool = False
-    in_float8: bool = False
-    is_compiled_whole: bool = False
-    """All three as in `TrainingMemory`."""
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> "StepKind":
-        """By the settings of a run, flat; those that an older run does not have are off."""
-        reduction = settings.get("distributed.reduction", "auto")
-        rank = settings.get("tuning.lora_rank")
-        adds_in_tree = True if settings.get("deterministic") else None
-        return cls(
-            averages=settings.get("optimizer.average_over") is not None,
-            recompute=bool(settings.get("distributed.recompute")),
-            adds_in_tree=adds_in_tree if reduction == "auto" else reduction == "exact",
-            lora_rank=rank if isinstance(rank, int) else None,
-            is_masked=bool(settings.get("tuning.chats") or settings.get("data.mask_documents")),
-            in_float8=settings.get("precision") == "float8",
-            is_compiled_whole=settings.get("compile") == "model",
-        )
-
-
-USUAL_STEP = StepKind()
-"""Of a run that says nothing about it."""
-
-
-def training_memory(
+def step_memory(
     config: ModelConfig,
     execution: Execution = FLOAT32_ON_CPU,
     optimizer: OptimizerName = "adamw",
     memory_bytes: int | None = None,
-    step: StepKind = USUAL_STEP,
-) -> TrainingMemory:
-    """The memory of `groundup train` on one device.
+    *,
+    ema: bool = False,
+    checkpointing: bool = False,
+    lora_rank: int | None = None,
+    exact: bool | None = None,
+) -> StepMemory:
+    """The memory of a step on one device.
 
-    config: the model.
-    execution: the kind of device and the precision.
-    optimizer: its state counts.
-    memory_bytes: what the device has, if that is known; the chunks of the loss depend on it.
-    step: what else counts.
+    memory_bytes: of the device; chunks of logits are smaller on a small one.
+    ema: whether the optimizer keeps an average of the weights.
+    checkpointing: blocks keep their input alone and are computed again in the backward pass.
+    exact: the exact reduction; None: on a CPU.
     """
-    lora_rank, recompute, is_masked = step.lora_rank, step.recompute, step.is_masked
-    adds_in_tree = step.adds_in_tree
-    if adds_in_tree is None:
-        adds_in_tree = execution.device == "cpu"
     learned = FLOAT32_BYTES * sum(count_learned(config, lora_rank).values())
-    is_adapted = lora_rank is not None
     weights = FLOAT32_BYTES * sum(count_parameters(config).values())
-    if is_adapted:
+    if lora_rank is not None:
         weights += learned
-    state = optimizer_state_bytes(config, optimizer, lora_rank) + (learned if step.averages else 0)
-    copies = kept_weight_copies(config, execution, is_adapted=is_adapted)
-    num_tokens, num_layers = config.context_length, config.num_layers
-    kept = layer_activations(config, execution, is_masked=is_masked)
-    if recompute:
-        # Of a block its input alone.
-        kept = {"residual": config.d_model * execution.value_bytes}
-    activations = {name: num_layers * num_tokens * count for name, count in kept.items()}
-    activations["output"] = num_tokens * output_activations(config, execution)
-    return TrainingMemory(
+    copied_bytes = 2 if execution.precision == "bfloat16" else FLOAT32_BYTES
+    has_copies = (execution.precision == "bfloat16" or lora_rank is not None) and not checkpointing
+    matrices = sum(rows * columns for rows, columns in block_matrices(config))
+    return StepMemory(
         config=config,
         execution=execution,
         weights=weights,
         gradients=learned,
-        optimizer_state=state,
-        weight_copies=0 if recompute else num_layers * copies,
-        update_temporaries=update_temporaries(
-            config, execution.device, optimizer, is_exact=adds_in_tree, lora_rank=lora_rank
-        ),
-        activations_per_sequence=activations,
+        optimizer_state=optimizer_state_bytes(config, optimizer, lora_rank) + ema * learned,
+        weight_copies=config.num_layers * matrices * copied_bytes * has_copies,
+        activations_per_sequence=_activations(config, execution, checkpointing=checkpointing),
         chunk_bytes=logit_chunk_bytes(execution.device, memory_bytes),
-        recompute=recompute,
-        adds_in_tree=adds_in_tree,
-        is_adapted=is_adapted,
-        is_masked=is_masked,
-        in_float8=step.in_float8,
-        is_compiled_whole=step.is_compiled_whole,
+        is_exact=execution.device == "cpu" if exact is None else exact,
     )
 
 
-def pick_micro_batch(memory: TrainingMemory, batch_size: int, memory_bytes: int) -> int:
-    """`largest_divisor` of `memory` for `batch_size` and `memory_bytes`, or an error that says what
-    is too large. On a CPU no more than fit into half of the memory or keep it busy: large
-    micro-batches were measured to take up to 1.6 times what is planned there."""
-    size = memory.largest_divisor(batch_size, memory_bytes)
-    if size == 0:
-        raise ConfigError(
-            f"training takes {memory.bytes_at(1):,} bytes for one sequence of "
-            f"{memory.config.context_length} tokens, and of {memory_bytes:,} it may use "
-            f"{memory._usable(memory_bytes):,}: use a smaller model or context_length, or a device "
-            f"with more memory"
-        )
-    if memory.execution.device != "cpu":
-        return size
-    divisors = (count for count in range(1, size) if batch_size % count == 0)
-    busy = (count for count in divisors if count * memory.config.context_length >= _BUSY_TOKENS)
-    fitting = (count for count in busy if memory.fits(count, memory_bytes, batch_size // count))
-    return max(memory.largest_divisor(batch_size, memory_bytes // 2), next(fitting, size))
+def memory_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `step_memory` from the flat settings of a run; old runs lack some."""
+    reduction = settings.get("distributed.reduction", "auto")
+    rank = settings.get("tuning.lora_rank")
+    exact = True if settings.get("deterministic") else None
+    return {
+        "ema": settings.get("optimizer.average_over") is not None,
+        "checkpointing": bool(settings.get("distributed.recompute")),
+        "lora_rank": rank if isinstance(rank, int) else None,
+        "exact": exact if reduction == "auto" else reduction == "exact",
+    }
 
 
-@cache
-def _copies_transposed() -> bool:
-    """On Arm under Linux torch gives x Wᵀ to oneDNN, which holds a copy of Wᵀ meanwhile (torch
-    2.13); a run does without oneDNN where it is slow."""
-    return is_arm_linux() and not is_onednn_slow()
+def choose_micro_batch(memory: StepMemory, batch_size: int, memory_bytes: int) -> int:
+    """Sequences at once: the largest divisor of the batch that fits; 0 where none does.
+
+    On a CPU no more than fit into half of the memory, or than keep it busy.
+    """
+    most = min(batch_size, _MOST_SEQUENCES)
+    divisors = [size for size in range(most, 0, -1) if batch_size % size == 0]
+
+    def fit_into(limit: float) -> list[int]:
+        return [size for size in divisors if memory.bytes_at(size, batch_size // size) <= limit]
+
+    fitting = fit_into(memory.usable_bytes(memory_bytes))
+    if memory.execution.device != "cpu" or not fitting:
+        return fitting[0] if fitting else 0
+    busy = (size for size in fitting[::-1] if size * memory.config.context_length >= _BUSY_TOKENS)
+    return max([next(busy, fitting[0]), *fit_into(memory_bytes / 2)[:1]])
+
+
+def check_fits(memory: StepMemory, micro_batch: int, memory_bytes: int) -> int:
+    """The micro-batch, or an error that says what is too large where it is 0."""
+    if micro_batch:
+        return micro_batch
+    raise ConfigError(
+        f"training takes {memory.bytes_at(1):,} bytes for one sequence of "
+        f"{memory.config.context_length} tokens, and of {memory_bytes:,} it may use "
+        f"{memory.usable_bytes(memory_bytes):,}: use a smaller model or context_length, or a "
+        f"device with more memory"
+    )
+
+
+def optimizer_state_bytes(
+    config: ModelConfig, optimizer: OptimizerName, lora_rank: int | None = None
+) -> int:
+    """AdamW keeps two values a parameter, SGD none; Muon keeps one for the matrices of the blocks
+    and leaves the rest to AdamW."""
+    parts = count_learned(config, lora_rank)
+    num_learned = sum(parts.values())
+    num_values = {
+        "adamw": 2 * num_learned,
+        "sgd": 0,
+        "muon": 2 * num_learned - count_matrices(parts),
+    }
+    return FLOAT32_BYTES * num_values[optimizer]
+
+
+def memory_line(memory: StepMemory, micro_batch: int, batch_size: int) -> str:
+    """One line for the log of a run: the peak of a step, and what it is made of."""
+    peak = memory.bytes_at(micro_batch, batch_size // micro_batch)
+    at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
+    if micro_batch < batch_size:
+        at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
+    return (
+        f"about {show_bytes(peak)} at the peak of a step with {at_once}: weights, gradients and "
+        f"optimizer {show_bytes(memory.state_bytes + memory.gradients)}, activations "
+        f"{show_bytes(memory.bytes_per_sequence)} per sequence"
+    )
+
+
+def _activations(
+    config: ModelConfig, execution: Execution, *, checkpointing: bool
+) -> dict[str, int]:
+    """Bytes that one sequence keeps for the backward pass.
+
+    Of each token a block keeps its residuals and norms (2 + 2 vectors), queries, keys and values,
+    those that were rotated or normalized, the mixed values, and the matrices' inner values. Outside
+    of blocks: input and output of the last norm, and the gradient of that.
+    """
+    d_model, d_key_value = config.d_model, config.key_value_heads * config.d_head
+    # A compiler makes the inner values of plain activations again.
+    num_inner = 2 if config.feed_forward != "swiglu" and execution.device == "cuda" else 3
+    num_prepared = (config.positions == "rope") + config.qk_norm
+    layer = {
+        "residual": 2 * d_model,
+        "norms": 0 if config.norm == "none" else 2 * d_model,
+        "query_key_value": d_model + 2 * d_key_value,
+        "rotated": num_prepared * (d_model + d_key_value),
+        "attention_mixing": d_model,
+        "feed_forward": num_inner * config.feed_forward_dim,
+    }
+    kept = {name: config.num_layers * count for name, count in layer.items()}
+    if checkpointing:
+        kept = {"residual": config.num_layers * d_model, "one_block": sum(layer.values())}
+    kept["output"] = 3 * d_model
+    per_value = config.context_length * execution.value_bytes
+    return {name: per_value * count for name, count in kept.items()}
+
+
+@dataclass(frozen=True)
+class TextbookMemory:
+    """Training memory by the textbook: float32, every intermediate kept, a·batch + b. Our own step
+    keeps less; this is the result that other calculations of the same kind arrive at."""
+
+    weights: int
+    gradients: int
+    optimizer_state: int
+    activations_per_sequence: dict[str, int]
+
+    @property
+    def fixed_bytes(self) -> int:
+        """b, whatever the batch."""
+        return self.weights + self.gradients + self.optimizer_state
+
+    @property
+    def bytes_per_sequence(self) -> int:
+        """a, for each sequence of a batch."""
+        return sum(self.activations_per_sequence.values())
+
+    def bytes_at(self, batch_size: int) -> int:
+        return self.bytes_per_sequence * batch_size + self.fixed_bytes
+
+    def largest_batch(self, memory_bytes: int) -> int:
+        """The most sequences that fit; 0 where not even one does."""
+        return max(0, (memory_bytes - self.fixed_bytes) // self.bytes_per_sequence)
+
+    def formula(self) -> str:
+        return f"{self.bytes_per_sequence:,} x batch + {self.fixed_bytes:,} bytes"
+
+
+def textbook_memory(config: ModelConfig) -> TextbookMemory:
+    """AdamW keeps two averages; activations as in `textbook_activations`."""
+    weights = FLOAT32_BYTES * sum(count_parameters(config).values())
+    values = textbook_activations(config)
+    kept = {name: FLOAT32_BYTES * count for name, count in values.items()}
+    return TextbookMemory(weights, weights, 2 * weights, kept)
+
+
+def textbook_activations(config: ModelConfig) -> dict[str, int]:
+    """Values of one sequence. Of each block: two norms, queries, keys and values, scores, their
+    softmax, the mixed values, the output projection, and the feed-forward layer's matmuls,
+    activation and (gated) their product; then the last norm, the logits, and their softmax."""
+    tokens, d_model, num_layers = config.context_length, config.d_model, config.num_layers
+    d_key_value = config.key_value_heads * config.d_head
+    norms_per_block = 0 if config.norm == "none" else 2
+    num_inner = 4 if config.feed_forward == "swiglu" else 2
+    scores = num_layers * config.num_heads * tokens**2
+    return {
+        "norms": norms_per_block * num_layers * tokens * d_model,
+        "query_key_value": num_layers * tokens * (d_model + 2 * d_key_value),
+        "attention_scores": scores,
+        "attention_softmax": scores,
+        "attention_mixing": num_layers * tokens * d_model,
+        "attention_output": num_layers * tokens * d_model,
+        "feed_forward_inner": num_layers * tokens * num_inner * config.feed_forward_dim,
+        "feed_forward_output": num_layers * tokens * d_model,
+        "final_norm": tokens * d_model if config.norm == "pre" else 0,
+        "logits": tokens * config.vocab_size,
+        "cross_entropy": tokens * config.vocab_size,
+    }

@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from groundup.errors import ConfigError
 from groundup.model.config import ModelConfig
-from groundup.planner.activations import Execution, TextbookMemory, textbook_memory
 from groundup.planner.duration import ASSUMED_MFU, Duration
 from groundup.planner.flops import (
     OPTIMAL_SOURCE,
@@ -29,8 +28,15 @@ from groundup.planner.hardware import (
     find_price,
     rate_in,
 )
-from groundup.planner.memory import USUAL_STEP, StepKind, TrainingMemory, training_memory
-from groundup.planner.optimizer_memory import training_state_bytes
+from groundup.planner.memory import (
+    Execution,
+    MeasuredStep,
+    StepMemory,
+    TextbookMemory,
+    choose_micro_batch,
+    step_memory,
+    textbook_memory,
+)
 from groundup.planner.parameters import FLOAT32_BYTES, count_learned, count_parameters
 from groundup.planner.quantities import show_bytes, show_count, show_flops
 from groundup.runtime import count_of
@@ -48,7 +54,7 @@ class Plan:
     flops_per_layer: dict[str, int]
     flops: dict[str, int]
     update_flops: int
-    memory: TrainingMemory
+    memory: StepMemory
     textbook: TextbookMemory
     memory_bytes: int
     """What the device has."""
@@ -90,9 +96,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether a step of ours fits into the memory of the device."""
-        return self.micro_batch > 0 and self.memory.fits(
-            self.micro_batch, self.memory_bytes, self.batch_size // self.micro_batch
-        )
+        return self.peak_bytes is not None and self.peak_bytes <= self.memory_bytes
 
     def to_json(self) -> dict[str, Any]:
         """All results; counts, bytes and operations are integers."""
@@ -123,14 +127,12 @@ class Plan:
                 "gradients": memory.gradients,
                 "optimizer_state": memory.optimizer_state,
                 "weight_copies": memory.weight_copies,
-                "workspaces": memory.workspaces,
                 "activations_per_sequence": memory.activations_per_sequence,
                 "bytes_per_sequence": memory.bytes_per_sequence,
                 "memory_bytes": self.memory_bytes,
                 "largest_micro_batch": memory.largest_micro_batch(self.memory_bytes),
                 "micro_batch": self.micro_batch,
                 "peak_bytes": self.peak_bytes,
-                "process_bytes": memory.process_bytes,
                 "fits": self.fits,
             },
             "textbook_memory": {
@@ -181,22 +183,16 @@ def make_plan(
     micro_batch: int | None = None,
     price: Price | None = None,
     tokens_in_corpus: int | None = None,
-    memory_factor: float = 1.0,
-    step: StepKind = USUAL_STEP,
+    measured: MeasuredStep | None = None,
+    **options: Any,
 ) -> Plan:
     """The plan of a run on one device.
 
-    config: the model.
-    accelerator: the device.
-    batch_size: sequences of a step.
-    num_steps: steps of the run.
     precision: of matmuls; auto is the device's best.
-    mfu: the fraction of the device's peak that training reaches.
     micro_batch: sequences in memory at once; what `groundup train` takes if None.
     price: of an hour; the table's if None.
-    tokens_in_corpus: for the number of epochs.
-    memory_factor: the memory of a step that a probe measured over what is predicted.
-    step: what a step keeps besides.
+    measured: a real step on the device, whose peak corrects the closed form.
+    options: keyword arguments of `step_memory`.
     """
     chosen = _resolve_precision(precision, accelerator)
     peak = rate_in(accelerator, chosen)
@@ -207,10 +203,10 @@ def make_plan(
     execution = Execution(
         device_kind(accelerator), "bfloat16" if chosen == "bfloat16" else "float32"
     )
-    memory = training_memory(config, execution, optimizer, accelerator.memory_bytes, step)
+    memory = step_memory(config, execution, optimizer, accelerator.memory_bytes, **options)
+    memory = memory.corrected(measured)
     if micro_batch is None:
-        micro_batch = memory.largest_divisor(batch_size, accelerator.memory_bytes)
-    memory = replace(memory, factor=memory_factor)
+        micro_batch = choose_micro_batch(memory, batch_size, accelerator.memory_bytes)
     duration = Duration(
         forward_flops=sum(forward_flops(config).values()),
         batch_size=batch_size,
@@ -260,21 +256,15 @@ def two_line_plan(
     *,
     tokens_in_corpus: int | None = None,
     optimizer: OptimizerName = "adamw",
-    averages: bool = False,
+    ema: bool = False,
     lora_rank: int | None = None,
 ) -> list[str]:
-    """Two lines: the parameters and the memory they take; the tokens and operations of the run.
-
-    config, batch_size, num_steps: the model and the length of the run.
-    tokens_in_corpus: tells how many epochs that is.   optimizer: its state counts.
-    averages: whether it keeps an average of the weights.
-    lora_rank: of adapters, where they alone learn.
-    """
+    """Two lines: the parameters and the memory they take; the tokens and operations of the run."""
     parameters = f"{show_count(sum(count_parameters(config).values()))} parameters"
     if lora_rank is not None:
         num_learned = sum(count_learned(config, lora_rank).values())
         parameters += f" and {show_count(num_learned)} in adapters, which alone learn"
-    state_bytes = training_state_bytes(config, optimizer, lora_rank, averages=averages)
+    memory = step_memory(config, optimizer=optimizer, ema=ema, lora_rank=lora_rank)
     tokens_per_step = batch_size * config.context_length
     num_tokens = tokens_per_step * num_steps
     flops_per_step = step_flops(config, batch_size)
@@ -283,26 +273,8 @@ def two_line_plan(
         epochs = num_tokens / tokens_in_corpus
         tokens += f" ({epochs:.2g} epochs of {show_count(tokens_in_corpus)})"
     return [
-        f"{parameters}: {show_bytes(state_bytes)} of memory for "
+        f"{parameters}: {show_bytes(memory.state_bytes + memory.gradients)} of memory for "
         f"weights, gradients and optimizer, activations on top",
         f"{count_of(num_steps, 'step')} of {tokens_per_step:,} tokens: {tokens}, "
         f"{show_flops(flops_per_step)} a step, {show_flops(flops_per_step * num_steps)} in all",
     ]
-
-
-def memory_line(memory: TrainingMemory, micro_batch: int, batch_size: int) -> str:
-    """One line for the log of a run: the peak of a step, and what it is made of.
-
-    memory: of the run's step.   micro_batch: sequences at once, of the `batch_size` of a step.
-    """
-    peak = memory.bytes_at(micro_batch, batch_size // micro_batch)
-    at_once = f"all {batch_size:,} sequences at once" if batch_size > 1 else "one sequence"
-    if micro_batch < batch_size:
-        at_once = f"micro-batches of {micro_batch:,} of {batch_size:,} sequences"
-    fixed = memory.state_bytes + memory.workspaces
-    temporary = peak - fixed - micro_batch * memory.bytes_per_sequence
-    return (
-        f"about {show_bytes(peak)} at the peak of a step with {at_once}: {show_bytes(fixed)} "
-        f"fixed, {show_bytes(memory.bytes_per_sequence)} per sequence, "
-        f"{show_bytes(max(0, temporary))} temporary"
-    )

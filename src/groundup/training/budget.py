@@ -28,14 +28,14 @@ from groundup.model.config import ModelConfig
 from groundup.nn.adapters import adapted_state
 from groundup.planner import (
     Accelerator,
-    Execution,
+    MeasuredStep,
+    choose_micro_batch,
     describe_cpu,
     find_accelerator,
     step_flops,
-    training_memory,
 )
 from groundup.planner.hardware import Precision, rate_in
-from groundup.planner.memory import pick_micro_batch
+from groundup.planner.memory import check_fits
 from groundup.runs.config import RunConfig, with_num_steps, with_steps_of
 from groundup.runs.folder import RunFolder
 from groundup.runtime import count_of, num_cores, peak_memory_bytes
@@ -44,6 +44,7 @@ from groundup.training.execution import (
     autocast,
     device_name,
     matmul_precision,
+    planned_memory,
     resolve,
     switches,
 )
@@ -62,8 +63,6 @@ _TIMED_SECONDS = 5.0
 # meanwhile, and the loop around a short step takes time there.
 _RESERVE, _CPU_RESERVE = 0.02, 0.04
 _PROBE_STEPS = 3
-# A process does not grow by a step that fits into what it holds already.
-_LEAST_SEEN_BYTES = 100_000_000
 # A processor is as fast on small batches, and nobody wants to wait for large ones.
 _CPU_PROBE_TOKENS = 4_096
 # In environment.json.
@@ -347,10 +346,9 @@ class Probe:
     predicted_bytes: int
 
     @property
-    def memory_factor(self) -> float:
-        """By how much the plan of memory has to be corrected; not by what is too little to see."""
-        is_seen = self.predicted_bytes >= _LEAST_SEEN_BYTES and self.peak_bytes > 0
-        return self.peak_bytes / self.predicted_bytes if is_seen else 1.0
+    def step(self) -> MeasuredStep:
+        """What the planner corrects its closed form by."""
+        return MeasuredStep(self.micro_batch, self.seconds_per_step, self.peak_bytes)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "device": self.device.name}
@@ -361,11 +359,11 @@ def probe_this_machine(config: RunConfig, host_memory_bytes: int) -> Probe:
     config = resolve(config)
     precision = matmul_precision(config)
     device = _describe_device(config, host_memory_bytes)
-    execution = Execution.of(config.device, config.precision)
-    memory = training_memory(config.model, execution, config.optimizer.name, device.memory_bytes)
+    memory = planned_memory(config)
     micro_batch = config.micro_batch
     if micro_batch is None:
-        most = pick_micro_batch(memory, config.batch_size, device.memory_bytes)
+        most = choose_micro_batch(memory, config.batch_size, device.memory_bytes)
+        check_fits(memory, most, device.memory_bytes)
         if config.device == "cpu":
             most = min(most, max(1, _CPU_PROBE_TOKENS // config.model.context_length))
         micro_batch = next(n for n in range(most, 0, -1) if config.batch_size % n == 0)

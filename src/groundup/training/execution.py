@@ -25,14 +25,15 @@ from groundup.nn import float8
 from groundup.nn.kernels import HAS_TRITON
 from groundup.planner import (
     Execution,
-    StepKind,
-    TrainingMemory,
-    pick_micro_batch,
-    training_memory,
+    StepMemory,
+    choose_micro_batch,
+    memory_options,
+    step_memory,
 )
+from groundup.planner.distributed import Strategy
+from groundup.planner.distributed import choose_strategy as plan_strategy
 from groundup.planner.hardware import Precision, peak_flops_per_second
-from groundup.planner.strategies import Strategy, sharded
-from groundup.planner.strategies import choose_strategy as plan_strategy
+from groundup.planner.memory import check_fits
 from groundup.runs.config import RunConfig
 from groundup.runtime import (
     count_of,
@@ -72,8 +73,9 @@ def resolve(config: RunConfig, world: World = ALONE) -> RunConfig:
     if config.precision == "float8":
         _check_float8(config.model, strategy)
     if config.micro_batch_size == "auto":
-        memory = sharded(planned_memory(config), num_shards(strategy, world))
-        size = pick_micro_batch(memory, num_rows, _rank_memory_bytes(config, world))
+        memory = planned_memory(config).shard(num_shards(strategy, world))
+        rank_bytes = _rank_memory_bytes(config, world)
+        size = check_fits(memory, choose_micro_batch(memory, num_rows, rank_bytes), rank_bytes)
         size = None if size == config.batch_size else size
     if size is None and strategy == "ddp" and reduces_exactly(config):
         _check_divisible(config, world, num_rows, config.batch_size)
@@ -178,18 +180,18 @@ def sequences_to_evaluate(config: RunConfig) -> int:
     if config.micro_batch_size != "auto":
         return config.sequences_in_memory
     memory = planned_memory(config)
-    return memory.largest_divisor(config.batch_size, _memory_bytes(config)) or 1
+    return choose_micro_batch(memory, config.batch_size, _memory_bytes(config)) or 1
 
 
-def planned_memory(config: RunConfig) -> TrainingMemory:
+def planned_memory(config: RunConfig) -> StepMemory:
     """What a step of a resolved run takes, by the planner."""
     execution = Execution.of(config.device, config.precision)
-    return training_memory(
+    return step_memory(
         config.model,
         execution,
         config.optimizer.name,
         _memory_bytes(config),
-        StepKind.of(dict(flatten(config.model_dump()))),
+        **memory_options(dict(flatten(config.model_dump()))),
     )
 
 

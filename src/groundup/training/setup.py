@@ -30,7 +30,7 @@ from groundup.planner import (
     time_line,
     two_line_plan,
 )
-from groundup.planner.strategies import Strategy, sharded
+from groundup.planner.distributed import Strategy
 from groundup.runs.config import RunConfig
 from groundup.runs.folder import RunFolder
 from groundup.runs.metrics_file import cut_metrics
@@ -332,12 +332,12 @@ def plan_lines(
         config.num_steps,
         tokens_in_corpus=tokens_in_corpus,
         optimizer=config.optimizer.name,
-        averages=config.optimizer.average_over is not None,
+        ema=config.optimizer.average_over is not None,
         lora_rank=config.tuning.lora_rank,
     )
     num_sequences = -(-config.batch_size // num_ranks)
     size = min(config.sequences_in_memory, num_sequences)
-    lines.append(memory_line(sharded(planned_memory(config), num_shards), size, num_sequences))
+    lines.append(memory_line(planned_memory(config).shard(num_shards), size, num_sequences))
     steps_left = config.num_steps - steps_done
     peak = None if is_timed or steps_left < 1 else find_peak(config)
     if peak is not None:

@@ -8,12 +8,12 @@ from typing import Any
 from groundup.model.config import ModelConfig
 from groundup.planner import (
     Execution,
-    StepKind,
     count_parameters,
     expected_duration,
+    memory_options,
     peak_flops_per_second,
+    step_memory,
     training_flops_per_token,
-    training_memory,
 )
 from groundup.planner.hardware import Precision, find_accelerator
 from groundup.runs.config import model_of
@@ -150,8 +150,8 @@ def _planned_bytes(
     size = micro_batch if isinstance(micro_batch, int) else batch_size
     device = find_accelerator(str(environment.get("device", "")))
     device_bytes = None if device is None else device.memory_bytes
-    memory = training_memory(model, execution, optimizer, device_bytes, StepKind.of(settings))
-    return memory.process_bytes + memory.bytes_at(size, batch_size // size)
+    memory = step_memory(model, execution, optimizer, device_bytes, **memory_options(settings))
+    return memory.bytes_at(size, batch_size // size)
 
 
 def _execution_of(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Execution | None:

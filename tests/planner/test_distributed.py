@@ -1,0 +1,96 @@
+"""Strategies for many GPUs: bytes counted by hand, what is waited for, and what auto takes."""
+
+import json
+
+import pytest
+
+from groundup.errors import ConfigError
+from groundup.model.config import PRESETS, ModelConfig
+from groundup.planner import Execution, Plan, get_accelerator, make_plan, step_memory
+from groundup.planner.distributed import choose_strategy, plan_distributed
+
+TINY = ModelConfig(vocab_size=16, context_length=8, d_model=4, num_layers=2, num_heads=2, d_ff=8)
+# Embedding and output 2 · 16 · 4, attention 2 · 4 · 4², feed-forward 2 · 3 · 4 · 8, norms 5 · 4.
+TINY_BYTES = 4 * (128 + 128 + 192 + 20)
+
+
+def plan_of(config: ModelConfig, device: str, batch_size: int) -> Plan:
+    return make_plan(config, get_accelerator(device), batch_size=batch_size, num_steps=10)
+
+
+def test_bytes_sent_are_those_counted_by_hand() -> None:
+    # Four GPUs in two machines, 16 sequences each, 8 at a time.
+    plan = plan_of(TINY, "H200", 64)
+    found = plan_distributed(plan, num_gpus=4, gpus_per_machine=2, micro_batch=8)
+    sent = {
+        name: (one.sent_inside_bytes, one.sent_across_bytes)
+        for name, one in found.strategies.items()
+    }
+    ring = 3 / 4 * TINY_BYTES
+    assert sent["ddp"] == sent["ddp, exact"] == (ring, ring)
+    assert sent["fsdp"] == (2 * 3 * ring / 2, 2 * 3 * ring / 2)
+    # Three passes inside the machine, and once an all-reduce of half of the sums between two.
+    assert sent["hsdp"] == (2 * 3 * TINY_BYTES / 2, TINY_BYTES / 2)
+    halved = plan_distributed(plan, num_gpus=4, gpus_per_machine=2, micro_batch=8, reduce_bytes=2)
+    assert halved.strategies["ddp"].sent_inside_bytes == ring / 2
+
+
+def test_one_gpu_sends_nothing_and_holds_what_the_plan_of_one_says() -> None:
+    plan = plan_of(PRESETS["gpt2-small"], "H200", 64)
+    found = plan_distributed(plan, num_gpus=1)
+    for name in ("ddp", "fsdp", "hsdp"):
+        one = found.strategies[name]
+        assert (one.micro_batch, one.peak_bytes) == (plan.micro_batch, plan.peak_bytes)
+        assert (one.sent_inside_bytes, one.sent_across_bytes, one.efficiency) == (0, 0, 1)
+    assert found.seconds == pytest.approx(plan.duration.seconds)
+
+
+def test_communication_is_waited_for_where_it_takes_longer_than_computation() -> None:
+    plan = plan_of(PRESETS["gpt2-xl"], "H100", 1_024)
+    fast = plan_distributed(plan, num_gpus=64)
+    slow = plan_distributed(plan, num_gpus=64, across_bytes_per_second=0.6e9)
+    assert fast.strategies["ddp"].exposed_seconds == 0
+    exact = fast.strategies["ddp, exact"]
+    assert exact.exposed_seconds == exact.communication_seconds > 0
+    ddp = slow.strategies["ddp"]
+    assert ddp.exposed_seconds == pytest.approx(ddp.communication_seconds - ddp.compute_seconds)
+    assert slow.strategies["hsdp"].efficiency > ddp.efficiency
+    results = slow.to_json()
+    assert json.loads(json.dumps(results)) == results
+    assert results["dollars"] == pytest.approx(64 * slow.seconds / 3600 * 2.95, abs=0.01)
+
+
+def test_a_shard_is_a_fraction_of_the_state_and_the_blocks_at_work_come_on_top() -> None:
+    memory = step_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"), exact=True)
+    part = memory.shard(8)
+    for name in ("weights", "gradients", "optimizer_state"):
+        assert getattr(part, name) == getattr(memory, name) // 8
+    outside = 2 * 50_257 * 1_600
+    block = (2_127_057_600 - outside) // 48
+    assert part.gathered_bytes == 4 * (outside + 3 * block) and memory.gathered_bytes == 0
+    assert not part.is_exact and memory.shard(1) == memory
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "expected"),
+    [("H200", 16, "ddp"), ("RTX 4090", 8, "fsdp"), ("RTX 4090", 16, "hsdp")],
+)
+def test_auto_takes_ddp_where_it_fits_then_hsdp_then_fsdp(
+    device: str, num_gpus: int, expected: str
+) -> None:
+    memory = step_memory(PRESETS["gpt2-xl"], Execution("cuda", "bfloat16"))
+    memory_bytes = get_accelerator(device).memory_bytes
+    chosen = choose_strategy(
+        memory, 16, memory_bytes, num_gpus=num_gpus, gpus_per_machine=8, micro_batch=1
+    )
+    assert chosen == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "noun"),
+    [("H200", 12, "gpus-per-machine"), ("H200", 24, "batch-size"), ("M4 Max", 2, "--gpus")],
+)
+def test_impossible_clusters_are_refused(device: str, num_gpus: int, noun: str) -> None:
+    plan = plan_of(PRESETS["gpt2-small"], device, 64)
+    with pytest.raises(ConfigError, match=noun):
+        plan_distributed(plan, num_gpus=num_gpus)
