@@ -95,7 +95,7 @@ def test_words_become_arguments() -> None:
     assert found.run == "r" and found.files == ("a", "b", "c", "-d") and found.quiet
     assert found.out == Path("-x y") and found.stop == ("x", "-y") and found.betas == (0.1, 0.2)
     assert (found.megabytes, found.count, found.from_) == (3.0, 1000, "here")
-    assert found.model == {"d_ff": "8"}
+    assert found.model == {"d_ff": 8}
     assert not read("r", "--no-quiet").quiet and read("r", "--count", "None").count is None
     assert read("r", "--count=1", "--count=2").count == 2 and read("--", "-r").run == "-r"
 

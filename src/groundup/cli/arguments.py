@@ -1,24 +1,25 @@
 """Words of the command line to a verb's Arguments and back: tyro splits them, pydantic validates.
 
 Every field of an Arguments class is a flag, or a positional if marked so. All values reach pydantic
-as text, so that bounds, choices and reading of numbers are in one place.
+as text, so that bounds, choices and the reading of numbers are in one place.
 """
 
 import contextlib
+import importlib
 import inspect
 import io
 import re
 import shlex
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 import tyro
-from pydantic_core import PydanticUndefined
+from pydantic.fields import FieldInfo
 
 from groundup.config import Settings, describe_validation_error
 from groundup.errors import ConfigError, nearest_name
@@ -27,46 +28,34 @@ ArgumentsType = TypeVar("ArgumentsType", bound=Settings)
 
 # -3 is a value.
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*(=.*)?", re.DOTALL)
+_MARKS = (tyro.conf.Positional, tyro.conf.UseAppendAction)
 _TYPE_NAMES = {int: "INT", float: "FLOAT", Path: "PATH", str: "TEXT", type(None): "none"}
 # What other trainers call a setting of ours.
 _NAMES_ELSEWHERE = {
-    "lr": "learning-rate",
-    "max-lr": "learning-rate",
-    "wd": "weight-decay",
-    "warmup": "warmup-steps",
-    "warmup-iters": "warmup-steps",
-    "grad-clip": "clip-norm",
-    "steps": "num-steps",
-    "max-steps": "num-steps",
-    "max-iters": "num-steps",
-    "gradient-accumulation-steps": "micro-batch-size",
-    "bs": "batch-size",
-    "batch": "batch-size",
-    "block-size": "context-length",
-    "seq-len": "context-length",
-    "max-seq-len": "context-length",
-    "n-layer": "num-layers",
-    "n-layers": "num-layers",
-    "layers": "num-layers",
-    "depth": "num-layers",
-    "n-head": "num-heads",
-    "n-heads": "num-heads",
-    "heads": "num-heads",
-    "n-embd": "d-model",
-    "hidden-size": "d-model",
-    "dim": "d-model",
-    "dtype": "precision",
-    "max-new-tokens": "max-tokens",
-    "temp": "temperature",
-    "out-dir": "runs-folder",
+    "learning-rate": "lr max-lr",
+    "weight-decay": "wd",
+    "warmup-steps": "warmup warmup-iters",
+    "clip-norm": "grad-clip max-grad-norm",
+    "num-steps": "steps max-steps max-iters",
+    "micro-batch-size": "gradient-accumulation-steps",
+    "batch-size": "bs batch",
+    "context-length": "block-size seq-len max-seq-len",
+    "num-layers": "n-layer n-layers layers depth",
+    "num-heads": "n-head n-heads heads",
+    "d-model": "n-embd hidden-size dim",
+    "precision": "dtype",
+    "max-tokens": "max-new-tokens",
+    "temperature": "temp",
+    "runs-folder": "out-dir",
 }
+_OURS = {theirs: ours for ours, names in _NAMES_ELSEWHERE.items() for theirs in names.split()}
 
 
 @dataclass(frozen=True)
 class FlagsOf:
     """Marks a mapping that collects what is typed for the flags of other settings.
 
-    `model: Annotated[dict[str, Any], FlagsOf(ModelConfig, "model.")]` gets `{"d_ff": "64"}` from
+    `model: Annotated[dict[str, Any], FlagsOf(ModelConfig, "model.")]` gets `{"d_ff": 64}` from
     `--model.d-ff 64`: only what was typed, for `load_settings` to merge over a file.
     """
 
@@ -80,8 +69,7 @@ class Flag:
 
     setting: str
     """Its dotted name: model.d_ff."""
-    annotation: Any
-    field: pydantic.fields.FieldInfo
+    field: FieldInfo
 
     @property
     def name(self) -> str:
@@ -107,47 +95,44 @@ class Flag:
 
     @property
     def words(self) -> Any:
-        """The type that tyro reads: a switch, one word, or several."""
-        options = [option for option in _options(self.annotation) if option is not type(None)]
-        if options == [bool]:
+        """The type that tyro reads: bool for a switch, one word, or several."""
+        first = _options(self.field.annotation)[0]
+        if first is bool:
             return bool
-        if typing.get_origin(options[0]) not in (tuple, list):
+        if typing.get_origin(first) not in (tuple, list):
             return str
-        items = typing.get_args(options[0])
-        is_fixed = typing.get_origin(options[0]) is tuple and Ellipsis not in items
+        items = typing.get_args(first)
+        is_fixed = typing.get_origin(first) is tuple and Ellipsis not in items
         return tuple[(str,) * len(items)] if is_fixed else tuple[str, ...]  # type: ignore[misc]
 
     def for_tyro(self) -> Any:
+        """The annotation from which tyro makes the flag and its help."""
         hint = f"(default: {_show(self.field.get_default(call_default_factory=True))})"
         if self.field.is_required():
             hint = "(required)"
         elif self.is_repeated:
             hint = "(repeatable)"
-        metavar = self.name if self.is_positional else _metavar(self.annotation)
-        name = self.name.removeprefix("--")
+        metavar = self.name if self.is_positional else _metavar(self.field.annotation)
         options = tyro.conf.arg(
-            name=None if self.is_positional else name,
+            name=None if self.is_positional else self.name.removeprefix("--"),
             metavar=None if self.words is bool else metavar,
             help=self.field.description or "",
             help_behavior_hint=hint,
         )
-        marks = [mark for mark in self.field.metadata if mark in _TYRO_MARKS]
-        return Annotated[(self.words, options, *marks)]  # type: ignore[return-value]
-
-
-_TYRO_MARKS = (tyro.conf.Positional, tyro.conf.UseAppendAction)
+        marks = [mark for mark in _MARKS if mark in self.field.metadata]
+        return Annotated[(self.words, options, *marks)]
 
 
 def flags_of(settings: type[Settings], prefix: str = "") -> Iterator[Flag]:
     """Every flag and positional, those of sections by dotted names."""
     for name, field in settings.model_fields.items():
-        options = [option for option in _options(field.annotation) if option is not type(None)]
+        first = _options(field.annotation)[0]
         if mark := _mark_of(field):
             yield from flags_of(mark.settings, mark.prefix)
-        elif isinstance(options[0], type) and issubclass(options[0], Settings):
-            yield from flags_of(options[0], f"{prefix}{name}.")
-        elif typing.get_origin(options[0]) is not dict:
-            yield Flag(prefix + name, field.annotation, field)
+        elif isinstance(first, type) and issubclass(first, Settings):
+            yield from flags_of(first, f"{prefix}{name}.")
+        elif typing.get_origin(first) is not dict:
+            yield Flag(prefix + name, field)
 
 
 def known_flags(arguments: type[Settings]) -> list[str]:
@@ -164,8 +149,7 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
     """
     flags = {flag.setting: flag for flag in flags_of(arguments)}
     words, loose = _split(list(argv), flags, known_flags(arguments), prog)
-    repeated = {name: () for name, flag in flags.items() if flag.is_repeated}
-    typed = typing.TypedDict(  # type: ignore[operator]
+    typed = typing.TypedDict(  # type: ignore[misc]
         "Flags", {name: flag.for_tyro() for name, flag in flags.items()}, total=False
     )
     try:
@@ -175,7 +159,8 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
                 prog=prog,
                 description=inspect.cleandoc(arguments.__doc__ or ""),
                 args=words,
-                default=repeated,
+                # tyro cannot leave out what is appended to.
+                default={name: () for name, flag in flags.items() if flag.is_repeated},
                 return_unknown_args=True,
             )
     except SystemExit as stop:
@@ -190,14 +175,19 @@ def parse(arguments: type[ArgumentsType], prog: str, argv: Sequence[str]) -> Arg
 def as_command(verb: str, arguments: Settings) -> str:
     """The command line that gives these arguments."""
     positionals, options = [], []
+    values: dict[str, Any] = {}
+    for name, field in type(arguments).model_fields.items():
+        value, mark = getattr(arguments, name), _mark_of(field)
+        values |= (
+            {name: value} if mark is None else {mark.prefix + one: value[one] for one in value}
+        )
     for flag in flags_of(type(arguments)):
-        value: Any = arguments
-        for part in flag.setting.split("."):
-            value = getattr(value, part, PydanticUndefined)
-        default = flag.field.get_default(call_default_factory=True)
-        if value is PydanticUndefined or (value == default and not flag.field.is_required()):
+        if flag.setting not in values:
             continue
-        texts = list(map(str, value)) if isinstance(value, tuple) else [str(value)]
+        value = values[flag.setting]
+        if value == flag.field.get_default(call_default_factory=True):
+            continue
+        texts = list(map(str, value)) if isinstance(value, tuple | list) else [_show(value)]
         if flag.is_positional:
             positionals += texts
         elif flag.words is bool:
@@ -207,25 +197,40 @@ def as_command(verb: str, arguments: Settings) -> str:
                 options += [f"{flag.name}={text}"] if text[:1] == "-" else [flag.name, text]
         else:
             options += [flag.name, *texts]
-    for name, field in type(arguments).model_fields.items():
-        if mark := _mark_of(field):
-            for setting, value in getattr(arguments, name).items():
-                options += [f"--{mark.prefix}{setting}".replace("_", "-"), str(value)]
     if any(word.startswith("-") for word in positionals):
         return shlex.join(["groundup", *verb.split(), *options, "--", *positionals])
     return shlex.join(["groundup", *verb.split(), *positionals, *options])
 
 
+def take_step(title: str, verb: str, arguments: Settings, **options: Any) -> int:
+    """Show a verb as it could be typed, and run it; its exit status."""
+    from groundup.cli.verbs import VERBS
+
+    show_commands(title, as_command(verb, arguments))
+    status = importlib.import_module(VERBS[verb].module).run(arguments, **options)
+    return int(status or 0)
+
+
+def show_commands(title: str, *commands: str) -> None:
+    """A heading, and command lines."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print("\n", Text(title, style="bold"), sep="")
+    for command in commands:
+        console.print(Text(f"$ {command}", style="green"), soft_wrap=True)
+
+
 def _split(
-    argv: list[str], flags: dict[str, Flag], known: list[str], prog: str
+    argv: list[str], flags: Mapping[str, Flag], known: list[str], prog: str
 ) -> tuple[list[str], list[str]]:
-    """The words for tyro, values that begin with a dash joined to their flag, and what follows --.
+    """The words for tyro, each value joined to its flag, and the words after --.
 
     Raises ConfigError for a flag that is unknown or lacks its value.
     """
-    argv, loose = (
-        (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
-    )
+    end = argv.index("--") if "--" in argv else len(argv)
+    argv, loose = argv[:end], argv[end + 1 :]
     if {"-h", "--help"} & set(argv):
         return ["--help"], []
     takes_one = {flag.name for flag in flags.values() if flag.words is str or flag.is_repeated}
@@ -249,7 +254,7 @@ def _split(
     return words, loose
 
 
-def _place(loose: list[str], values: dict[str, Any], flags: dict[str, Flag], prog: str) -> None:
+def _place(loose: list[str], values: dict[str, Any], flags: Mapping[str, Flag], prog: str) -> None:
     """Give words that stood apart (`RUN --json FILE`) to the positionals that they belong to."""
     for name, flag in flags.items():
         if loose and flag.is_positional and flag.words is not str:
@@ -262,18 +267,26 @@ def _place(loose: list[str], values: dict[str, Any], flags: dict[str, Flag], pro
 
 
 def _validate(
-    arguments: type[ArgumentsType], values: dict[str, Any], flags: dict[str, Flag], prog: str
+    arguments: type[ArgumentsType], values: dict[str, Any], flags: Mapping[str, Flag], prog: str
 ) -> ArgumentsType:
     names = {name: flag.name for name, flag in flags.items()}
-    nested: dict[str, Any] = {}
-    for name, field in arguments.model_fields.items():
-        if mark := _mark_of(field):
-            own = {flag.setting for flag in flags_of(mark.settings, mark.prefix)}
-            typed = {one: values.pop(one) for one in list(values) if one in own}
-            _check_typed(mark, typed, names)
-            nested[name] = {one.removeprefix(mark.prefix): typed[one] for one in typed}
+    own = {name: value for name, value in values.items() if name in arguments.model_fields}
     try:
-        return arguments.model_validate(_nest(values) | nested)
+        for name, field in arguments.model_fields.items():
+            if mark := _mark_of(field):
+                typed = {
+                    flag.setting: values[flag.setting]
+                    for flag in flags_of(mark.settings, mark.prefix)
+                    if flag.setting in values and flag.setting not in own
+                }
+                # Each by itself: what depends on others is checked with what a file says.
+                fields: dict[str, Any] = {
+                    one: (flags[one].field.annotation, flags[one].field) for one in typed
+                }
+                checked = pydantic.create_model("Typed", __base__=Settings, **fields)
+                found = checked.model_validate(typed)
+                own[name] = {one.removeprefix(mark.prefix): getattr(found, one) for one in typed}
+        return arguments.model_validate(own)
     except pydantic.ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
         if missing:
@@ -282,41 +295,18 @@ def _validate(
         raise ConfigError(describe_validation_error(error, names=names)) from None
 
 
-def _check_typed(mark: FlagsOf, typed: dict[str, Any], names: dict[str, str]) -> None:
-    """Report values that no file could make right; what depends on others is checked after it."""
-    values = _nest({name.removeprefix(mark.prefix): value for name, value in typed.items()})
-    try:
-        mark.settings.model_validate(values)
-    except pydantic.ValidationError as error:
-        keys = [tuple(name.removeprefix(mark.prefix).split(".")) for name in typed]
-        if any(one["loc"][: len(key)] == key for one in error.errors() for key in keys):
-            named = {name.removeprefix(mark.prefix): names[name] for name in typed}
-            raise ConfigError(describe_validation_error(error, names=named)) from None
-
-
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
-    """{"model.d_ff": 1} as {"model": {"d_ff": 1}}."""
-    nested: dict[str, Any] = {}
-    for name, value in values.items():
-        *sections, last = name.split(".")
-        inner = nested
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[last] = value
-    return nested
-
-
-def _mark_of(field: pydantic.fields.FieldInfo) -> FlagsOf | None:
+def _mark_of(field: FieldInfo) -> FlagsOf | None:
     return next((mark for mark in field.metadata if isinstance(mark, FlagsOf)), None)
 
 
 def _options(annotation: Any) -> list[Any]:
-    """The types of a union, without annotations."""
+    """The types of a union without annotations, None last."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         return _options(typing.get_args(annotation)[0])
     if origin in (typing.Union, types.UnionType):
-        return [one for option in typing.get_args(annotation) for one in _options(option)]
+        found = [one for option in typing.get_args(annotation) for one in _options(option)]
+        return sorted(found, key=lambda option: option is type(None))
     return [annotation]
 
 
@@ -342,6 +332,6 @@ def _show(value: Any) -> str:
 def _meant_by(name: str, flags: list[str]) -> str | None:
     """The flag that a word probably means: by its name elsewhere, its last part, or its letters."""
     last = name.lstrip("-").rpartition(".")[2]
-    own = _NAMES_ELSEWHERE.get(last, last)
+    own = _OURS.get(last, last)
     alike = [flag for flag in flags if flag.removeprefix("--").rpartition(".")[2] == own]
     return " or ".join(alike[:2]) or nearest_name(name, flags)
