@@ -4,7 +4,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -12,9 +12,8 @@ from tyro.conf import UseAppendAction
 
 from groundup.cli.shared import ModelFlags
 from groundup.cli.terminal import as_text
-from groundup.config import Seed
 from groundup.errors import ConfigError
-from groundup.generation.request import GenerationSettings, PastContext
+from groundup.generation.request import GenerationSettings
 
 if TYPE_CHECKING:
     from groundup.generation.language_model import LanguageModel, TextPiece
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 Label = Callable[[int], dict[str, Any]]
 
 
-class Arguments(ModelFlags):
+class Arguments(ModelFlags, GenerationSettings):
     """Generate text with a trained model, streamed as it comes."""
 
     prompt: str = ""
@@ -41,32 +40,8 @@ class Arguments(ModelFlags):
     json_: bool = False
     """Print one JSON object a line for each text, when it is finished."""
 
-    max_tokens: int = Field(256, ge=0)
-    """Generate at most this many tokens; the end of the document usually comes first."""
-
-    temperature: float = Field(1.0, ge=0)
-    """Below 1: likelier tokens; above 1: more random; 0 always takes the likeliest token."""
-
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Sample from the fewest likeliest tokens whose probabilities sum to at least this."""
-
-    top_k: int | None = Field(None, ge=1)
-    """Sample from this many of the likeliest tokens."""
-
-    min_p: float | None = Field(None, ge=0, le=1)
-    """Leave out tokens less than this many times as likely as the likeliest."""
-
-    repetition_penalty: float | None = Field(None, gt=0)
-    """Above 1, make tokens that the text already holds less likely."""
-
     stop: UseAppendAction[tuple[str, ...]] = ()
     """End before this text; repeat for more."""
-
-    seed: Seed = 0
-    """The same seed gives the same text. Of several texts, each takes the next seed."""
-
-    past_context: PastContext = "stop"
-    """At a full context stop, or slide: forget the older half of the text and continue."""
 
 
 def run(arguments: Arguments) -> None:
@@ -76,13 +51,13 @@ def run(arguments: Arguments) -> None:
 
     num_samples, first_seed = arguments.num_samples, arguments.seed
     check_seed(first_seed + num_samples - 1)
-    names = [field.name for field in fields(GenerationSettings)]
-    settings = GenerationSettings(**{name: getattr(arguments, name) for name in names})
+    # Before anything is loaded, so that a mistake is told at once.
+    arguments.sampler()
     folder = find_run(arguments.run)
     prompts = _read_prompts(arguments)
     language_model = arguments.load(folder)
     firsts = [
-        language_model.request(_as_message(prompt, language_model, arguments), settings)
+        language_model.request(_as_message(prompt, language_model, arguments), arguments)
         for prompt in prompts
     ]
     for first in firsts:

@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -129,7 +128,7 @@ class LanguageModel:
         """The text after each prompt, many rows at a time; the i-th as if alone with `seed` + i."""
         first = GenerationSettings(**settings)
         requests = [
-            self.request(prompt, replace(first, seed=first.seed + index))
+            self.request(prompt, first.model_copy(update={"seed": first.seed + index}))
             for index, prompt in enumerate(prompts)
         ]
         texts = [""] * len(requests)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
+from pydantic import BeforeValidator, Field
+
+from groundup.config import Seed, Settings
 from groundup.data.counter_random import check_seed
 from groundup.errors import ConfigError, did_you_mean
 from groundup.runtime import count_of
@@ -67,14 +70,13 @@ class Sampler:
         return self.repetition_penalty != 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class GenerationSettings:
+class GenerationSettings(Settings):
     """How to continue a prompt: the options of `LanguageModel.generate` and `groundup generate`.
 
     `Sampler` and `GenerationRequest` check the values.
     """
 
-    max_tokens: int = 256
+    max_tokens: int = Field(256, ge=0)
     """Generate at most this many tokens; the end of the document usually comes first."""
 
     temperature: float = 1.0
@@ -92,10 +94,12 @@ class GenerationSettings:
     repetition_penalty: float | None = None
     """Above 1, make tokens that the text already holds less likely."""
 
-    stop: tuple[str, ...] = ()
+    stop: Annotated[
+        tuple[str, ...], BeforeValidator(lambda stop: (stop,) if isinstance(stop, str) else stop)
+    ] = ()
     """End before this text; repeat for more."""
 
-    seed: int = 0
+    seed: Seed = 0
     """The same seed gives the same text. Of several texts, each takes the next seed."""
 
     past_context: PastContext = "stop"

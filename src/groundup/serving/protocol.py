@@ -7,7 +7,6 @@ Answers are written by `choices` and `completions`. What depends on the model is
 from __future__ import annotations
 
 import secrets
-from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator, model_validator
@@ -128,9 +127,9 @@ class GenerationBody(Body):
     def settings(self, default_max_tokens: int) -> GenerationSettings:
         """What was asked for. Without a seed there is a new one each time."""
         given = {
-            field.name: value
-            for field in fields(GenerationSettings)
-            if (value := getattr(self, field.name)) is not None
+            name: value
+            for name in GenerationSettings.model_fields
+            if (value := getattr(self, name)) is not None
         }
         given.setdefault("max_tokens", default_max_tokens)
         given.setdefault("seed", secrets.randbits(48))
