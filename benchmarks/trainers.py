@@ -89,7 +89,7 @@ def _tokenizers(threads: int) -> Train:
     from tokenizers.pre_tokenizers import ByteLevel
     from tokenizers.trainers import BpeTrainer
 
-    from groundup.tokenizer.byte_spelling import read_spelled_tokens
+    from groundup.tokenizer.formats.spelling import read_spelled_tokens
 
     def train(path: str, vocab_size: int) -> Callable[[], Trained]:
         tokenizer = Tokenizer(BPE())

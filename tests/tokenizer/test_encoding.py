@@ -142,3 +142,11 @@ def test_copies_encode_alike(pattern: Pattern) -> None:
         assert same.id == tokenizer.id
         assert same.definition == definition
         assert same.encode(f"{MIXED}<x>{MIXED}") == tokenizer.encode(f"{MIXED}<x>{MIXED}")
+
+
+def test_a_pattern_given_to_the_constructor_splits_the_text() -> None:
+    vocab, merges = train_bpe_reference("a1 b22 c333 a1 b22", 280, [])
+    definition = TokenizerDefinition(vocab, merges, {}, O200K)
+    for pattern in ("o200k", O200K, O200K.stages[0]):
+        assert Tokenizer(vocab, merges, pattern=pattern).definition == definition
+    assert Tokenizer(vocab, merges).pattern == GPT2

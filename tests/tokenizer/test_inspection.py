@@ -12,7 +12,6 @@ from groundup.tokenizer.inspection import (
     describe_code_point,
     explain,
     find_longest_tokens,
-    measure,
 )
 from groundup.tokenizer.reference import train_bpe_reference
 
@@ -68,29 +67,6 @@ def test_code_points_have_number_name_and_bytes() -> None:
     assert point.utf8 == b"\xc3\xa9"
     assert describe_code_point("\n").name == "<Cc>"
     assert describe_code_point("😀").number == "U+1F600"
-
-
-def test_measurements_count_bytes_words_and_tokens(tokenizer: Tokenizer) -> None:
-    texts = ["the é", "the<|end|>"]
-    result = measure(tokenizer, texts, num_passes=1)
-    ids = [id for text in texts for id in tokenizer.encode(text)]
-    assert result.num_bytes == 6 + 10
-    assert result.num_characters == 5 + 10
-    assert result.num_words == 3
-    assert result.num_tokens == len(ids)
-    assert result.num_distinct_tokens == len(set(ids))
-    assert result.bytes_per_token == 16 / len(ids)
-    assert result.tokens_per_word == len(ids) / 3
-    assert result.vocabulary_use == len(set(ids)) / tokenizer.vocab_size
-    assert result.longest_tokens[0] == b"the"
-    assert result.best_bytes_per_second >= result.first_bytes_per_second > 0
-
-
-def test_nothing_measured_is_nothing_not_an_error(tokenizer: Tokenizer) -> None:
-    for texts in ([], [""]):
-        result = measure(tokenizer, texts, num_passes=1)
-        assert (result.num_tokens, result.bytes_per_token, result.tokens_per_word) == (0, 0.0, 0.0)
-        assert result.best_bytes_per_second == 0.0
 
 
 def test_the_longest_tokens_come_in_a_fixed_order() -> None:

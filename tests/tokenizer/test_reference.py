@@ -6,7 +6,7 @@ import pytest
 
 from groundup.errors import TokenizerError
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.tiktoken_ranks import recover_merges
+from groundup.tokenizer.formats.tiktoken import recover_merges
 from groundup.tokenizer.patterns import GPT2, find_pattern
 from groundup.tokenizer.reference import (
     decode_reference,

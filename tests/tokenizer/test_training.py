@@ -167,9 +167,9 @@ def test_text_without_a_pair_leaves_the_bytes(blocks: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("vocab_size", "special_tokens", "options", "message"),
     [
-        (255, [], {}, "vocab_size 255 is too small"),
-        (257, ["<a>", "<b>"], {}, "2 special tokens alone take 258"),
-        (-5, [], {}, "vocab_size -5"),
+        (255, [], {}, "vocab_size is 255"),
+        (257, ["<a>", "<b>"], {}, "at least 258"),
+        (-5, [], {}, "vocab_size is -5"),
         (300, [""], {}, "is empty"),
         (300, ["<a>", "<a>"], {}, "given twice"),
         (300, ["\ud800"], {}, "lone surrogate"),
@@ -208,7 +208,7 @@ def test_blocks_may_be_any_buffer() -> None:
 @pytest.mark.parametrize("vocab_size", [2**63, 2**70, 10**400])
 def test_a_vocabulary_beyond_64_bits_is_refused(tmp_path: Path, vocab_size: int) -> None:
     (tmp_path / "text.txt").write_text("abc", "utf-8")
-    with pytest.raises(TokenizerError, match=r"vocab_size \d+ is more than"):
+    with pytest.raises(TokenizerError, match="64 bits"):
         train_bpe(tmp_path / "text.txt", vocab_size, [])
 
 

@@ -116,7 +116,7 @@ def colour_tokens(tokens: Sequence[bytes]) -> "Text":
     """Tokens in a line, in alternating colours; with bars between them off a terminal."""
     from rich.text import Text
 
-    from groundup.tokenizer.byte_spelling import spell_bytes
+    from groundup.tokenizer.formats.spelling import spell_bytes
 
     line = Text()
     for index, token in enumerate(tokens):

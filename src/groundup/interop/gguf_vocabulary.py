@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from groundup.errors import TokenizerError
 from groundup.tokenizer import Tokenizer
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.spelled import (
-    check_merges_are_spelled,
-    spell_merges,
-    spell_vocab,
-)
+from groundup.tokenizer.formats.spelling import spell_merges, spell_vocab
 
 _FORMAT = "GGUF"
 
@@ -59,8 +55,7 @@ def express_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
             "huggingface instead"
         )
     spelled = spell_vocab(definition, _FORMAT)
-    merges = spell_merges(definition)
-    check_merges_are_spelled(merges, spelled, _FORMAT)
+    merges = spell_merges(definition, spelled)
     tokens = [f"[unused {id}]" for id in range(vocab_size)]
     types = [UNUSED] * vocab_size
     for text, id in spelled.items():

@@ -21,7 +21,7 @@ from groundup.interop.run_export import (
 )
 from groundup.interop.safetensors_files import MAX_SHARD_BYTES, write_weight_files
 from groundup.interop.weights import HUGGINGFACE_NAMES, cast_weights, to_foreign_weights
-from groundup.tokenizer.byte_spelling import read_spelling
+from groundup.tokenizer.formats.spelling import read_spelling
 
 CONFIG_NAME = "config.json"
 

@@ -6,6 +6,7 @@ tokenizer's work, writing them to files is that of `formats`.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import operator
@@ -19,9 +20,8 @@ from typing import Any
 from groundup.errors import TokenizerError
 from groundup.tokenizer.patterns import GPT2, Pattern
 
-# Beyond what any text has pairs for, and within what the native core counts in.
-_MAX_VOCAB_SIZE = 2**63 - 1
-_SINGLE_BYTES = [bytes([byte]) for byte in range(256)]
+SpecialTokens = Mapping[str, int] | Iterable[str]
+"""Texts to keep whole, with their ids or without."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class TokenizerDefinition:
     `vocab` holds every token under its id, special ones as the UTF-8 of their text. With
     `whole_words` a pre-token that is a vocabulary entry is that token, even where the merges would
     not reach it. `lineage` says where the tokenizer came from and `chat_template` how a
-    conversation becomes a text; no id of a text hangs on them, so the content id leaves them out.
+    conversation becomes a text; neither changes the ids of a text, so the content id leaves them
+    out.
     """
 
     vocab: dict[int, bytes]
@@ -42,7 +43,7 @@ class TokenizerDefinition:
     lineage: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     _content_id: str | None = field(default=None, init=False, repr=False, compare=False)
-    _is_sound: bool = field(default=False, init=False, repr=False, compare=False)
+    _is_valid: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def vocab_size(self) -> int:
@@ -61,14 +62,25 @@ class TokenizerDefinition:
             ids.update({token: id for id, token in self.ordinary_tokens().items()})
         return ids
 
+    def with_special_tokens(
+        self, special_tokens: SpecialTokens | None, pattern: Pattern | None = None
+    ) -> TokenizerDefinition:
+        """The definition with these special tokens too and, if one is given, with this pattern."""
+        if special_tokens is None and pattern is None:
+            return self
+        added = assign_special_tokens(self.vocab, special_tokens or (), self.special_tokens)
+        special = {**self.special_tokens, **added}
+        vocab = add_to_vocab(self.vocab, special)
+        return dataclasses.replace(
+            self, vocab=vocab, special_tokens=special, pattern=pattern or self.pattern
+        ).validate()
+
     def validate(self) -> TokenizerDefinition:
-        """Return the definition itself if its parts hold together, else raise a TokenizerError."""
-        if not self._is_sound:
-            ids = self.ids_by_token()
-            self._check_special_tokens()
-            self._check_vocab(ids)
-            self._check_merges(ids)
-            object.__setattr__(self, "_is_sound", True)
+        """The definition itself if its parts hold together, else a TokenizerError."""
+        if not self._is_valid:
+            if problem := self._find_problem():
+                raise TokenizerError(problem)
+            object.__setattr__(self, "_is_valid", True)
         return self
 
     def content_id(self) -> str:
@@ -92,113 +104,69 @@ class TokenizerDefinition:
         return self.content_id()
 
     def trust(self, content_id: str) -> TokenizerDefinition:
-        """Take content id and soundness as given, from a file whose checksum holds."""
+        """Take content id and validity as given, from a file whose checksum holds."""
         object.__setattr__(self, "_content_id", content_id)
-        object.__setattr__(self, "_is_sound", True)
+        object.__setattr__(self, "_is_valid", True)
         return self
 
-    def _check_special_tokens(self) -> None:
-        text_of_id: dict[int, str] = {}
+    def _find_problem(self) -> str | None:
+        """What is wrong with the vocabulary, the special tokens or the merges, if anything."""
+        special_ids = set(self.special_tokens.values())
+        if len(special_ids) < len(self.special_tokens):
+            return "two special tokens have the same id; give each its own"
         for text, id in self.special_tokens.items():
             if not text:
-                raise TokenizerError(
-                    f"the special token with id {id} is empty; a special token needs at least one "
-                    f"character"
-                )
-            if id in text_of_id:
-                raise TokenizerError(
-                    f"the special tokens {text_of_id[id]!r} and {text!r} have the same id {id}; "
-                    f"give each its own"
-                )
-            text_of_id[id] = text
+                return f"the special token with id {id} is empty"
             if self.vocab.get(id) != encode_special_token(text):
                 found = repr(self.vocab[id]) if id in self.vocab else "nothing"
-                raise TokenizerError(
-                    f"the special token {text!r} has id {id}, but the vocabulary has {found} "
-                    f"there; the two must agree"
-                )
-
-    def _check_vocab(self, ids: dict[bytes, int]) -> None:
-        special_ids = set(self.special_tokens.values())
+                return f"the special token {text!r} has id {id}, where the vocabulary has {found}"
+        ids, ordinary = self.ids_by_token(), self.ordinary_tokens()
+        for id, token in ordinary.items():
+            if ids[token] != id:
+                return f"the vocabulary has the token {token!r} twice, as ids {id} and {ids[token]}"
         if self.vocab and min(self.vocab) < 0:
-            id = min(self.vocab)
-            raise TokenizerError(
-                f"the token {self.vocab[id]!r} has the negative id {id}; ids count from 0"
-            )
-        if len(ids) < len(self.vocab):
-            self._check_duplicates()
+            return f"the vocabulary has the negative id {min(self.vocab)}; ids count from 0"
         if b"" in ids:
-            raise TokenizerError(
-                f"the token with id {ids[b'']} is empty; a token needs at least one byte"
-            )
-        for byte in _SINGLE_BYTES:
-            if byte not in ids:
-                raise TokenizerError(
-                    f"the vocabulary has no token for the single byte 0x{byte[0]:02X}, so it "
-                    f"cannot encode every text; add the missing one of the 256 bytes"
-                )
-        self._check_gaps(special_ids)
+            return f"the token with id {ids[b'']} is empty"
+        for byte in range(256):
+            if bytes([byte]) not in ids:
+                return f"the vocabulary has no token for the single byte 0x{byte:02X}"
+        last = max(ordinary, default=-1)
+        missing = next((id for id in range(last + 1) if id not in self.vocab), None)
+        if missing is not None:
+            return f"the vocabulary has a gap: no token has id {missing}, though ids run to {last}"
+        return self._find_bad_merge(ids)
 
-    def _check_gaps(self, special_ids: set[int]) -> None:
-        last = max(self.vocab.keys() - special_ids, default=-1)
-        below = len(self.vocab) - sum(1 for id in special_ids if id > last)
-        if below != last + 1:
-            missing = next(id for id in range(last + 1) if id not in self.vocab)
-            raise TokenizerError(
-                f"the vocabulary has a gap: no token has id {missing}, though ids run to {last}; "
-                f"number the tokens without holes"
-            )
-
-    def _check_duplicates(self) -> None:
-        first_id: dict[bytes, int] = {}
-        for id, token in self.ordinary_tokens().items():
-            if token in first_id:
-                raise TokenizerError(
-                    f"the vocabulary has the token {token!r} twice, as id {first_id[token]} and as "
-                    f"id {id}; each token may occur once"
-                )
-            first_id[token] = id
-
-    def _check_merges(self, ids: dict[bytes, int]) -> None:
+    def _find_bad_merge(self, ids: dict[bytes, int]) -> str | None:
         merged = starmap(operator.add, self.merges)
-        if (
-            len(set(self.merges)) == len(self.merges)
-            and all(map(ids.__contains__, chain.from_iterable(self.merges)))
-            and all(map(ids.__contains__, merged))
-        ):
-            return
-        seen: dict[tuple[bytes, bytes], int] = {}
+        if all(map(ids.__contains__, chain(chain.from_iterable(self.merges), merged))):
+            if len(set(self.merges)) == len(self.merges):
+                return None
+            pair = next(pair for pair in self.merges if self.merges.count(pair) > 1)
+            return f"the merge {pair[0]!r} + {pair[1]!r} occurs twice"
         for number, (left, right) in enumerate(self.merges, start=1):
             for token in (left, right, left + right):
                 if token not in ids:
-                    raise TokenizerError(
+                    return (
                         f"merge {number} ({left!r} + {right!r}) names the token {token!r}, which "
                         f"is not in the vocabulary; vocabulary and merges do not belong together"
                     )
-            if (left, right) in seen:
-                raise TokenizerError(
-                    f"merge {number} ({left!r} + {right!r}) repeats merge {seen[left, right]}; "
-                    f"each pair may occur once"
-                )
-            seen[left, right] = number
+        raise AssertionError("a merge is wrong and was not found")
 
 
 def assign_special_tokens(
     vocab: Mapping[int, bytes],
-    special_tokens: Iterable[str],
+    special_tokens: SpecialTokens,
     preferred_ids: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Find an id for each special token: a preferred one, that of the same entry, or a new one.
-
-    vocab: the tokens by id.
-    special_tokens: the texts.
-    preferred_ids: ids to give some of them, where they are free.
-    """
+    """The id of each special token: as a mapping says, a preferred one, that of the same entry of
+    the vocabulary, or a new one."""
+    if isinstance(special_tokens, Mapping):
+        return dict(special_tokens)
     texts = check_special_token_texts(special_tokens)
     wanted = {encode_special_token(text): text for text in texts}
-    known = set(texts)
     ids = {wanted[token]: id for id, token in vocab.items() if token in wanted}
-    ids.update({text: id for text, id in (preferred_ids or {}).items() if text in known})
+    ids.update({text: id for text, id in (preferred_ids or {}).items() if text in set(texts)})
     next_id = max([-1, *vocab, *ids.values()]) + 1
     for text in texts:
         if text not in ids:
@@ -207,45 +175,37 @@ def assign_special_tokens(
     return {text: ids[text] for text in texts}
 
 
+def add_to_vocab(vocab: Mapping[int, bytes], special_tokens: Mapping[str, int]) -> dict[int, bytes]:
+    """The vocabulary, in order of ids, with the special tokens it lacks."""
+    missing = {
+        id: encode_special_token(text) for text, id in special_tokens.items() if id not in vocab
+    }
+    return dict(sorted({**vocab, **missing}.items()))
+
+
 def check_special_token_texts(special_tokens: Iterable[str]) -> list[str]:
-    """Return the texts as a list; an empty one or one given twice is a TokenizerError."""
+    """The texts as a list; an empty one or one given twice is a TokenizerError."""
     if isinstance(special_tokens, str):
         raise TokenizerError(
-            f"special tokens are a list of texts, not the single text {special_tokens!r}; "
-            f"write [{special_tokens!r}]"
+            f"special tokens are a list of texts: write [{special_tokens!r}], not "
+            f"{special_tokens!r}"
         )
     texts = list(special_tokens)
-    for number, text in enumerate(texts, start=1):
-        if not text:
-            raise TokenizerError(
-                f"special token {number} of {len(texts)} is empty; a special token needs at least "
-                f"one character"
-            )
+    if "" in texts:
+        raise TokenizerError("a special token is empty; it needs at least one character")
     if len(set(texts)) != len(texts):
-        seen: set[str] = set()
-        for text in texts:
-            if text in seen:
-                raise TokenizerError(f"the special token {text!r} is given twice; give it once")
-            seen.add(text)
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise TokenizerError(f"the special token {twice!r} is given twice; give it once")
     return texts
 
 
 def count_merges(vocab_size: int, num_special_tokens: int) -> int:
-    """How many merges fill a vocabulary up; a size that cannot be is a TokenizerError.
-
-    vocab_size: ids in all.
-    num_special_tokens: how many of them are special tokens.
-    """
+    """How many merges fill a vocabulary up."""
     smallest = 256 + num_special_tokens
-    if vocab_size < smallest:
+    if not smallest <= vocab_size < 2**63:
         raise TokenizerError(
-            f"vocab_size {vocab_size} is too small: the 256 bytes and {num_special_tokens} special "
-            f"tokens alone take {smallest}"
-        )
-    if vocab_size > _MAX_VOCAB_SIZE:
-        raise TokenizerError(
-            f"vocab_size {vocab_size} is more than the {_MAX_VOCAB_SIZE} that 64 bits count: "
-            f"choose a smaller one"
+            f"vocab_size is {vocab_size}; it must be at least {smallest} (256 bytes and "
+            f"{num_special_tokens} special tokens) and fit into 64 bits"
         )
     return vocab_size - smallest
 
@@ -256,8 +216,7 @@ def encode_special_token(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise TokenizerError(
-            f"the special token {text!r} has a lone surrogate, which UTF-8 cannot write; "
-            f"use another text"
+            f"the special token {text!r} has a lone surrogate, which UTF-8 cannot encode"
         ) from None
 
 

@@ -9,11 +9,7 @@ from groundup.tokenizer.native import Encoder
 
 
 def encode_pieces(encoder: Encoder, pieces: Iterable[str]) -> Iterator[int]:
-    """The ids of the joined pieces; what a later piece could still change is held back.
-
-    encoder: the native one.
-    pieces: the text, in parts.
-    """
+    """The ids of the joined pieces; what a later piece could still change is held back."""
     pending = b""
     half = ""
     searched = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,15 @@ import numpy.typing as npt
 from groundup.errors import TokenizerError
 from groundup.runtime import num_cores
 from groundup.tokenizer.chat_template import CHAT_TOKENS, CHATML, ChatTemplate
-from groundup.tokenizer.definition import TokenizerDefinition, assign_special_tokens
+from groundup.tokenizer.definition import (
+    SpecialTokens,
+    TokenizerDefinition,
+    add_to_vocab,
+    assign_special_tokens,
+)
 from groundup.tokenizer.formats import read_definition, read_gpt2_files, write_definition
-from groundup.tokenizer.formats.parts import add_special_tokens
 from groundup.tokenizer.native import Encoder, as_array
-from groundup.tokenizer.patterns import GPT2, Pattern
+from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
 from groundup.tokenizer.reference import split_special_tokens
 from groundup.tokenizer.streaming import (
     StreamingDecoder,
@@ -46,9 +50,8 @@ class Tokenizer:
     from the vocabulary are appended to it. A special token that is not given is ordinary text.
     Safe to use from many threads.
 
-    vocab: the tokens by id.
     merges: pairs of tokens to join, the first learned first.
-    special_tokens: texts that stay whole.
+    pattern: how text is split into pre-tokens, by name or as a regular expression; GPT-2's if None.
     """
 
     def __init__(
@@ -56,17 +59,17 @@ class Tokenizer:
         vocab: dict[int, bytes],
         merges: list[tuple[bytes, bytes]],
         special_tokens: list[str] | None = None,
+        *,
+        pattern: str | Pattern | None = None,
     ) -> None:
         ids = assign_special_tokens(vocab, special_tokens or [])
-        whole = {**vocab, **{id: text.encode() for text, id in ids.items()}}
-        self._set_up(TokenizerDefinition(whole, list(merges), ids, GPT2))
+        split = GPT2 if pattern is None else find_pattern(pattern)
+        whole = {**vocab, **add_to_vocab({}, ids)}
+        self._set_up(TokenizerDefinition(whole, list(merges), ids, split))
 
     @classmethod
     def from_definition(cls, definition: TokenizerDefinition) -> Tokenizer:
-        """A tokenizer with any pattern and any ids.
-
-        definition: tokens, merges, special tokens and pattern.
-        """
+        """A tokenizer with any pattern and any ids."""
         tokenizer = cls.__new__(cls)
         tokenizer._set_up(definition)
         return tokenizer
@@ -78,12 +81,7 @@ class Tokenizer:
         merges_filepath: str | os.PathLike[str],
         special_tokens: list[str] | None = None,
     ) -> Tokenizer:
-        """Read GPT-2's pair of files.
-
-        vocab_filepath: its `vocab.json`.
-        merges_filepath: its `merges.txt`.
-        special_tokens: texts to keep whole; those that the vocabulary lacks get new ids.
-        """
+        """Read GPT-2's pair of files, `vocab.json` and `merges.txt`."""
         return cls.from_definition(read_gpt2_files(vocab_filepath, merges_filepath, special_tokens))
 
     @classmethod
@@ -91,36 +89,28 @@ class Tokenizer:
         cls,
         path: str | os.PathLike[str],
         pattern: str | Pattern | None = None,
-        special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+        special_tokens: SpecialTokens | None = None,
     ) -> Tokenizer:
         """Read our JSON, a Hugging Face tokenizer.json or .tiktoken ranks, known by content.
 
-        path: the file, or a folder that holds it.
-        pattern: the split pattern, for a format that does not hold one.
-        special_tokens: texts to keep whole, with their ids or without, for such a format.
+        pattern, special_tokens: for a format that does not hold them.
         """
         return cls.from_definition(
             read_definition(path, pattern=pattern, special_tokens=special_tokens)
         )
 
     def save(self, path: str | os.PathLike[str], format: FormatName = "groundup") -> None:
-        """Write the tokenizer.
-
-        path: the file; for gpt2's pair of files, their folder.
-        format: groundup (our one JSON file), huggingface, tiktoken or gpt2.
-        """
+        """Write one JSON file, or another format; for gpt2, the path is a folder."""
         write_definition(self.definition, path, format)
 
     def with_chat(self, template: str = CHATML) -> Tokenizer:
         """This tokenizer with a chat template, and with the special tokens of ChatML that it uses.
 
         Ones that are missing are appended, so the vocabulary may grow.
-
-        template: how a conversation becomes a text, in Jinja.
         """
         ChatTemplate(template)
         used = [text for text in CHAT_TOKENS if text in template]
-        definition = add_special_tokens(self.definition, used)
+        definition = self.definition.with_special_tokens(used)
         return Tokenizer.from_definition(dataclasses.replace(definition, chat_template=template))
 
     def _set_up(self, definition: TokenizerDefinition) -> None:
@@ -179,11 +169,7 @@ class Tokenizer:
     def encode_batch(
         self, texts: Sequence[str], num_threads: int | None = None
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`.
-
-        texts: the documents.
-        num_threads: all cores if None.
-        """
+        """The ids of many documents, and where each begins: `ids[offsets[i]:offsets[i + 1]]`."""
         texts = texts if isinstance(texts, list | tuple) else list(texts)
         if not self._is_native:
             return self._join([self._encode_by_regex(text) for text in texts])
@@ -207,11 +193,6 @@ class Tokenizer:
         """The same for documents in one buffer of UTF-8, `bounds` giving begin and end of each.
 
         Special tokens inside a document are kept whole. `end_id` is put behind every document.
-
-        data: the buffer.
-        bounds: an array (count, 2) of positions in it.
-        num_threads: all cores if None.
-        end_id: an id of the vocabulary, or None for nothing.
         """
         if end_id is not None and end_id not in self.vocab:
             raise TokenizerError(
@@ -237,8 +218,6 @@ class Tokenizer:
 
         They are the ids of the joined text: what a later piece could still change is held back. (A
         pattern without a native scanner is the exception: there each piece is encoded by itself.)
-
-        iterable: the pieces, such as the lines of a file.
         """
         if self._is_native:
             return encode_pieces(self._encoder, iterable)
@@ -248,8 +227,6 @@ class Tokenizer:
         """The ids of a beginning of some UTF-8 that hold whatever follows it, and its bytes.
 
         It is empty where the text is too short to say. A long pre-token may be cut inside.
-
-        data: UTF-8 that may end anywhere.
         """
         if not self._is_native:
             return np.empty(0, self.id_type), 0

@@ -32,7 +32,7 @@ from groundup.tokenizer.definition import (
     count_merges,
     encode_special_token,
 )
-from groundup.tokenizer.inspection import bytes_per_token, find_longest_tokens
+from groundup.tokenizer.inspection import find_longest_tokens
 from groundup.tokenizer.native import as_array
 from groundup.tokenizer.patterns import GPT2, Pattern, find_pattern
 from groundup.tokenizer.tokenizer import Tokenizer
@@ -211,6 +211,6 @@ def _train(
         vocab_size_reached=len(tokens),
         phases=phases,
         longest_tokens=longest,
-        bytes_per_token=bytes_per_token(num_bytes, num_symbols),
+        bytes_per_token=num_bytes / max(1, num_symbols),
     )
     return Tokenizer.from_definition(definition), summary

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from groundup.errors import TokenizerError
 from groundup.files import write_text_atomic
-from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.parts import (
-    describe_source,
-    parse_json,
-    read_file,
-    resolve_special_tokens,
-    with_special_tokens,
+from groundup.tokenizer.definition import (
+    SpecialTokens,
+    TokenizerDefinition,
+    add_to_vocab,
+    assign_special_tokens,
 )
-from groundup.tokenizer.formats.spelled import (
-    check_merges_are_spelled,
-    read_spelled_merges,
-    read_spelled_vocab,
-    spell_merges,
-    spell_vocab,
-)
+from groundup.tokenizer.formats.json_files import describe_source, parse_json, read_file
+from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern
-
-_HEADER = "#version"
 
 
 def recognise(value: dict[str, Any]) -> bool:
@@ -49,27 +40,21 @@ def find_merges(vocab_path: Path) -> Path:
 def read_gpt2_files(
     vocab_path: str | os.PathLike[str],
     merges_path: str | os.PathLike[str],
-    special_tokens: Mapping[str, int] | Iterable[str] | None = None,
+    special_tokens: SpecialTokens | None = None,
     *,
     pattern: Pattern | None = None,
 ) -> TokenizerDefinition:
-    """Read the pair; special tokens that the vocabulary lacks are appended to it.
-
-    vocab_path: JSON of spelled tokens and their ids.
-    merges_path: a merge on each line.
-    special_tokens: texts, or texts with their ids.
-    pattern: GPT-2's if None.
-    """
+    """Read the pair; special tokens that the vocabulary lacks are appended to it."""
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     vocab_data, merges_data = read_file(vocab_path), read_file(merges_path)
     spelled = parse_json(vocab_data, vocab_path)
     if not isinstance(special_tokens, Mapping):
         special_tokens = list(special_tokens or ())
-    vocab, token_of = read_spelled_vocab(spelled, vocab_path, plain_texts=special_tokens)
-    special_ids = resolve_special_tokens(vocab, special_tokens)
+    vocab, token_of = read_vocab(spelled, vocab_path, plain_texts=special_tokens)
+    special_ids = assign_special_tokens(vocab, special_tokens)
     return TokenizerDefinition(
-        vocab=with_special_tokens(vocab, special_ids),
-        merges=_read_merges(merges_data, merges_path, token_of),
+        vocab=add_to_vocab(vocab, special_ids),
+        merges=read_merges(_merge_lines(merges_data, merges_path), token_of, merges_path),
         special_tokens=special_ids,
         pattern=pattern or GPT2,
         lineage=describe_source("gpt2", vocab_path, vocab_data),
@@ -90,26 +75,18 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
         )
     vocab_path = path if path.suffix == ".json" else path / "vocab.json"
     merges_path = vocab_path.with_name("merges.txt")
-    vocabulary, merges = spell_vocab(definition, "GPT-2's"), spell_merges(definition)
-    check_merges_are_spelled(merges, vocabulary, "GPT-2's")
+    vocabulary = spell_vocab(definition, "GPT-2's")
+    merges = spell_merges(definition, vocabulary)
     write_text_atomic(merges_path, "\n".join(["#version: 0.2", *merges]) + "\n")
     write_text_atomic(vocab_path, json.dumps(vocabulary, ensure_ascii=False))
     return [vocab_path, merges_path]
 
 
-def _read_merges(
-    data: bytes, path: Path, token_of: Mapping[str, bytes]
-) -> list[tuple[bytes, bytes]]:
+def _merge_lines(data: bytes, path: Path) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TokenizerError(
-            f"the merges file {path} is not UTF-8 at byte {error.start}; it is damaged, fetch it "
-            f"again"
-        ) from None
-    # Not splitlines: a spelled token may hold U+0085 and its like.
-    lines = text.replace("\r\n", "\n").split("\n")
-    num_header_lines = 1 if lines[0].startswith(_HEADER) else 0
-    while lines and not lines[-1]:
-        lines.pop()
-    return read_spelled_merges(lines[num_header_lines:], token_of, path, num_header_lines + 1)
+        raise TokenizerError(f"the merges file {path} is damaged: {error}") from None
+    # Not splitlines: a spelled token may hold U+0085.
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    return lines[1:] if lines[0].startswith("#version") else lines

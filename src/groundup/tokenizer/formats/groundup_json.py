@@ -13,10 +13,14 @@ from typing import Any
 
 from groundup.errors import TokenizerError
 from groundup.files import hash_bytes, write_bytes_atomic
-from groundup.tokenizer.byte_spelling import spell_tokens
 from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.parts import require
-from groundup.tokenizer.formats.spelled import read_spelled_list, read_spelled_merges, spell_merges
+from groundup.tokenizer.formats.json_files import require
+from groundup.tokenizer.formats.spelling import (
+    read_merges,
+    read_tokens,
+    spell_merges,
+    spell_tokens,
+)
 from groundup.tokenizer.patterns import find_staged_pattern
 
 FORMAT = "groundup-tokenizer"
@@ -32,23 +36,28 @@ def recognise(value: dict[str, Any]) -> bool:
 
 def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
     """Read our JSON object; a newer version or a content that does not match its id is refused."""
-    _check_version(require(value, "version", int, path), path)
-    pattern = require(value, "pattern", dict, path)
-    stages = require(pattern, "stages", list, path)
-    if not stages or not all(isinstance(stage, str) for stage in stages):
+    version = require(value, "version", int, path)
+    if version != VERSION:
         raise TokenizerError(
-            f"the pattern stages in {path} are {stages!r}; they are a list of texts"
+            f"the tokenizer file {path} has format version {version}, and this groundup reads "
+            f"version {VERSION}; upgrade groundup, or convert the file with the one that wrote it"
         )
+    stages = require(require(value, "pattern", dict, path), "stages", list, path)
     special_tokens = require(value, "special_tokens", dict, path)
-    for text, id in special_tokens.items():
-        if type(id) is not int:
-            raise TokenizerError(
-                f"the special token {text!r} in {path} has id {id!r}; give a number"
-            )
-    vocab, token_of = read_spelled_list(require(value, "vocabulary", list, path), path)
+    vocabulary = require(value, "vocabulary", list, path)
+    spelling_of = {id: text for id, text in enumerate(vocabulary) if text is not None}
+    for name, values, kind in (
+        ("pattern", stages, str),
+        ("special_tokens", special_tokens.values(), int),
+        ("vocabulary", spelling_of.values(), str),
+    ):
+        if set(map(type, values)) - {kind} or (name == "pattern" and not stages):
+            raise TokenizerError(f"an entry of {name!r} in {path} is not a {kind.__name__}")
+    tokens = read_tokens(list(spelling_of.values()), path)
+    token_of = dict(zip(spelling_of.values(), tokens, strict=True))
     definition = TokenizerDefinition(
-        vocab=vocab,
-        merges=read_spelled_merges(require(value, "merges", list, path), token_of, path),
+        vocab=dict(zip(spelling_of, tokens, strict=True)),
+        merges=read_merges(require(value, "merges", list, path), token_of, path),
         special_tokens=special_tokens,
         pattern=find_staged_pattern(tuple(stages)),
         whole_words=require(value, "whole_words", bool, path),
@@ -58,7 +67,8 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
         ),
     )
     content_id = require(value, "content_id", str, path)
-    if _checksum_holds(data):
+    text, _, rest = data.rpartition(_CHECKSUM_MARK)
+    if rest == _dump(hash_bytes(text)).encode() + b"\n}\n":
         return definition.trust(content_id)
     if definition.content_id() != content_id:
         raise TokenizerError(
@@ -71,6 +81,7 @@ def read(value: dict[str, Any], data: bytes, path: Path) -> TokenizerDefinition:
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write the definition as our JSON."""
+    spellings = dict(zip(definition.vocab, spell_tokens(definition.vocab.values()), strict=True))
     fields = {
         "format": _dump(FORMAT),
         "version": _dump(VERSION),
@@ -86,39 +97,13 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
             else {}
         ),
         "merges": _dump_lines(spell_merges(definition)),
-        "vocabulary": _dump_lines(_spell_in_place(definition)),
+        "vocabulary": _dump_lines([*map(spellings.get, range(definition.vocab_size))]),
     }
     lines = ",\n".join(f'"{key}": {text}' for key, text in fields.items())
     data = ("{\n" + lines).encode()
     checksum = _dump(hash_bytes(data)).encode()
     write_bytes_atomic(path, data + _CHECKSUM_MARK + checksum + b"\n}\n")
     return [path]
-
-
-def _check_version(version: int, path: Path) -> None:
-    if version > VERSION:
-        raise TokenizerError(
-            f"the tokenizer file {path} has format version {version}, and this groundup reads up "
-            f"to version {VERSION}; upgrade groundup"
-        )
-    if version < 1:
-        raise TokenizerError(
-            f"the tokenizer file {path} has format version {version}, but they start at 1; "
-            f"make it or fetch it again"
-        )
-
-
-def _checksum_holds(data: bytes) -> bool:
-    text, mark, rest = data.rpartition(_CHECKSUM_MARK)
-    return bool(mark) and rest == _dump(hash_bytes(text)).encode() + b"\n}\n"
-
-
-def _spell_in_place(definition: TokenizerDefinition) -> list[str | None]:
-    spelled: list[str | None] = [None] * definition.vocab_size
-    spellings = spell_tokens(definition.vocab.values())
-    for id, spelling in zip(definition.vocab, spellings, strict=True):
-        spelled[id] = spelling
-    return spelled
 
 
 def _dump(value: Any) -> str:

@@ -14,25 +14,15 @@ from typing import Any
 
 from groundup.errors import TokenizerError
 from groundup.files import write_json_atomic, write_text_atomic
-from groundup.tokenizer.definition import TokenizerDefinition
-from groundup.tokenizer.formats.parts import (
-    parse_json,
-    read_file,
-    require,
-    with_special_tokens,
-)
-from groundup.tokenizer.formats.spelled import (
-    check_merges_are_spelled,
-    read_spelled_merges,
-    read_spelled_vocab,
-    spell_merges,
-    spell_vocab,
-)
+from groundup.tokenizer.definition import TokenizerDefinition, add_to_vocab
+from groundup.tokenizer.formats.json_files import excerpt, parse_json, read_file, require
+from groundup.tokenizer.formats.spelling import read_merges, read_vocab, spell_merges, spell_vocab
 from groundup.tokenizer.patterns import GPT2, Pattern, find_staged_pattern
 
 # These mean one thing to Hugging Face's engine (Oniguruma: anchors are of lines, `{1,3}+` repeats)
 # and another to Python's `regex`, so only published patterns may hold them.
-_DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<![\[\\])\^|\(\?P")
+_DIALECT = re.compile(r"\}\+|\\[hHRXKGzZ]|(?<!\\)\$|(?<!\\)\^|\(\?P")
+_CLASS = re.compile(r"(?<!\\)\[\^?\]?(?:\\.|[^\]\\])*\]")
 
 _SETTINGS_NAME = "tokenizer_config.json"
 
@@ -45,20 +35,19 @@ def recognise(value: dict[str, Any]) -> bool:
 def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
     """Read a tokenizer.json."""
     model = value["model"]
-    _check_model(model, path)
-    _check_normalizer(value.get("normalizer"), path)
+    _check(model, value.get("normalizer"), path)
     special_tokens = _read_added_tokens(value.get("added_tokens") or [], path)
     vocabulary = require(model, "vocab", dict, path)
     for text, id in special_tokens.items():
         if text in vocabulary and vocabulary[text] != id:
             raise TokenizerError(
-                f"the added token {text!r} in {path} has id {id}, and {vocabulary[text]!r} in the "
-                f"vocabulary; the two must agree"
+                f"the added token {text!r} in {path} has id {id}, but {excerpt(vocabulary[text])} "
+                f"in the vocabulary"
             )
-    vocab, token_of = read_spelled_vocab(vocabulary, path, plain_texts=special_tokens)
+    vocab, token_of = read_vocab(vocabulary, path, plain_texts=special_tokens)
     return TokenizerDefinition(
-        vocab=with_special_tokens(vocab, special_tokens),
-        merges=read_spelled_merges(require(model, "merges", list, path), token_of, path),
+        vocab=add_to_vocab(vocab, special_tokens),
+        merges=read_merges(require(model, "merges", list, path), token_of, path),
         special_tokens=special_tokens,
         pattern=_read_pattern(value.get("pre_tokenizer"), path),
         whole_words=bool(model.get("ignore_merges", False)),
@@ -69,8 +58,7 @@ def read(value: dict[str, Any], path: Path) -> TokenizerDefinition:
 
 def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
     """Write a tokenizer.json; a chat template goes into the tokenizer_config.json beside it."""
-    vocabulary, merges = spell_vocab(definition, "Hugging Face"), spell_merges(definition)
-    check_merges_are_spelled(merges, vocabulary, "Hugging Face")
+    vocabulary = spell_vocab(definition, "Hugging Face")
     added_tokens = [
         {
             "id": id,
@@ -102,7 +90,7 @@ def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
             "byte_fallback": False,
             "ignore_merges": definition.whole_words,
             "vocab": vocabulary,
-            "merges": merges,
+            "merges": spell_merges(definition, vocabulary),
         },
     }
     write_text_atomic(path, json.dumps(value, ensure_ascii=False, separators=(",\n", ": ")))
@@ -153,7 +141,7 @@ def _refuse(what: str, path: Path) -> TokenizerError:
     )
 
 
-def _check_model(model: dict[str, Any], path: Path) -> None:
+def _check(model: dict[str, Any], normalizer: Any, path: Path) -> None:
     # Early files name no type; merges then tell BPE apart.
     kind = model.get("type") or ("BPE" if "merges" in model else "unknown")
     if kind != "BPE":
@@ -161,24 +149,16 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
     for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(key):
             raise _refuse(f"{key} {model[key]!r}", path)
-
-
-def _check_normalizer(normalizer: Any, path: Path) -> None:
-    if normalizer is None:
-        return
-    normalizer = require({"normalizer": normalizer}, "normalizer", dict, path)
-    if normalizer.get("type") == "Sequence":
-        for part in require(normalizer, "normalizers", list, path):
-            _check_normalizer(part, path)
-        return
-    raise _refuse(f"the normalizer {normalizer.get('type')}", path)
+    is_empty = isinstance(normalizer, dict) and normalizer.get("normalizers") == []
+    if normalizer is not None and not is_empty:
+        raise _refuse(f"a normalizer, {excerpt(normalizer)}", path)
 
 
 def _read_added_tokens(added_tokens: list[Any], path: Path) -> dict[str, int]:
     special_tokens: dict[str, int] = {}
     for token in added_tokens:
         if not isinstance(token, dict):
-            raise TokenizerError(f"an added token in {path} is {token!r}; it should be an object")
+            raise TokenizerError(f"an added token in {path} is {excerpt(token)}, not an object")
         text, id = require(token, "content", str, path), require(token, "id", int, path)
         for flag in ("single_word", "lstrip", "rstrip"):
             if token.get(flag):
@@ -241,7 +221,8 @@ def _read_split(step: dict[str, Any], path: Path) -> str:
 
 def _find_dialect(pattern: Pattern) -> str | None:
     for stage in pattern.stages if pattern.name == "custom" else ():
-        if stage not in GPT2.stages and (found := _DIALECT.search(stage)) is not None:
+        # Inside a class, $ and ^ are ordinary in both.
+        if stage not in GPT2.stages and (found := _DIALECT.search(_CLASS.sub("", stage))):
             return found.group()
     return None
 

@@ -1,0 +1,150 @@
+"""GPT-2's byte spelling: any token as visible characters, so that it can stand in a text file.
+
+A byte that is a visible Latin-1 character is written as that character; the other 68 (controls,
+space, delete, no-break space, soft hyphen) take the characters from U+0100 on, in order: a space
+reads `Ġ`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain, pairwise, repeat
+from pathlib import Path
+from typing import Any, TypeVar
+
+from groundup.errors import TokenizerError
+from groundup.tokenizer.definition import TokenizerDefinition, encode_special_token
+from groundup.tokenizer.formats.json_files import excerpt
+
+_Spelled = TypeVar("_Spelled", str, bytes)
+
+_VISIBLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_REPLACEMENTS = iter(range(0x100, 0x200))
+# A string of 256 characters is what Python's single-byte codecs are made of, so both directions run
+# in C over a whole vocabulary at once.
+ALPHABET = "".join(chr(byte if byte in _VISIBLE else next(_REPLACEMENTS)) for byte in range(256))
+_ENCODING_MAP = codecs.charmap_build(ALPHABET)
+
+
+def spell_bytes(data: bytes) -> str:
+    """Write bytes as visible characters, one for each byte."""
+    return codecs.charmap_decode(data, "strict", ALPHABET)[0]
+
+
+def read_spelling(text: str) -> bytes:
+    """Read visible characters back as bytes; any other is a UnicodeEncodeError."""
+    return codecs.charmap_encode(text, "strict", _ENCODING_MAP)[0]
+
+
+def spell_tokens(tokens: Iterable[bytes]) -> list[str]:
+    """Spell many tokens in one go."""
+    tokens = list(tokens)
+    return _cut(spell_bytes(b"".join(tokens)), tokens)
+
+
+def read_spelled_tokens(spellings: Iterable[str]) -> list[bytes]:
+    """Read many spelled tokens in one go; each character is one byte, so the lengths carry over."""
+    spellings = list(spellings)
+    return _cut(read_spelling("".join(spellings)), spellings)
+
+
+def read_tokens(spellings: list[str], path: Path) -> list[bytes]:
+    """The same for the tokens of a file, whose error names the token."""
+    try:
+        return read_spelled_tokens(spellings)
+    except UnicodeEncodeError:
+        known = set(ALPHABET)
+        spelling = next(one for one in spellings if not known.issuperset(one))
+        raise TokenizerError(
+            f"the token {spelling!r} in {path} is not written in GPT-2's byte spelling; if it is a "
+            f"special token, name it as one"
+        ) from None
+
+
+def read_vocab(
+    spelled: Mapping[str, Any], path: Path, plain_texts: Iterable[str] = ()
+) -> tuple[dict[int, bytes], dict[str, bytes]]:
+    """Read {spelled token: id}; returns the vocabulary in order of ids, and the bytes by spelling.
+
+    `plain_texts` are the special tokens that stand there as they are, not in GPT-2's spelling.
+    """
+    plain = {text for text in plain_texts if text in spelled}
+    spellings = [spelling for spelling in spelled if spelling not in plain]
+    token_of = dict(zip(spellings, read_tokens(spellings, path), strict=True))
+    token_of |= {text: encode_special_token(text) for text in plain}
+    spelling_of: dict[int, str] = {}
+    for spelling, id in spelled.items():
+        if type(id) is not int:
+            raise TokenizerError(
+                f"the token {spelling!r} in {path} has the id {excerpt(id)}; ids are integers"
+            )
+        if spelling_of.setdefault(id, spelling) != spelling:
+            raise TokenizerError(
+                f"the tokens {spelling_of[id]!r} and {spelling!r} in {path} share the id {id}"
+            )
+    return {id: token_of[spelling_of[id]] for id in sorted(spelling_of)}, token_of
+
+
+def read_merges(
+    merges: Sequence[Any], token_of: Mapping[str, bytes], path: Path
+) -> list[tuple[bytes, bytes]]:
+    """Read merges written as "left right" or [left, right], spelled as in the vocabulary."""
+    # All at once where all is well, one by one to name the one that is not.
+    with contextlib.suppress(KeyError, ValueError, TypeError):
+        tokens = map(token_of.__getitem__, _split_merges(merges))
+        return list(zip(tokens, tokens, strict=True))
+    for number, merge in enumerate(merges, 1):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        is_pair = isinstance(parts, list) and [*map(type, parts)] == [str, str]
+        if not is_pair or not all(part in token_of for part in parts):
+            raise TokenizerError(
+                f"merge {number} of {path} is {excerpt(merge)}; a merge is two tokens of the "
+                f"vocabulary, separated by one space"
+            )
+    raise AssertionError("a merge failed to read and then did not")
+
+
+def spell_vocab(definition: TokenizerDefinition, format_name: str) -> dict[str, int]:
+    """The vocabulary as {spelled token: id}, special tokens standing there as their plain text."""
+    ordinary = definition.ordinary_tokens()
+    spelled = dict(zip(spell_tokens(ordinary.values()), ordinary, strict=True))
+    for text, id in definition.special_tokens.items():
+        if text in spelled:
+            raise TokenizerError(
+                f"{format_name} files cannot tell the special token {text!r} from the ordinary "
+                f"token that is spelled so; use groundup's own format"
+            )
+        spelled[text] = id
+    return dict(sorted(spelled.items(), key=lambda item: item[1]))
+
+
+def spell_merges(
+    definition: TokenizerDefinition, spelled: Mapping[str, int] | None = None
+) -> list[str]:
+    """The merges as lines of two spelled tokens, which `spelled`, if given, must hold."""
+    lefts = spell_tokens(left for left, _ in definition.merges)
+    rights = spell_tokens(right for _, right in definition.merges)
+    if spelled is not None:
+        for part in chain(lefts, rights):
+            if part not in spelled:
+                raise TokenizerError(
+                    f"this format cannot hold a merge of {part!r}, a special token; use groundup's "
+                    f"own format"
+                )
+    return [f"{left} {right}" for left, right in zip(lefts, rights, strict=True)]
+
+
+def _split_merges(merges: Sequence[Any]) -> list[str]:
+    kinds = set(map(type, merges))
+    if kinds == {str} and set(map(str.count, merges, repeat(" "))) == {1}:
+        return " ".join(merges).split(" ")
+    if kinds <= {list} and set(map(len, merges)) <= {2}:
+        return list(chain.from_iterable(merges))
+    raise ValueError
+
+
+def _cut(joined: _Spelled, parts: list[Any]) -> list[_Spelled]:
+    bounds = accumulate(map(len, parts), initial=0)
+    return [joined[begin:end] for begin, end in pairwise(bounds)]

@@ -1,0 +1,180 @@
+"""tiktoken's ranks: lines of a token in base64 and its rank, its id and order of merging.
+
+Such a file holds neither pattern nor special tokens; those of the published files are known here by
+the hash of their content. The merges are recovered from the ranks.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from groundup.errors import TokenizerError
+from groundup.files import hash_bytes, write_bytes_atomic
+from groundup.tokenizer import native
+from groundup.tokenizer.definition import (
+    SpecialTokens,
+    TokenizerDefinition,
+    add_to_vocab,
+    assign_special_tokens,
+)
+from groundup.tokenizer.formats.json_files import describe_source
+from groundup.tokenizer.patterns import CL100K, GPT2, LLAMA3, O200K, PATTERN_NAMES, QWEN2, Pattern
+
+_FIRST_LINE = re.compile(rb"\s*[A-Za-z0-9+/]+={0,2} \d+\s*(\n|$)")
+
+_RESERVED = [f"<|reserved_special_token_{number}|>" for number in range(251)]
+_LLAMA3_SPECIAL_TOKENS = [
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    *_RESERVED[:4],
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    _RESERVED[4],
+    "<|eot_id|>",
+    *_RESERVED[5:],
+]
+_QWEN_SPECIAL_TOKENS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    *(f"<|extra_{number}|>" for number in range(205)),
+]
+_CL100K_SPECIAL_TOKENS = {
+    "<|endoftext|>": 100257,
+    "<|fim_prefix|>": 100258,
+    "<|fim_middle|>": 100259,
+    "<|fim_suffix|>": 100260,
+    "<|endofprompt|>": 100276,
+}
+# r50k_base, p50k_base, cl100k_base, o200k_base, Llama 3, Qwen.
+_PUBLISHED: dict[str, tuple[Pattern, dict[str, int]]] = {
+    "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": (
+        GPT2,
+        {"<|endoftext|>": 50256},
+    ),
+    "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069": (
+        GPT2,
+        {"<|endoftext|>": 50256},
+    ),
+    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7": (
+        CL100K,
+        _CL100K_SPECIAL_TOKENS,
+    ),
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": (
+        O200K,
+        {"<|endoftext|>": 199999, "<|endofprompt|>": 200018},
+    ),
+    "82e9d31979e92ab929cd544440f129d9ecd797b69e327f80f17e1c50d5551b55": (
+        LLAMA3,
+        {text: id for id, text in enumerate(_LLAMA3_SPECIAL_TOKENS, 128000)},
+    ),
+    "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186": (
+        QWEN2,
+        {text: id for id, text in enumerate(_QWEN_SPECIAL_TOKENS, 151643)},
+    ),
+}
+
+
+def recognise(data: bytes) -> bool:
+    """Whether the first line is a token in base64 and a number."""
+    return _FIRST_LINE.match(data[:4096]) is not None
+
+
+def read(
+    data: bytes, path: Path, pattern: Pattern | None, special_tokens: SpecialTokens | None
+) -> TokenizerDefinition:
+    """Read ranks; a file that is not a published one needs its pattern from the caller."""
+    known = hash_bytes(data).removeprefix("sha256:")
+    known_pattern, known_ids = _PUBLISHED.get(known, (None, {}))
+    pattern = pattern or known_pattern
+    if pattern is None:
+        raise TokenizerError(
+            f"the ranks file {path} holds no split pattern and is none of the published ones; "
+            f"give the pattern: one of {', '.join(PATTERN_NAMES)}, or a regular expression"
+        )
+    vocab = _parse_ranks(data, path)
+    if special_tokens is None:
+        special_tokens = known_ids
+    special_ids = assign_special_tokens(vocab, special_tokens, known_ids)
+    tokens = list(vocab.values())
+    pairs = recover_merges(tokens)
+    unreachable = any(
+        left < 0 and len(token) > 1 for token, (left, _) in zip(tokens, pairs, strict=True)
+    )
+    return TokenizerDefinition(
+        vocab=add_to_vocab(vocab, special_ids),
+        merges=[(tokens[left], tokens[right]) for left, right in pairs if left >= 0],
+        special_tokens=special_ids,
+        pattern=pattern,
+        # tiktoken always looks for the whole pre-token first; where the merges reach every token
+        # that changes nothing, and leaving it out keeps one tokenizer one content id in all
+        # formats.
+        whole_words=unreachable,
+        lineage=describe_source("tiktoken", path, data),
+    ).validate()
+
+
+def write(definition: TokenizerDefinition, path: Path) -> list[Path]:
+    """Write the ordinary tokens as ranks, if ranks alone say the same as the merges."""
+    ranks = definition.ordinary_tokens()
+    if reason := _find_difference(definition, ranks):
+        raise TokenizerError(
+            f"this tokenizer cannot be written as tiktoken ranks: {reason}; convert to huggingface "
+            f"or groundup instead"
+        )
+    lines = [
+        binascii.b2a_base64(token, newline=False) + b" %d\n" % rank for rank, token in ranks.items()
+    ]
+    write_bytes_atomic(path, b"".join(lines))
+    return [path]
+
+
+def recover_merges(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
+    """The pair of tokens that makes each token, or (-1, -1); see `recover_merges_reference`."""
+    buffer = native.recover_merges(list(tokens))
+    flat = memoryview(buffer).cast("B").cast("i").tolist()
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _parse_ranks(data: bytes, path: Path) -> dict[int, bytes]:
+    vocab: dict[int, bytes] = {}
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            encoded, digits = line.split()
+            token, rank = binascii.a2b_base64(encoded, strict_mode=True), int(digits)
+        except ValueError:
+            token, rank = b"", -1
+        if not token or rank < 0 or rank in vocab:
+            raise TokenizerError(
+                f"line {number} of the ranks file {path} is {line[:60]!r}; it should be a token in "
+                f"base64, a space and a rank that no other line has: the file was cut short or "
+                f"changed"
+            )
+        vocab[rank] = token
+    return dict(sorted(vocab.items()))
+
+
+def _find_difference(definition: TokenizerDefinition, ranks: Mapping[int, bytes]) -> str | None:
+    """Why ranks, which merge whatever makes the lowest id first, do not say what the merges say."""
+    tokens = list(ranks.values())
+    rank_of = {token: rank for rank, token in ranks.items()}
+    last = -1
+    for left, right in definition.merges:
+        merged = rank_of.get(left + right)
+        if merged is None or left not in rank_of or right not in rank_of:
+            return f"the merge {left!r} + {right!r} uses a special token"
+        if merged < last:
+            return f"{left + right!r} has id {merged} and is merged after id {last}"
+        last = merged
+    merges = set(definition.merges)
+    for token, (left_rank, right_rank) in zip(tokens, recover_merges(tokens), strict=True):
+        if left_rank >= 0 and (tokens[left_rank], tokens[right_rank]) not in merges:
+            return f"ranks would merge {token!r} from other parts than its merges do"
+        if left_rank < 0 and len(token) > 1 and not definition.whole_words:
+            return f"ranks would make {token!r} a token, which its merges never do"
+    return None
