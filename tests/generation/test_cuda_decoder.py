@@ -246,21 +246,22 @@ def test_steps_begin_ahead_of_the_ids_that_are_read_and_none_too_many() -> None:
 
 
 def _draw(logits: torch.Tensor, rows: list[Row]) -> torch.Tensor:
-    whole, floats = (torch.from_numpy(numbers).cuda() for numbers in row_state(rows))
     logits = logits.cuda()
     seen = torch.zeros_like(logits, dtype=torch.int8)
     for index, row in enumerate(rows):
         seen[index, row.ids] = 1
+    whole, floats = (torch.from_numpy(numbers).cuda() for numbers in row_state(rows))
+    state = kernels.State(*whole, *floats, seen)
     chosen = torch.zeros(len(logits), dtype=torch.int64, device="cuda")
-    board = kernels.Board.make(len(logits), logits.shape[1], logits.device)
+    work = kernels.Workspace.make(len(logits), logits.shape[1], logits.device)
     # The highest of what the penalty leaves; the output layer finds them for a decoder.
     penalty = torch.tensor([row.request.sampler.repetition_penalty for row in rows]).cuda()[:, None]
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     tops = torch.where(seen > 0, lowered, logits).nan_to_num(math.inf, math.inf, -math.inf)
     rules = kernels.Rules(penalty=True)
     tops = tops.amax(1, keepdim=True)
-    kernels.sample(logits, tops, board, whole, floats, seen, chosen, 100, NO_ID, rules)
-    assert whole[:, kernels.COUNT].tolist() == [row.num_new + 1 for row in rows]
+    kernels.sample(logits, tops, state, work, chosen, 100, NO_ID, rules)
+    assert state.counts.tolist() == [row.num_new + 1 for row in rows]
     return chosen.cpu()
 
 

@@ -26,21 +26,8 @@ from groundup.generation.sampling import STREAM
 from groundup.nn import KVCache, RMSNorm
 from groundup.nn.kernels.cuda_decode import matmul
 from groundup.nn.kernels.cuda_decode.block import Buffers, DecodingBlock, weights_soon
-from groundup.nn.kernels.cuda_decode.edge_search import (
-    COUNT,
-    ID,
-    KEY,
-    LOG_MIN_P,
-    NUM_FLOATS,
-    NUM_WHOLE,
-    PENALTY,
-    POSITION,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-)
 from groundup.nn.kernels.cuda_decode.output_layer import Scores, to_logits
-from groundup.nn.kernels.cuda_decode.sampling import Board, Rules, sample
+from groundup.nn.kernels.cuda_decode.sampling import Rules, State, Workspace, sample
 
 if TYPE_CHECKING:
     from groundup.model import TransformerLM
@@ -92,8 +79,6 @@ class CudaDecoder:
             device=weight.device,
             dtype=weight.dtype,
         )
-        mixes: list[Tensor | None] = [None] * (config.num_layers + 1)
-        self._first_mix = mixes[0]
         assert isinstance(model.final_norm, RMSNorm)
         self._eps = model.final_norm.eps
         gain = model.final_norm.weight.detach()
@@ -102,9 +87,9 @@ class CudaDecoder:
         gains: list[Tensor | None] = [None] * (config.num_layers - 1)
         gains.append(gain / self._factor)
         self._layers = [
-            DecodingBlock(block, keys, values, mix_after, gain_after)
-            for block, keys, values, mix_after, gain_after in zip(
-                model.blocks, self.cache.keys, self.cache.values, mixes[1:], gains, strict=True
+            DecodingBlock(block, keys, values, gain_after)
+            for block, keys, values, gain_after in zip(
+                model.blocks, self.cache.keys, self.cache.values, gains, strict=True
             )
         ]
         table = model.token_embedding.weight.detach()
@@ -127,14 +112,15 @@ class CudaDecoder:
             self._absent = torch.zeros(num_columns, dtype=torch.bool, device=weight.device)
             self._absent[gaps] = True
         with torch.inference_mode():
-            self._whole = torch.zeros(max_rows, NUM_WHOLE, dtype=torch.int64, device=weight.device)
-            self._floats = torch.ones(max_rows, NUM_FLOATS, device=weight.device)
+            self._whole = torch.zeros(5, max_rows, dtype=torch.int64, device=weight.device)
+            self._floats = torch.ones(4, max_rows, device=weight.device)
             self._seen = torch.zeros(max_rows, num_columns, dtype=torch.int8, device=weight.device)
+            self._state = State(*self._whole, *self._floats, self._seen)
             shape = (self.steps_at_once, max_rows)
             self._chosen = torch.zeros(shape, dtype=torch.int64, device=weight.device)
             self._scores = Scores.make(max_rows, num_columns, weight.device)
-            self._board = Board.make(max_rows, num_columns, weight.device)
-            self._work = Buffers.make(max_rows, self._layers, weight)
+            self._workspace = Workspace.make(max_rows, num_columns, weight.device)
+            self._work = Buffers.make(max_rows, self._layers[0])
         # Two, so that one can be read while the next steps fill the other.
         self._read_back = [torch.zeros(shape, dtype=torch.int64).pin_memory() for _ in range(2)]
         self._graphs: dict[tuple[int, Rules | None, int], torch.cuda.CUDAGraph] = {}
@@ -158,7 +144,7 @@ class CudaDecoder:
             if part.shape[1] <= _MAX_RECORDED_IDS:
                 self._replay_prompt(part)
             else:
-                work = Buffers.make(part.shape[1], self._layers, self._output)
+                work = Buffers.make(part.shape[1], self._layers[0])
                 self._through_blocks(work, *part)
 
     def copy(self, source: int, target: int) -> None:
@@ -172,8 +158,8 @@ class CudaDecoder:
         self._ids.clear()
         self._num_rows = len(rows)
         whole, floats = map(torch.from_numpy, row_state(rows))
-        self._whole[: len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
-        self._floats[: len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
+        self._whole[:, : len(rows)] = whole.pin_memory().to(self.device, non_blocking=True)
+        self._floats[:, : len(rows)] = floats.pin_memory().to(self.device, non_blocking=True)
         samplers = [row.request.sampler for row in rows]
         self._rules = Rules(
             any(sampler.top_k is not None for sampler in samplers),
@@ -206,8 +192,8 @@ class CudaDecoder:
     ) -> Float[Tensor, "n allowed"]:
         """Append one id to each of the rows 0 to n - 1, at its position; the logits after it."""
         n = len(ids)
-        self._whole[:n, ID] = ids.to(self.device)
-        self._whole[:n, POSITION] = positions.to(self.device)
+        self._state.ids[:n] = ids.to(self.device)
+        self._state.positions[:n] = positions.to(self.device)
         self._replay(n, None)
         return self._scores.logits[:n, : self._end]
 
@@ -238,7 +224,7 @@ class CudaDecoder:
         size = max(16, 1 << (n - 1).bit_length())
         recorded = self._prompts.get(size)
         if recorded is None:
-            work = Buffers.make(size, self._layers, self._output)
+            work = Buffers.make(size, self._layers[0])
             inputs = torch.empty(3, size, dtype=torch.int64, device=self.device)
         else:
             inputs, work, graph = recorded
@@ -284,29 +270,20 @@ class CudaDecoder:
         return graph
 
     def _step(self, n: int, rules: Rules | None, chosen: Tensor) -> None:
-        ids, positions = self._whole[:n, ID], self._whole[:n, POSITION]
-        stream = self._through_blocks(self._work.rows(n), ids, positions)
+        state = self._state
+        stream = self._through_blocks(self._work.rows(n), state.ids[:n], state.positions[:n])
         scores = self._scores.rows(n)
-        penalty = (self._seen, self._floats) if rules is not None and rules.penalty else None
+        penalty = (state.seen, state.penalty) if rules is not None and rules.penalty else None
         norm = (self._eps, self._factor)
-        to_logits(stream, norm, self._output, scores, None, self._absent, penalty)
+        to_logits(stream, norm, self._output, scores, self._absent, penalty)
         if rules is not None:
-            sample(
-                *scores,
-                self._board,
-                self._whole,
-                self._floats,
-                self._seen,
-                chosen,
-                self.max_seq_len - 1,
-                NO_ID,
-                rules,
-            )
+            last = self.max_seq_len - 1
+            sample(*scores, state, self._workspace, chosen, last, NO_ID, rules)
 
     def _through_blocks(
         self, work: Buffers, ids: Tensor, positions: Tensor, sequences: Tensor | None = None
     ) -> matmul.Stream:
-        matmul.embed(ids, self._table, work.stream, self._first_mix)
+        matmul.embed(ids, self._table, work.stream)
         extra = None if self._extra_table is None else (ids, self._extra_table)
         for layer, soon in zip(self._layers, self._soon, strict=True):
             layer.advance(work, positions, sequences, extra, soon)
@@ -314,26 +291,28 @@ class CudaDecoder:
 
 
 def row_state(rows: Sequence[Row]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """What the next step of each row begins with, in the columns that sampling has."""
+    """The integers and floats of `State`, what the next step of each row begins with."""
     samplers = [row.request.sampler for row in rows]
-    whole = np.empty((len(rows), NUM_WHOLE), np.int64)
-    whole[:, [ID, POSITION, COUNT, TOP_K]] = [
-        (row.ids[-1], row.num_visible - 1, row.num_new, row.request.sampler.top_k or 0)
-        for row in rows
-    ]
-    whole[:, KEY] = stream_keys([row.request.seed for row in rows], STREAM).view(np.int64)
-    floats = np.empty((len(rows), NUM_FLOATS), np.float32)
-    floats[:, [TEMPERATURE, TOP_P, LOG_MIN_P, PENALTY]] = [
-        (
-            sampler.temperature,
-            sampler.top_p,
-            math.log(sampler.min_p) if sampler.min_p > 0 else -math.inf,
-            sampler.repetition_penalty,
-        )
-        for sampler in samplers
-    ]
-    # What is 0 in float32 would need no id at all.
-    floats[:, TOP_P] = np.maximum(floats[:, TOP_P], np.finfo(np.float32).tiny)
+    whole = np.array(
+        [
+            [row.ids[-1] for row in rows],
+            [row.num_visible - 1 for row in rows],
+            [row.num_new for row in rows],
+            stream_keys([row.request.seed for row in rows], STREAM).view(np.int64),
+            [sampler.top_k or 0 for sampler in samplers],
+        ],
+        np.int64,
+    )
+    floats = np.array(
+        [
+            [sampler.temperature for sampler in samplers],
+            # What is 0 in float32 would need no id at all.
+            [max(sampler.top_p, float(np.finfo(np.float32).tiny)) for sampler in samplers],
+            [math.log(sampler.min_p) if sampler.min_p else -math.inf for sampler in samplers],
+            [sampler.repetition_penalty for sampler in samplers],
+        ],
+        np.float32,
+    )
     return whole, floats
 
 

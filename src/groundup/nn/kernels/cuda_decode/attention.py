@@ -15,14 +15,14 @@ import triton.language as tl
 from torch import Tensor
 
 from groundup.nn.kernels.cuda_decode.launch import (
-    MOST_SOON_BYTES,
+    MAX_SOON_BYTES,
     begin,
     options,
     prefetch_pieces,
     wait,
 )
 
-_SLOTS = 32
+_SLOTS = tl.constexpr(32)
 # Blocks of keys, one for each slot, that are read at once, for heads of up to 64 and for wider
 # ones. A program alone should wait but once; many hide each other's waits, and must not take each
 # other's registers.
@@ -31,18 +31,35 @@ _FEW_PROGRAMS = 128
 
 
 class HeadChanges(NamedTuple):
-    """What happens to each query and key before they meet."""
+    """What happens to queries, keys and values before they meet."""
 
-    tables: tuple[Tensor, Tensor] | None
-    """The cosines and sines of `RotaryEmbedding`; None for no rotation."""
+    rotation: tuple[Tensor, Tensor] | None
+    """The cosines and sines of `RotaryEmbedding`."""
     gains: tuple[Tensor, Tensor] | None
-    """Of the norms of queries and of keys; None for no norm."""
+    """Of the norms of queries and of keys."""
     eps: float
     """Under the norms' roots."""
-    num_gates: int = 0
+    num_gates: int
     """Columns behind the projections, of which each head has one for its gate; 0 for no gates."""
-    value_factor: Tensor | None = None
-    """Of what is added to the values; None for nothing."""
+    value_factor: Tensor | None
+    """Of what is added to the values."""
+
+
+class _Inputs(NamedTuple):
+    """What both kernels read, and where keys and values go; unused tensors are any."""
+
+    packed: Tensor
+    key_cache: Tensor
+    value_cache: Tensor
+    positions: Tensor
+    sequences: Tensor
+    cos: Tensor
+    sin: Tensor
+    query_gain: Tensor
+    key_gain: Tensor
+    ids: Tensor
+    table: Tensor
+    value_factor: Tensor
 
 
 def attend(
@@ -63,82 +80,61 @@ def attend(
         before any is read; a row of sequence -1, at position 0, is stored nowhere. Without it row i
         is the next token of sequence i.
     mixed: where the result goes.
-    extra: the id of each row, and the table of what is added to values; ids lie as positions do.
+    extra: the id of each row, and the table of what is added to values.
     fetches_ahead: let the GPU fetch keys and values into its L2 cache while projections are made.
     """
     num_rows = len(mixed)
     _, num_kv_heads, longest, d_head = keys.shape
     num_heads = mixed.shape[1] // d_head
-    cos, sin = changes.tables or (mixed, mixed)
-    query_gain, key_gain = changes.gains or (mixed, mixed)
-    ids, table = extra or (positions, mixed)
-    factor = mixed if changes.value_factor is None else changes.value_factor
-    rows = sequences if sequences is not None else positions
-    pointers = (packed, keys, values, positions, rows, ids, table, factor)
+    is_prompt = sequences is not None
+    inputs = _Inputs(
+        packed,
+        keys,
+        values,
+        positions,
+        positions if sequences is None else sequences,
+        *(changes.rotation or (mixed, mixed)),
+        *(changes.gains or (mixed, mixed)),
+        *(extra or (positions, mixed)),
+        mixed if changes.value_factor is None else changes.value_factor,
+    )
     sizes = {
         "HEADS": num_heads,
         "KV_HEADS": num_kv_heads,
         "D_HEAD": d_head,
-        "LANES": triton.next_power_of_2(d_head),
-        "ROTATE": changes.tables is not None,
+        "ROTATE": changes.rotation is not None,
         "NORM": changes.gains is not None,
         "GATES": changes.num_gates,
         "EXTRA": changes.value_factor is not None,
     }
-    has_few = num_rows * num_heads <= _FEW_PROGRAMS
-    blocks = (_BLOCKS_OF_FEW if has_few else _BLOCKS_OF_MANY)[d_head > 64]
-    if sequences is not None:
+    if is_prompt:
         _store[(num_rows, num_kv_heads)](
-            *pointers,
-            cos,
-            sin,
-            key_gain,
-            positions.stride(0),
-            longest,
-            changes.eps,
-            **sizes,
-            **options(num_warps=1),
+            inputs, longest, changes.eps, **sizes, **options(num_warps=1)
         )
+    is_few = num_rows * num_heads <= _FEW_PROGRAMS
     _attend[(num_rows, num_heads)](
-        *pointers,
-        cos,
-        sin,
-        query_gain,
-        key_gain,
+        inputs,
         mixed,
-        positions.stride(0),
         longest,
         changes.eps,
         d_head**-0.5,
-        fetches_ahead * MOST_SOON_BYTES // (num_rows * num_kv_heads),
+        fetches_ahead * MAX_SOON_BYTES // (num_rows * num_kv_heads),
+        STORED=is_prompt,
+        BLOCKS=(_BLOCKS_OF_FEW if is_few else _BLOCKS_OF_MANY)[d_head > 64],
         **sizes,
-        STORED=sequences is not None,
-        SLOTS=_SLOTS,
-        BLOCKS=blocks,
         **options(num_warps=2 if d_head <= 32 else 4, num_stages=1, enable_fp_fusion=False),
     )
 
 
 @triton.jit
 def _head(
-    packed,
-    head,
-    row,
-    position,
-    cos,
-    sin,
-    gain,
-    eps,
-    WIDTH: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    ROTATE: tl.constexpr,
-    NORM: tl.constexpr,
-):
+    inputs, head, row, position, gain, eps,
+    WIDTH: tl.constexpr, D_HEAD: tl.constexpr, ROTATE: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
     """One head of a row of `packed` in float32, normalized and rotated by its position."""
-    lane = tl.arange(0, LANES)
+    lane = tl.arange(0, triton.next_power_of_2(D_HEAD))
     fits = lane < D_HEAD
-    start = packed + row * WIDTH + head * D_HEAD
+    start = inputs.packed + row * WIDTH + head * D_HEAD
     value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
     scale = 1.0
     if NORM:
@@ -149,116 +145,75 @@ def _head(
         if NORM:
             other *= scale * tl.load(gain + (lane ^ 1), mask=fits, other=0.0).to(tl.float32)
         offset = position * (D_HEAD // 2) + lane // 2
-        cosine = tl.load(cos + offset, mask=fits, other=0.0)
-        sine = tl.load(sin + offset, mask=fits, other=0.0)
+        cosine = tl.load(inputs.cos + offset, mask=fits, other=0.0)
+        sine = tl.load(inputs.sin + offset, mask=fits, other=0.0)
         value = value * cosine + tl.where(lane % 2 == 0, -other, other) * sine
     return value
 
 
 @triton.jit
-def _value(
-    packed,
-    head,
-    row,
-    stride,
-    ids,
-    table,
-    factor,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    EXTRA: tl.constexpr,
-):
-    """The value of a row and head in float32."""
-    lane = tl.arange(0, LANES)
+def _key_and_value(
+    inputs, head, row, position, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D_HEAD: tl.constexpr, ROTATE: tl.constexpr,
+    NORM: tl.constexpr, GATES: tl.constexpr, EXTRA: tl.constexpr,
+):  # fmt: skip
+    """Those of a row and head in float32."""
+    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD + GATES
+    key = _head(
+        inputs, HEADS + head, row, position, inputs.key_gain, eps, width, D_HEAD, ROTATE, NORM
+    )
+    lane = tl.arange(0, triton.next_power_of_2(D_HEAD))
     fits = lane < D_HEAD
-    start = packed + row * WIDTH + (HEADS + KV_HEADS + head) * D_HEAD
+    start = inputs.packed + row * width + (HEADS + KV_HEADS + head) * D_HEAD
     value = tl.load(start + lane, mask=fits, other=0.0).to(tl.float32)
     if EXTRA:
-        id = tl.load(ids + row * stride).to(tl.int64)
-        entry = table + (id * KV_HEADS + head) * D_HEAD + lane
+        id = tl.load(inputs.ids + row).to(tl.int64)
+        entry = inputs.table + (id * KV_HEADS + head) * D_HEAD + lane
         added = tl.load(entry, mask=fits, other=0.0).to(tl.float32)
-        value += tl.load(factor).to(tl.float32) * added
-    return value
+        value += tl.load(inputs.value_factor).to(tl.float32) * added
+    return key, value
 
 
 @triton.jit
 def _store(
-    packed,
-    keys,
-    values,
-    positions,
-    sequences,
-    ids,
-    table,
-    factor,
-    cos,
-    sin,
-    key_gain,
-    stride,
-    longest,
-    eps,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    ROTATE: tl.constexpr,
-    NORM: tl.constexpr,
-    GATES: tl.constexpr,
-    EXTRA: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    inputs, longest, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D_HEAD: tl.constexpr, ROTATE: tl.constexpr,
+    NORM: tl.constexpr, GATES: tl.constexpr, EXTRA: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     wait(EARLY)
     begin(EARLY)
     row = tl.program_id(0)
     head = tl.program_id(1)
-    width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD + GATES
-    position = tl.load(positions + row * stride).to(tl.int32)
-    sequence = tl.load(sequences + row).to(tl.int64)
-    key = _head(
-        packed, HEADS + head, row, position, cos, sin, key_gain, eps,
-        width, D_HEAD, LANES, ROTATE, NORM,
+    position = tl.load(inputs.positions + row).to(tl.int32)
+    sequence = tl.load(inputs.sequences + row).to(tl.int64)
+    key, value = _key_and_value(
+        inputs, head, row, position, eps,
+        HEADS, KV_HEADS, D_HEAD, ROTATE, NORM, GATES, EXTRA,
     )  # fmt: skip
-    value = _value(
-        packed, head, row, stride, ids, table, factor,
-        HEADS, KV_HEADS, width, D_HEAD, LANES, EXTRA,
-    )  # fmt: skip
-    lane = tl.arange(0, LANES)
+    lane = tl.arange(0, triton.next_power_of_2(D_HEAD))
     offset = ((sequence * KV_HEADS + head) * longest + position) * D_HEAD + lane
     inside = (lane < D_HEAD) & (sequence >= 0)
-    tl.store(keys + offset, key.to(keys.dtype.element_ty), mask=inside)
-    tl.store(values + offset, value.to(values.dtype.element_ty), mask=inside)
+    tl.store(inputs.key_cache + offset, key.to(inputs.key_cache.dtype.element_ty), mask=inside)
+    tl.store(inputs.value_cache + offset, value.to(inputs.key_cache.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _cached(
-    cache, start, first, end, D_HEAD: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr
-):
-    """A block of a sequence's keys or values, from position `first` on and before `end`."""
-    index = first + tl.arange(0, SLOTS)
-    lane = tl.arange(0, LANES)
-    known = (index < end)[:, None] & (lane < D_HEAD)[None, :]
-    return tl.load(cache + start + index[:, None] * D_HEAD + lane[None, :], mask=known, other=0.0)
-
-
-@triton.jit
-def _all_cached(
-    cache, start, first, end,
-    D_HEAD: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
-    """Several blocks."""
+def _cached(cache, start, first, end, D_HEAD: tl.constexpr, BLOCKS: tl.constexpr):
+    """Blocks of a sequence's keys or values, from position `first` on and before `end`."""
+    lane = tl.arange(0, triton.next_power_of_2(D_HEAD))
     tiles = ()
     for block in tl.static_range(BLOCKS):
-        tile = _cached(cache, start, first + block * SLOTS, end, D_HEAD, LANES, SLOTS)
+        index = first + block * _SLOTS + tl.arange(0, _SLOTS)
+        known = (index < end)[:, None] & (lane < D_HEAD)[None, :]
+        offset = index[:, None] * D_HEAD + lane[None, :]
+        tile = tl.load(cache + start + offset, mask=known, other=0.0)
         tiles = tiles + (tile,)  # type: ignore[assignment]  # noqa: RUF005
     return tiles
 
 
 @triton.jit
 def _prefetch_rest(
-    keys, values, start, first, end, longest, most_bytes, D_HEAD: tl.constexpr, EARLY: tl.constexpr
+    inputs, start, first, end, longest, most_bytes, D_HEAD: tl.constexpr, EARLY: tl.constexpr
 ):
     """Let the keys and values from `first` on be on their way to the cache, up to 1,024 bytes more
     than that and no more than `most_bytes`."""
@@ -268,20 +223,17 @@ def _prefetch_rest(
         num_bytes = tl.minimum(num_bytes, most_bytes)
         rest = start + first * D_HEAD
         piece = tl.arange(0, 128)
-        prefetch_pieces(keys + rest, piece, num_bytes, EARLY)
-        prefetch_pieces(values + rest, piece, num_bytes, EARLY)
+        prefetch_pieces(inputs.key_cache + rest, piece, num_bytes, EARLY)
+        prefetch_pieces(inputs.value_cache + rest, piece, num_bytes, EARLY)
 
 
 @triton.jit
-def _add_keys(
-    query, key_tiles, value_tiles, first, end, top, total, sums,
-    SLOTS: tl.constexpr, BLOCKS: tl.constexpr,
-):  # fmt: skip
+def _add_keys(query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS: tl.constexpr):
     """Add blocks to each slot's maximum, its sum of weights and its sum of values."""
     for block in tl.static_range(BLOCKS):
-        if first + block * SLOTS < end:
+        if first + block * _SLOTS < end:
             scores = tl.sum(key_tiles[block].to(tl.float32) * query[None, :], axis=1)
-            index = first + block * SLOTS + tl.arange(0, SLOTS)
+            index = first + block * _SLOTS + tl.arange(0, _SLOTS)
             scores = tl.where(index < end, scores, float("-inf"))
             new_top = tl.maximum(top, scores)
             weight = tl.exp(scores - new_top)
@@ -295,37 +247,11 @@ def _add_keys(
 
 @triton.jit
 def _attend(
-    packed,
-    keys,
-    values,
-    positions,
-    sequences,
-    ids,
-    table,
-    factor,
-    cos,
-    sin,
-    query_gain,
-    key_gain,
-    mixed,
-    stride,
-    longest,
-    eps,
-    scale,
-    most_bytes,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D_HEAD: tl.constexpr,
-    LANES: tl.constexpr,
-    ROTATE: tl.constexpr,
-    NORM: tl.constexpr,
-    GATES: tl.constexpr,
-    EXTRA: tl.constexpr,
-    STORED: tl.constexpr,
-    SLOTS: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    inputs, mixed, longest, eps, scale, most_bytes,
+    STORED: tl.constexpr, BLOCKS: tl.constexpr,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D_HEAD: tl.constexpr, ROTATE: tl.constexpr,
+    NORM: tl.constexpr, GATES: tl.constexpr, EXTRA: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """softmax(q Kᵀ · scale) V over the sequence so far, by running maxima and sums."""
     if STORED:
         wait(EARLY)
@@ -334,54 +260,49 @@ def _attend(
     head = tl.program_id(1)
     kv_head = head // (HEADS // KV_HEADS)
     width: tl.constexpr = (HEADS + 2 * KV_HEADS) * D_HEAD + GATES
-    position = tl.load(positions + row * stride).to(tl.int32)
+    lanes: tl.constexpr = triton.next_power_of_2(D_HEAD)
+    span: tl.constexpr = _SLOTS * BLOCKS
+    position = tl.load(inputs.positions + row).to(tl.int32)
     sequence = row.to(tl.int64)
     if STORED:
-        sequence = tl.load(sequences + row).to(tl.int64)
-    lane = tl.arange(0, LANES)
+        sequence = tl.load(inputs.sequences + row).to(tl.int64)
+    lane = tl.arange(0, lanes)
     fits = lane < D_HEAD
     start = (sequence * KV_HEADS + kv_head) * longest * D_HEAD
     # What earlier steps stored no launch of this one changes, nor the positions before the last.
     end = tl.minimum(position, longest)
-    key_tiles = _all_cached(keys, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
-    value_tiles = _all_cached(values, start, 0, end, D_HEAD, LANES, SLOTS, BLOCKS)
+    key_tiles = _cached(inputs.key_cache, start, 0, end, D_HEAD, BLOCKS)
+    value_tiles = _cached(inputs.value_cache, start, 0, end, D_HEAD, BLOCKS)
     if not STORED:
-        _prefetch_rest(keys, values, start, SLOTS * BLOCKS, end, longest, most_bytes, D_HEAD, EARLY)
+        _prefetch_rest(inputs, start, span, end, longest, most_bytes, D_HEAD, EARLY)
         wait(EARLY)
         begin(EARLY)
 
-    query = _head(
-        packed, head, row, position, cos, sin, query_gain, eps,
-        width, D_HEAD, LANES, ROTATE, NORM,
-    ) * scale  # fmt: skip
+    query = scale * _head(
+        inputs, head, row, position, inputs.query_gain, eps, width, D_HEAD, ROTATE, NORM
+    )
     # The new token comes from what was just computed, the earlier ones from the cache.
-    key = _head(
-        packed, HEADS + kv_head, row, position, cos, sin, key_gain, eps,
-        width, D_HEAD, LANES, ROTATE, NORM,
+    key, value = _key_and_value(
+        inputs, kv_head, row, position, eps,
+        HEADS, KV_HEADS, D_HEAD, ROTATE, NORM, GATES, EXTRA,
     )  # fmt: skip
-    value = _value(
-        packed, kv_head, row, stride, ids, table, factor,
-        HEADS, KV_HEADS, width, D_HEAD, LANES, EXTRA,
-    )  # fmt: skip
-    key = key.to(keys.dtype.element_ty)
+    key = key.to(inputs.key_cache.dtype.element_ty)
     if not STORED:
         # All heads of a group store the same.
         own = start + position * D_HEAD + lane
         inside = fits & (position < longest)
-        tl.store(keys + own, key, mask=inside)
-        tl.store(values + own, value.to(values.dtype.element_ty), mask=inside)
+        tl.store(inputs.key_cache + own, key, mask=inside)
+        tl.store(inputs.value_cache + own, value.to(inputs.key_cache.dtype.element_ty), mask=inside)
     # A slot without keys has a maximum below all others, but finite: no score minus no score.
-    top = tl.full((SLOTS,), -1e30, tl.float32)
-    total = tl.zeros((SLOTS,), dtype=tl.float32)
-    sums = tl.zeros((SLOTS, LANES), dtype=tl.float32)
-    top, total, sums = _add_keys(
-        query, key_tiles, value_tiles, 0, end, top, total, sums, SLOTS, BLOCKS
-    )
-    for first in range(SLOTS * BLOCKS, end, SLOTS * BLOCKS):
-        key_tiles = _all_cached(keys, start, first, end, D_HEAD, LANES, SLOTS, BLOCKS)
-        value_tiles = _all_cached(values, start, first, end, D_HEAD, LANES, SLOTS, BLOCKS)
+    top = tl.full((_SLOTS,), -1e30, tl.float32)
+    total = tl.zeros((_SLOTS,), dtype=tl.float32)
+    sums = tl.zeros((_SLOTS, lanes), dtype=tl.float32)
+    top, total, sums = _add_keys(query, key_tiles, value_tiles, 0, end, top, total, sums, BLOCKS)
+    for first in range(span, end, span):
+        key_tiles = _cached(inputs.key_cache, start, first, end, D_HEAD, BLOCKS)
+        value_tiles = _cached(inputs.value_cache, start, first, end, D_HEAD, BLOCKS)
         top, total, sums = _add_keys(
-            query, key_tiles, value_tiles, first, end, top, total, sums, SLOTS, BLOCKS
+            query, key_tiles, value_tiles, first, end, top, total, sums, BLOCKS
         )
     own_score = tl.sum(query * key.to(tl.float32), axis=0)
     highest = tl.maximum(own_score, tl.max(top, axis=0))
@@ -390,7 +311,7 @@ def _attend(
     whole = own_weight + tl.sum(total * shrink, axis=0)
     mix = own_weight * value + tl.sum(sums * shrink[:, None], axis=0)
     if GATES:
-        gate = tl.load(packed + row * width + width - GATES + head).to(tl.float32)
+        gate = tl.load(inputs.packed + row * width + width - GATES + head).to(tl.float32)
         whole *= 0.5 * (1.0 + tl.exp(-gate))
     out = mixed + row * HEADS * D_HEAD + head * D_HEAD + lane
     tl.store(out, (mix / whole).to(mixed.dtype.element_ty), mask=fits)

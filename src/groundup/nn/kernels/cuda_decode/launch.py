@@ -15,13 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-# Triton 3.2, which torch 2.6 comes with, has no tuples of tiles, and so cannot compile the matmuls.
-HAS_TUPLES = hasattr(tl.core, "tuple")
-# Tensor cores take eight rows; Triton lets them from 3.5 on.
-FEWEST_ROWS = 8 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 5) else 16
 # No more of a weight, of keys or of values is fetched ahead of the launch that reads it: the cache
 # is not only for it.
-MOST_SOON_BYTES = 8 << 20
+MAX_SOON_BYTES = 8 << 20
 
 
 def options(**chosen: Any) -> dict[str, Any]:
