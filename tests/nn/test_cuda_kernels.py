@@ -21,8 +21,8 @@ pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and kernels.HAS_TRITON), reason="needs CUDA and Triton"
 )
 
-# (batch, seq, heads, d_head): our own kernels up to 256 positions, beyond that torch's between our
-# rotations, and ours on the way back up to 1,024; lengths that fill no tile, and the smallest ones.
+# (batch, seq, heads, d_head): our own forward up to 256 positions, beyond that torch's, and our own
+# backward; lengths that fill no tile, and the smallest ones.
 SHAPES = [
     (3, 256, 16, 32),
     (2, 200, 4, 64),
@@ -32,7 +32,7 @@ SHAPES = [
     (1, 16, 1, 32),
     (2, 129, 3, 64),
     (2, 9, 2, 32),
-    (1, 300, 2, 128),
+    (1, 2100, 2, 64),
     (5_000, 16, 14, 16),
 ]
 SHORT = [shape for shape in SHAPES if 16 <= shape[1] <= 256]
@@ -96,7 +96,7 @@ def test_packed_attention_equals_the_formula(
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize(
     "shape",
-    [(2, 37, 4, 32), (3, 513, 12, 64), (1, 5, 3, 16), (3, 45, 2, 128), (2, 40, 3, 48)],
+    [(2, 37, 4, 32), (3, 513, 12, 64), (1, 5, 3, 16)],
     ids=str,
 )
 def test_what_comes_before_packed_attention_equals_the_formula(
@@ -170,7 +170,7 @@ def test_huge_scores_stay_finite() -> None:
 
 @pytest.mark.parametrize(
     ("d_model", "num_heads", "seq"),
-    [(48, 8, 40), (320, 2, 40), (64, 2, 1), (64, 2, 2), (64, 2, 15)],
+    [(48, 8, 40), (320, 2, 40), (256, 2, 40), (96, 2, 40), (64, 2, 1), (64, 2, 2), (64, 2, 15)],
 )
 def test_heads_and_lengths_that_the_kernels_do_not_take_run_all_the_same(
     d_model: int, num_heads: int, seq: int
@@ -255,7 +255,7 @@ def test_a_model_in_bfloat16_is_close_to_its_reference(context_length: int, comp
 
 def test_the_kernels_hold_under_torchs_own_checks() -> None:
     """Schema, shapes of the stand-ins for the compiler, and how the gradient is registered."""
-    attention, gating = kernels.cuda_attention, kernels.cuda_gating
+    attention, swiglu = kernels.cuda_attention, kernels.swiglu
     kinds = ("test_schema", "test_autograd_registration", "test_faketensor")
     for seq in (64, 300):
         packed, _, rope = packed_case((2, seq, 2, 32), torch.bfloat16, rotate=True)
@@ -272,4 +272,4 @@ def test_the_kernels_hold_under_torchs_own_checks() -> None:
             arguments = (packed, 2, *sides)
             torch.library.opcheck(attention.packed_attention, arguments, test_utils=kinds)
     packed = torch.randn(3, 10, device="cuda").bfloat16().requires_grad_()
-    torch.library.opcheck(gating.packed_swiglu, (packed,), test_utils=kinds)
+    torch.library.opcheck(swiglu.packed_swiglu, (packed, False), test_utils=kinds)

@@ -191,10 +191,10 @@ def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         gate, up = packed.chunk(2, dim=-1)
         return torch.nn.functional.silu(gate) * up
 
-    def rounded_swiglu(packed: Tensor) -> tuple[Tensor, ...]:
+    def packed_swiglu(packed: Tensor, rounds: bool) -> tuple[Tensor, ...]:
         return gated(packed), *float8.rounded_rows(gated(packed))
 
-    def rounded_swiglu_backward(d_out: Tensor, packed: Tensor) -> tuple[Tensor, ...]:
+    def packed_swiglu_backward(d_out: Tensor, packed: Tensor, rounds: bool) -> tuple[Tensor, ...]:
         gradient = torch.func.vjp(gated, packed)[1]
         return *gradient(d_out), *float8.rounded_rows(*gradient(d_out))
 
@@ -223,10 +223,11 @@ def float8_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     made = {
         "rounded_by": rounded_by,
         "rounded_both_ways": lambda x, factor: (rounded_by(x, factor), rounded_by(x.T, factor)),
-        "rounded_swiglu": rounded_swiglu,
-        "rounded_swiglu_backward": rounded_swiglu_backward,
+        "packed_swiglu": packed_swiglu,
+        "packed_swiglu_backward": packed_swiglu_backward,
     }
-    monkeypatch.setattr(kernels, "rounding", SimpleNamespace(**made), raising=False)
+    for name in ("rounding", "swiglu"):
+        monkeypatch.setattr(kernels, name, SimpleNamespace(**made), raising=False)
     monkeypatch.setattr(kernels, "loss_and_gradient", loss_and_gradient)
     monkeypatch.setattr(float8, "matmul", matmul)
     monkeypatch.setattr(float8, "takes", lambda x, num_columns: x.dtype == torch.bfloat16)

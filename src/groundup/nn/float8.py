@@ -138,7 +138,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
         packed = matmul(rounded(_rows(x), INPUT_FACTOR), _weight(gate_up))
-        hidden, *in_float8 = kernels.rounding.rounded_swiglu(packed)
+        hidden, *in_float8 = kernels.swiglu.packed_swiglu(packed, True)
         ctx.save_for_backward(x, gate_up, down, packed, hidden)
         return matmul(Rounded(*in_float8), _weight(down)).view(*x.shape[:-1], len(down))
 
@@ -147,6 +147,6 @@ class _SwiGLU(torch.autograd.Function):
         x, gate_up, down, packed, hidden = ctx.saved_tensors
         d_rows = _rows(d_y)
         d_hidden = _times(d_rows, down.T, is_precise=True)
-        d_packed, *in_float8 = kernels.rounding.rounded_swiglu_backward(d_hidden, packed)
+        d_packed, *in_float8 = kernels.swiglu.packed_swiglu_backward(d_hidden, packed, True)
         d_x = matmul(Rounded(*in_float8), _weight(gate_up.T), is_precise=True)
         return d_x.view_as(x), d_packed.T @ _rows(x), d_rows.T @ hidden

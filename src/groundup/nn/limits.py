@@ -14,12 +14,11 @@ _OTHER_CHUNK_BYTES = 64 << 20
 _CUDA_MEMORY_PER_CHUNK = 32
 _MIN_CHUNK_ROWS = 512
 
-# Of our own attention kernels on CUDA, by d_head. The way there has a program for each head, of
-# which long sequences give too few. With 256 queries of 64 values cuDNN's is as fast; on the way
-# back ours takes 0.67 of its time then, 0.78 with 512 and, as it rotates by itself, 0.87 with 1,024
+# Of our own attention kernels on CUDA, by d_head. Forward launches one program per head, which
+# underfills the GPU for long sequences: with 256 queries of 64 values cuDNN's is as fast. Backward
+# ours takes 0.67 of its time then, 0.78 with 512 and, as it rotates by itself, 0.87 with 1,024
 # (H200, 2026-11; narrower heads were measured with 256 alone).
-_SHORT_SEQ = {16: range(16, 257), 32: range(16, 257), 64: range(16, 193)}
-_QUICK_SEQ = range(16, 1025)
+_SHORT_SEQ = {16: range(2, 257), 32: range(2, 257), 64: range(2, 193)}
 
 
 def logit_chunk_bytes(device: str, memory_bytes: int | None = None) -> int:
@@ -44,12 +43,6 @@ def is_short_attention(seq: int, d_head: int) -> bool:
     return seq in _SHORT_SEQ.get(d_head, ())
 
 
-def is_quick_on_the_way_back(seq: int, d_head: int) -> bool:
-    """Whether our own CUDA kernels compute the gradient sooner than torch's, on a Hopper GPU."""
-    return d_head in _SHORT_SEQ and seq in _QUICK_SEQ
-
-
 def is_packed_attention(seq: int, d_head: int) -> bool:
-    """Whether attention on CUDA can work on packed projections: not every kernel there takes other
-    heads, or a sequence of one token."""
-    return d_head % 8 == 0 and d_head <= 128 and seq >= 2
+    """Whether our CUDA kernels take packed projections; others go through torch's attention."""
+    return d_head in _SHORT_SEQ and seq >= 2

@@ -33,41 +33,22 @@ def chunk_loss_and_gradient(
     lanes = triton.next_power_of_2(vocab_size // (_BLOCKS * _WIDTH) + 1) // 2
     lanes = min(max(lanes, 32), _MOST_LANES)
     _loss_and_gradient[(num_rows,)](
-        logits,
-        targets,
-        losses,
+        logits, targets, losses,
         targets if later is None else later,
         losses if later_weight is None else later_weight,
         logits if rounded is None else rounded,
-        vocab_size,
-        logits.stride(0),
-        z_loss,
-        rounded_factor,
-        HAS_LATER=later is not None,
-        ROUNDS=rounded is not None,
-        LANES=lanes,
-        WIDTH=_WIDTH,
-        num_warps=lanes // 32,
-    )
+        vocab_size, logits.stride(0), z_loss, rounded_factor,
+        HAS_LATER=later is not None, ROUNDS=rounded is not None,
+        LANES=lanes, WIDTH=_WIDTH, num_warps=lanes // 32,
+    )  # fmt: skip
 
 
 @triton.jit
 def _loss_and_gradient(
-    logits,
-    targets,
-    losses,
-    later,
-    later_weight,
-    rounded,
-    vocab_size,
-    row_stride,
-    z_loss,
-    rounded_factor,
-    HAS_LATER: tl.constexpr,
-    ROUNDS: tl.constexpr,
-    LANES: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
+    logits, targets, losses, later, later_weight, rounded, vocab_size, row_stride, z_loss,
+    rounded_factor, HAS_LATER: tl.constexpr, ROUNDS: tl.constexpr,
+    LANES: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     row_index = tl.program_id(0).to(tl.int64)
     row = logits + row_index * row_stride
     rounded_row = rounded + row_index * vocab_size

@@ -19,46 +19,28 @@ _TILE = {"ROWS": 128, "COLUMNS": 128, "DEPTH": 64, "num_warps": 4, "num_stages":
 
 
 def look_ahead(
-    gradients: list[Tensor],
-    momenta: list[Tensor],
-    momentum: float,
-    gradient_scale: Tensor,
-    skip: Tensor,
+    gradients: list[Tensor], momenta: list[Tensor], momentum: float, scale: Tensor, skip: Tensor
 ) -> Tensor:
     """μ M + (1 - μ) G of each matrix, a stack in bfloat16; M <- μ M + (1 - μ) G goes first.
 
     gradients, momenta: G and M, contiguous matrices of one shape in float32.   momentum: μ.
-    gradient_scale: a factor on G.   skip: 1 leaves M as it is.
+    scale: a factor on G.   skip: 1 leaves M as it is.
     """
     count = gradients[0].numel()
     stack = gradients[0].new_empty(len(gradients), *gradients[0].shape, dtype=torch.bfloat16)
     for first in range(0, len(gradients), _PER_LAUNCH):
         chunk = slice(first, first + _PER_LAUNCH)
         grid = (triton.cdiv(count, _BLOCK), len(gradients[chunk]))
-        _look_ahead[grid](
-            *_filled(gradients[chunk]),
-            *_filled(momenta[chunk]),
-            stack[first:],
-            gradient_scale,
-            skip,
-            1 - momentum,
-            count,
-            BLOCK=_BLOCK,
-        )
+        matrices = *_filled(gradients[chunk]), *_filled(momenta[chunk]), stack[first:]
+        _look_ahead[grid](*matrices, scale, skip, 1 - momentum, count, BLOCK=_BLOCK)
     return stack
 
 
 def move(
-    parameters: list[Tensor],
-    directions: Tensor,
-    learning_rate: Tensor,
-    factor: float,
-    weight_decay: float,
-    skip: Tensor,
-    row_means: list[Tensor] | None = None,
-    row_weight: float = 0.0,
-    longest: int = 1,
-) -> None:
+    parameters: list[Tensor], directions: Tensor, learning_rate: Tensor, factor: float,
+    weight_decay: float, skip: Tensor, row_means: list[Tensor] | None = None,
+    row_weight: float = 0.0, longest: int = 1,
+) -> None:  # fmt: skip
     """θ <- θ - lr λ θ - lr · factor · D.
 
     parameters: θ, contiguous matrices of one shape in float32.   directions: D, a stack.
@@ -75,20 +57,10 @@ def move(
     for first in range(0, len(parameters), _PER_LAUNCH):
         chunk = slice(first, first + _PER_LAUNCH)
         _move[(num_parts, len(parameters[chunk]))](
-            *_filled(parameters[chunk]),
-            *_filled((row_means or parameters)[chunk]),
-            directions[first:],
-            learning_rate,
-            skip,
-            factor,
-            weight_decay,
-            row_weight,
-            longest,
-            rows,
-            columns,
-            BLOCK=block,
-            HAS_ROWS=row_means is not None,
-        )
+            *_filled(parameters[chunk]), *_filled((row_means or parameters)[chunk]),
+            directions[first:], learning_rate, skip, factor, weight_decay, row_weight, longest,
+            rows, columns, BLOCK=block, HAS_ROWS=row_means is not None,
+        )  # fmt: skip
 
 
 def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, float], ...]) -> Tensor:
@@ -119,39 +91,19 @@ def orthogonalize(matrices: Tensor, coefficients: tuple[tuple[float, float, floa
 
 
 def _multiply_into(
-    result: Tensor,
-    left: Tensor,
-    right: Tensor,
-    added: Tensor | None = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    *,
-    is_symmetric: bool = False,
-) -> None:
-    """result <- alpha left @ right + beta added, for each matrix of the stacks.
-
-    added: with the strides of `result`.
-    is_symmetric: the result is, and so half of it is computed.
-    """
+    result: Tensor, left: Tensor, right: Tensor, added: Tensor | None = None,
+    alpha: float = 1.0, beta: float = 0.0, *, is_symmetric: bool = False,
+) -> None:  # fmt: skip
+    """result <- alpha left @ right + beta added, for each matrix of the stacks; half of a symmetric
+    one is computed. `added` has the strides of `result`."""
     num_matrices, rows, columns = result.shape
     tiles = triton.cdiv(columns, _TILE["COLUMNS"]), triton.cdiv(rows, _TILE["ROWS"])
+    strides = *left.stride()[1:], *right.stride()[1:], *result.stride()[1:]
     _multiply[(*tiles, num_matrices)](
-        left,
-        right,
-        result if added is None else added,
-        result,
-        alpha,
-        beta,
-        rows,
-        columns,
-        left.shape[2],
-        *left.stride()[1:],
-        *right.stride()[1:],
-        *result.stride()[1:],
-        HAS_ADDED=added is not None,
-        IS_SYMMETRIC=is_symmetric,
-        **_TILE,
-    )
+        left, right, result if added is None else added, result, alpha, beta,
+        rows, columns, left.shape[2], *strides,
+        HAS_ADDED=added is not None, IS_SYMMETRIC=is_symmetric, **_TILE,
+    )  # fmt: skip
 
 
 def _filled(tensors: list[Tensor]) -> list[Tensor]:

@@ -2,109 +2,127 @@
 projections, so that neither what attention sees nor the parts of the gradient go through memory
 more than once.
 
-Short sequences go to our own kernel, which rotates by itself where that is all there is to do,
-longer ones to torch's; on the way back those that are not very long go to ours too.
+Forward, long sequences go to torch's attention, short ones to our kernel; backward is ours.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
-from groundup.nn.kernels.cuda_train.attention import attention_backward, short_attention
-from groundup.nn.kernels.cuda_train.projections import prepare, prepare_backward
-from groundup.nn.limits import is_quick_on_the_way_back, is_short_attention
+from groundup.nn.kernels.cuda_train import attention as kernels
+from groundup.nn.limits import is_short_attention
+
+# Tiles are squares of so many rows, one for each 16 of which a warp is there.
+_TILE = 64
+_TILES: dict[str, Any] = {"TILE": _TILE, "num_warps": _TILE // 16}
+# Loads in flight, and registers where fewer let more programs run; the fastest tried on an H200.
+# Backward for heads of up to 32 values, and for those of 64.
+_FORWARD = {"num_stages": 3}
+_OF_QUERIES = ({"num_stages": 3}, {"num_stages": 2, "maxnreg": 128})
+_OF_KEYS = ({"num_stages": 1, "maxnreg": 128}, {"num_stages": 1, "maxnreg": 168})
+_PREPARED = 2048  # Elements, whole heads of them, in one program of `prepare`.
 
 
 @torch.library.custom_op("groundup::packed_attention", mutates_args=())
 def packed_attention(
-    packed: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_gain: Tensor | None,
-    key_gain: Tensor | None,
-    eps: float,
-    extra: Tensor | None,
-    factor: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what the
-    way back needs: each row's logsumexp, and what `prepare` made of the projections."""
+    packed: Tensor, num_heads: int, cos: Tensor | None, sin: Tensor | None,
+    query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
+    extra: Tensor | None, factor: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Mixed values (batch, seq, d_model) of queries, keys and values side by side; then what
+    backward needs: each row's logsumexp, and what attention saw in place of `packed`, if anything.
+
+    Before attention each head x of queries and keys becomes rotation(x / √(mean(x²) + eps) · gain),
+    and the values v + factor · extra; what is None is left out.
+
+    packed: (batch, seq, 3 · d_model).   cos, sin: (at least seq, d_head / 2).
+    query_gain, key_gain: (d_head,).   extra: (batch, seq, d_model).   factor: one number.
+    """
+    packed = packed.contiguous()
     batch, seq, width = packed.shape
-    is_short, is_plain, num_parts = _way(packed, num_heads, cos, query_gain, extra)
-    if is_short and is_plain:
-        return short_attention(packed, num_heads, _rotation(cos, sin))
-    prepared = packed.new_empty(0)
-    if num_parts:
-        prepared = prepare(
-            packed, num_heads, num_parts, cos, sin, query_gain, key_gain, eps, extra, factor
-        )
-    if is_short:
-        out, logsumexp, _ = short_attention(prepared.view_as(packed), num_heads, None)
-        return out, logsumexp, prepared
-    mixed, logsumexp = _attend(*_heads(packed, prepared, num_heads))
-    # The kernels lay heads out within rows, so this is a view of what they wrote.
-    return mixed.transpose(1, 2).reshape(batch, seq, width // 3), logsumexp, prepared
+    d_head = width // 3 // num_heads
+    kinds = _kinds(cos, query_gain, extra)
+    source, prepared = packed, packed.new_empty(0)
+    if any(kinds.values()):
+        source = prepared = torch.empty_like(packed)
+        count, tile = packed.numel() // (3 * d_head), _PREPARED // d_head
+        kernels.prepare[(triton.cdiv(count, tile), 3)](
+            packed, prepared, *_filled(packed, cos, sin, query_gain, key_gain, extra, factor),
+            eps, count, seq, HEADS=num_heads, TILE=tile, D_HEAD=d_head, **kinds, num_warps=2,
+        )  # fmt: skip
+    if not is_short_attention(seq, d_head):
+        heads = source.view(batch, seq, 3, num_heads, d_head).permute(2, 0, 3, 1, 4).unbind(0)
+        mixed, logsumexp = _attend(*heads)
+        # The kernels lay heads out within rows, so this is a view of what they wrote.
+        out = mixed.transpose(1, 2).reshape(batch, seq, width // 3)
+        return out, logsumexp.view(batch, num_heads, seq), prepared
+    out = packed.new_empty(batch, seq, width // 3)
+    logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
+    scale = 1.0 / (math.log(2.0) * math.sqrt(d_head))
+    kernels.forward[(batch * num_heads,)](
+        source, out, logsumexp, seq, num_heads, scale, D_HEAD=d_head, **_FORWARD, **_TILES
+    )
+    return out, logsumexp, prepared
 
 
 @packed_attention.register_fake
 def _(packed, num_heads, cos, sin, query_gain, key_gain, eps, extra, factor):
     batch, seq, width = packed.shape
-    is_short, _, num_parts = _way(packed, num_heads, cos, query_gain, extra)
-    prepared = packed.new_empty(0)
-    if num_parts:
-        prepared = packed.new_empty(batch, seq, num_parts, num_heads, width // 3 // num_heads)
-    shape: tuple[int, ...] = (batch, num_heads, seq)
-    if not is_short and _uses_cudnn():
-        shape = (*shape, 1)
-    out = packed.new_empty(batch, seq, width // 3)
-    return out, packed.new_empty(shape, dtype=torch.float32), prepared
+    is_plain = cos is None and query_gain is None and extra is None
+    logsumexp = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
+    prepared = packed.new_empty(0 if is_plain else packed.shape)
+    return packed.new_empty(batch, seq, width // 3), logsumexp, prepared
 
 
 @torch.library.custom_op("groundup::packed_attention_backward", mutates_args=())
 def packed_attention_backward(
-    d_out: Tensor,
-    packed: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    prepared: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    query_gain: Tensor | None,
-    key_gain: Tensor | None,
-    eps: float,
-    extra: Tensor | None,
-    factor: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of the packed projections, of the gains, the extra values and their factor;
-    empty ones of what is None."""
+    d_out: Tensor, packed: Tensor, prepared: Tensor, out: Tensor, logsumexp: Tensor,
+    num_heads: int, cos: Tensor | None, sin: Tensor | None,
+    query_gain: Tensor | None, key_gain: Tensor | None, eps: float,
+    extra: Tensor | None, factor: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of the packed projections, of both gains (2, d_head), of the extra values and
+    of their factor; empty ones of what is None.
+
+    packed: what a norm saw; without one it is not looked at.
+    prepared: what attention saw; empty if that is `packed`.
+    """
+    packed = packed.contiguous()
     batch, seq, width = packed.shape
-    is_short, is_plain, _ = _way(packed, num_heads, cos, query_gain, extra)
-    empty, wide = packed.new_empty(0), packed.new_empty(0, dtype=torch.float32)
-    d_out = d_out.contiguous()
-    heads = _heads(packed, prepared, num_heads)
-    is_quick = _is_hopper() and is_quick_on_the_way_back(seq, width // 3 // num_heads)
-    if is_short or is_quick:
-        rotation = _rotation(cos, sin) if is_plain else None
-        d_packed = attention_backward(d_out, *heads, out, logsumexp, rotation)
-        if is_plain:
-            return d_packed, wide, empty, wide.clone()
-        gradients = _heads(d_packed, empty, num_heads)
-    else:
-        mixed, d_mixed = (
-            part.view(batch, seq, num_heads, -1).transpose(1, 2) for part in (out, d_out)
-        )
-        gradients = _attend_backward(d_mixed, *heads, mixed, logsumexp)
-    return prepare_backward(gradients, packed, cos, sin, query_gain, key_gain, eps, extra, factor)
+    d_head = width // 3 // num_heads
+    # One dimension for tile and head: the others of a grid end at 65,535.
+    num_programs = triton.cdiv(seq, _TILE) * batch * num_heads
+    d_packed = torch.empty_like(packed)
+    d_extra = packed.new_empty(0) if extra is None else extra.new_empty(extra.shape)
+    sums = packed.new_empty(batch, num_heads, seq, dtype=torch.float32)
+    d_gains = sums.new_empty(0 if query_gain is None else (2, num_programs, d_head))
+    d_factor = sums.new_empty(0 if extra is None else num_programs)
+    arguments = (
+        prepared if prepared.numel() else packed, packed, d_out.contiguous(), out.contiguous(),
+        logsumexp.contiguous(), sums, d_packed,
+        *_filled(packed, cos, sin, query_gain, key_gain, extra, factor),
+        d_gains, d_extra, d_factor, eps, seq, num_heads, 1.0 / math.sqrt(d_head),
+    )  # fmt: skip
+    sizes = {"D_HEAD": d_head, **_kinds(cos, query_gain, extra), **_TILES}
+    kernels.query_gradient[(num_programs,)](*arguments, **sizes, **_OF_QUERIES[d_head > 32])
+    kernels.key_gradient[(num_programs,)](*arguments, **sizes, **_OF_KEYS[d_head > 32])
+    if query_gain is not None:
+        d_gains = d_gains.sum(dim=1)
+    if extra is not None:
+        d_factor = d_factor.sum(dim=0, keepdim=True)
+    return d_packed, d_gains, d_extra, d_factor
 
 
 @packed_attention_backward.register_fake
 def _(
-    d_out, packed, out, logsumexp, prepared, num_heads, cos, sin,
-    query_gain, key_gain, eps, extra, factor,
+    d_out, packed, prepared, out, logsumexp, num_heads,
+    cos, sin, query_gain, key_gain, eps, extra, factor,
 ):  # fmt: skip
     wide = {"dtype": torch.float32}
     return (
@@ -117,22 +135,21 @@ def _(
 
 def _remember(ctx, inputs, output):
     packed, ctx.num_heads, cos, sin, query_gain, key_gain, ctx.eps, extra, factor = inputs
-    # Rotating back takes no more than what was rotated.
-    _, is_plain, num_parts = _way(packed, ctx.num_heads, cos, query_gain, extra)
-    kept = None if is_plain and num_parts == 3 else packed
+    out, logsumexp, prepared = output
+    # A norm's gradient takes what it normalized; without one, what attention saw is enough.
+    kept = packed if query_gain is not None or not prepared.numel() else prepared
     # Of the three results the first alone has a gradient; no zeros for the others.
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(kept, *output, cos, sin, query_gain, key_gain, extra, factor)
+    sides = cos, sin, query_gain, key_gain, extra, factor
+    ctx.save_for_backward(kept, prepared, out, logsumexp, *sides)
 
 
 def _backward(ctx, d_out, d_logsumexp, d_prepared):
-    packed, out, logsumexp, prepared, *rest = ctx.saved_tensors
+    packed, prepared, out, logsumexp, *rest = ctx.saved_tensors
     cos, sin, query_gain, key_gain, extra, factor = rest
-    if packed is None:
-        packed, prepared = prepared.flatten(2), prepared.new_empty(0)
     d_packed, d_gains, d_extra, d_factor = packed_attention_backward(
-        d_out, packed, out, logsumexp, prepared, ctx.num_heads, cos, sin,
-        query_gain, key_gain, ctx.eps, extra, factor,
+        d_out, packed, prepared, out, logsumexp, ctx.num_heads,
+        cos, sin, query_gain, key_gain, ctx.eps, extra, factor,
     )  # fmt: skip
     d_gains = (None, None) if query_gain is None else d_gains.to(query_gain.dtype).unbind(0)
     of_extra = (None, None) if extra is None else (d_extra, d_factor.to(factor.dtype))
@@ -142,76 +159,27 @@ def _backward(ctx, d_out, d_logsumexp, d_prepared):
 packed_attention.register_autograd(_backward, setup_context=_remember)
 
 
-def _way(
-    packed: Tensor,
-    num_heads: int,
-    cos: Tensor | None,
-    query_gain: Tensor | None,
-    extra: Tensor | None,
-) -> tuple[bool, bool, int]:
-    """Whether our own kernel attends, whether there is nothing to do before that but the rotation,
-    and how many of queries, keys and values are made anew for attention: 0, 2 or 3 of them."""
-    is_short = is_short_attention(packed.shape[1], packed.shape[2] // 3 // num_heads)
-    is_plain = query_gain is None and extra is None
-    if is_plain and cos is None:
-        return is_short, True, 0
-    return is_short, is_plain, 3 if is_short or extra is not None else 2
+def _filled(like: Tensor, *tensors: Tensor | None) -> list[Tensor]:
+    """A kernel does not look at what stands for None."""
+    return [like if tensor is None else tensor.contiguous() for tensor in tensors]
 
 
-def _rotation(cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    return None if cos is None or sin is None else (cos, sin)
+def _kinds(cos: Tensor | None, gain: Tensor | None, extra: Tensor | None) -> dict[str, bool]:
+    return {"ROTATES": cos is not None, "NORMALIZES": gain is not None, "ADDS": extra is not None}
 
 
-def _heads(packed: Tensor, prepared: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views (batch, heads, seq, d_head) of queries, keys and values, the prepared ones if any."""
-    batch, seq, width = packed.shape
-    plain = packed.view(batch, seq, 3, num_heads, width // 3 // num_heads)
-    parts = [*(prepared.unbind(2) if prepared.numel() else ())]
-    parts += plain.unbind(2)[len(parts) :]
-    query, key, value = (part.transpose(1, 2) for part in parts)
-    return query, key, value
-
-
-def _uses_cudnn() -> bool:
-    """cuDNN's attention is the faster one from Hopper on, but its gradient has no fixed order of
-    sums; torch's flash attention can have one."""
-    return _has_fast_cudnn() and not torch.are_deterministic_algorithms_enabled()
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Mixed values and logsumexps by torch's causal attention."""
+    if _has_fast_cudnn():
+        attend = torch.ops.aten._scaled_dot_product_cudnn_attention
+        result = attend(query, key, value, None, True, 0.0, True, False)
+    else:
+        attend = torch.ops.aten._scaled_dot_product_flash_attention
+        result = attend(query, key, value, 0.0, True, False)
+    return result[0], result[1]
 
 
 @functools.cache
 def _has_fast_cudnn() -> bool:
+    """cuDNN's attention is the faster one from Hopper on."""
     return torch.cuda.get_device_capability() >= (9, 0) and torch.backends.cudnn.is_available()
-
-
-@functools.cache
-def _is_hopper() -> bool:
-    return torch.cuda.get_device_capability()[0] == 9
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    if _uses_cudnn():
-        result = torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, True, 0.0, True, False
-        )
-    else:
-        result = torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, True, False
-        )
-    return result[0], result[1]
-
-
-def _attend_backward(
-    d_mixed: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, logsumexp: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    seq = query.shape[2]
-    # Without dropout the random state is not looked at; the operators still want tensors.
-    empty = torch.zeros((), dtype=torch.int64, device=query.device)
-    if _uses_cudnn():
-        return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-            d_mixed, query, key, value, mixed, logsumexp, empty, empty, None, None, None,
-            seq, seq, 0.0, True,
-        )  # fmt: skip
-    return torch.ops.aten._scaled_dot_product_flash_attention_backward(
-        d_mixed, query, key, value, mixed, logsumexp, None, None, seq, seq, 0.0, True,
-        empty, empty,
-    )  # fmt: skip
